@@ -1,0 +1,49 @@
+"""The base of every settings object: frozen, validated, and strict about names.
+
+A component owns its settings class (for example `relayrl.envs.settings.EnvSettings`) and is given the whole object. A key
+that does not exist is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from relayrl.errors import ConfigError, UnknownNameError
+
+S = TypeVar("S", bound="Settings")
+
+
+class Settings(BaseModel):
+    """A frozen group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def parse_settings(cls: type[S], values: dict[str, Any]) -> S:
+    """Validate `values` as `cls`; raises `ConfigError` with one line that says what to change."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        raise _readable(cls, error) from error
+
+
+def _readable(cls: type[Settings], error: ValidationError) -> ConfigError:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        owner = _owner(cls, path[:-1])
+        known = owner.model_fields if owner is not None else cls.model_fields
+        return UnknownNameError("setting", ".".join(path), [".".join([*path[:-1], name]) for name in known])
+    return ConfigError(f"setting {'.'.join(path)!r}: {first['msg'].lower()} (got {first['input']!r})")
+
+
+def _owner(cls: type[Settings], path: list[str]) -> type[Settings] | None:
+    """The settings class that holds the field at `path`, when the path leads through settings classes only."""
+    for name in path:
+        field = cls.model_fields.get(name)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, Settings)):
+            return None
+        cls = field.annotation
+    return cls

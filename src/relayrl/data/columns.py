@@ -1,0 +1,158 @@
+"""The data model: `Trajectory` and `Rollout`, columns of steps, and nothing per step.
+
+A lane is one agent in one environment. A trajectory is one lane's contiguous steps, columns `[T, …]`. A rollout is `T`
+steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environment-major, so that `joint()` gives
+`[T, B, N, …]` as a view. One row is one step:
+
+    obs[t]  →  action[t] (with logp[t], value[t], under action_mask[t])  →  reward[t], terminated[t], truncated[t]
+
+- `valid[t]` is False where the lane did not act: the agent was dead, absent, or it was not its turn. Its reward still
+  counts: rewards that arrive on such rows, and an episode's end, belong to the lane's last valid row before them.
+- `terminated` cuts the bootstrap, `truncated` does not: its value comes from the *successor* observation.
+- `failed[t]`: the environment crashed on this row and was restarted. Such a row is never valid, and is truncated.
+- `successors` holds, sparsely, the observation that followed a row where `obs[t + 1]` is not it: where a lane's episode
+  ended (the final observation, before auto-reset) and, on the last row, for lanes that go on.
+
+This file only holds and slices; filling is `builders`, bytes are `codec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+
+from relayrl.data.trees import Array, Space, Tree, map_tree
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHeader:
+    """What all lanes of a block have in common, and who they are: `L = len(env_ids) * len(agent_ids)`."""
+
+    group: str
+    env_ids: tuple[UUID, ...]
+    agent_ids: tuple[str, ...]
+    observation_space: Space
+    action_space: Space
+
+    @property
+    def num_lanes(self) -> int:
+        return len(self.env_ids) * len(self.agent_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Successors:
+    """Observations that followed rows `(step[k], lane[k])`, `obs` with leading axis `K`; sorted by step, then lane."""
+
+    step: Array
+    lane: Array
+    obs: Tree
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """`T` steps of `L` lanes of one policy group. See the module's docstring for what each column means."""
+
+    header: LaneHeader
+    obs: Tree
+    action: Tree
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    failed: Array
+    policy_version: Array
+    first_episode: Array  # [L] episode number of each lane's first row
+    first_step: Array  # [L] index within that episode of each lane's first row
+    successors: Successors
+    action_mask: Array | None = None
+    logp: Array | None = None
+    value: Array | None = None
+    memory: Tree | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return int(self.reward.shape[0])
+
+    @property
+    def num_lanes(self) -> int:
+        """L."""
+        return int(self.reward.shape[1])
+
+    @property
+    def ended(self) -> Array:
+        """[T, L] rows on which the lane's episode ended, for whatever reason."""
+        return np.logical_or(self.terminated, self.truncated)
+
+    def episode(self) -> Array:
+        """[T, L] int64 episode number of each row."""
+        before = np.cumsum(self.ended, axis=0, dtype=np.int64)
+        before[1:] = before[:-1]
+        before[:1] = 0
+        return np.asarray(before + self.first_episode)
+
+    def step(self) -> Array:
+        """[T, L] int64 index of each row within its episode."""
+        rows = np.arange(self.num_steps, dtype=np.int64)[:, None]
+        last_end = np.where(self.ended, rows, -1)
+        np.maximum.accumulate(last_end, axis=0, out=last_end)
+        start = np.empty_like(last_end)
+        start[0] = -self.first_step
+        start[1:] = np.where(last_end[:-1] >= 0, last_end[:-1] + 1, start[0])
+        return np.asarray(rows - start)
+
+    def joint(self, column: Tree) -> Tree:
+        """A `[T, L, …]` column as its `[T, B, N, …]` view: agents of one environment side by side."""
+        shape = (len(self.header.env_ids), len(self.header.agent_ids))
+        return map_tree(lambda leaf: leaf.reshape(leaf.shape[0], *shape, *leaf.shape[2:]), column)  # type: ignore[no-any-return]
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Every lane cut at its episode ends, invalid rows folded away: what sinks and servers take."""
+        from relayrl.data.splitting import split_rollout
+
+        return split_rollout(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One lane's contiguous valid steps of one episode, columns `[T, …]`; only the last row may have ended."""
+
+    trajectory_id: UUID
+    env_id: UUID
+    agent_id: str
+    group: str
+    observation_space: Space
+    action_space: Space
+    episode: int
+    first_step: int
+    obs: Tree
+    action: Tree
+    reward: Array
+    policy_version: Array
+    terminated: bool
+    truncated: bool
+    failed: bool
+    final_obs: Tree  # the observation after the last step, [...] without a time axis
+    action_mask: Array | None = None
+    logp: Array | None = None
+    value: Array | None = None
+    memory: Tree | None = None
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def is_whole(self) -> bool:
+        """From an episode's first step to its regular end."""
+        return self.first_step == 0 and (self.terminated or self.truncated) and not self.failed
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted sum of the rewards held here."""
+        return float(np.sum(self.reward, dtype=np.float64))

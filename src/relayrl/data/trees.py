@@ -1,0 +1,99 @@
+"""Trees of arrays: how observations and actions of nested spaces are held.
+
+A `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary` space is one array; a `Dict` space is a dict of trees in the space's
+own key order, a `Tuple` space a tuple of trees. All leaves share their leading axes (`[T, L]`, `[B, N]`, …). Leaves are
+NumPy arrays, or torch tensors for environments that live on a device; the functions here only index and call, so they
+serve both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Tree: TypeAlias = "Array | dict[str, Tree] | tuple[Tree, ...]"
+Space: TypeAlias = spaces.Space[Any]
+
+
+def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply `function` leaf by leaf to trees of the same structure."""
+    if isinstance(tree, dict):
+        return {key: map_tree(function, value, *(other[key] for other in others)) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(map_tree(function, value, *(other[i] for other in others)) for i, value in enumerate(tree))
+    return function(tree, *others)
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves with their paths, depth first: `""` for a plain array, `"camera.0"` inside nested trees."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, tuple):
+        for i, value in enumerate(tree):
+            yield from leaves(value, f"{path}.{i}" if path else str(i))
+    else:
+        yield path, tree
+
+
+def space_leaves(space: Space, path: str = "") -> Iterator[tuple[str, Space]]:
+    """The non-nested spaces inside a space, with the same paths and order as `leaves` of its trees."""
+    if isinstance(space, spaces.Dict):
+        for key, value in space.spaces.items():
+            yield from space_leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(space, spaces.Tuple):
+        for i, value in enumerate(space.spaces):
+            yield from space_leaves(value, f"{path}.{i}" if path else str(i))
+    else:
+        yield path, space
+
+
+def unflatten(space: Space, flat: Iterator[Any]) -> Any:
+    """Build the tree of `space` from its leaves in `space_leaves` order."""
+    if isinstance(space, spaces.Dict):
+        return {key: unflatten(value, flat) for key, value in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(unflatten(value, flat) for value in space.spaces)
+    return next(flat)
+
+
+def allocate(
+    space: Space, leading: Sequence[int], make: Callable[[tuple[int, ...], np.dtype[Any]], Any] = np.zeros
+) -> Any:
+    """A tree of `space` with `leading` axes before each leaf's own shape; `make(shape, dtype)` gives each array."""
+    flat = (make((*leading, *_leaf_shape(leaf)), leaf_dtype(leaf)) for _, leaf in space_leaves(space))
+    return unflatten(space, flat)
+
+
+def leaf_dtype(space: Space) -> np.dtype[Any]:
+    """The dtype in which RelayRL stores values of a non-nested space."""
+    if space.dtype is None:
+        raise TypeError(f"space {space} has no dtype; use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
+    return np.dtype(space.dtype)
+
+
+def _leaf_shape(space: Space) -> tuple[int, ...]:
+    if space.shape is None:
+        raise TypeError(f"space {space} has no shape; use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
+    return tuple(space.shape)
+
+
+def index(tree: Any, where: Any) -> Any:
+    """Every leaf indexed by `where` on its leading axes."""
+    return map_tree(lambda leaf: leaf[where], tree)
+
+
+def write(target: Any, where: Any, source: Any) -> None:
+    """`target[where] = source` leaf by leaf, in place."""
+    if isinstance(target, dict):
+        for key, value in target.items():
+            write(value, where, source[key])
+    elif isinstance(target, tuple):
+        for value, part in zip(target, source, strict=True):
+            write(value, where, part)
+    else:
+        target[where] = source

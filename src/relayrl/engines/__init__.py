@@ -1,0 +1,1 @@
+"""Where a run's parts are placed: this process."""

@@ -1,0 +1,42 @@
+"""How environments are run: how many, where, and what happens when one misbehaves."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from pydantic import Field
+
+from relayrl.config.settings import Settings
+
+
+class ObservationCheck(Enum):
+    """What is checked of every observation."""
+
+    OFF = "off"
+    FINITE = "finite"
+    SPACE = "space"
+
+
+class FailurePolicy(Enum):
+    """What happens when an environment raises, hangs or dies."""
+
+    RAISE = "raise"
+    RESTART = "restart"
+
+
+class EnvSettings(Settings):
+    """How the worlds of one run are made and stepped."""
+
+    num_envs: int = Field(8, ge=1, description="worlds stepped together")
+    workers: int = Field(0, ge=0, description="worker processes; 0 steps in this process")
+    observation_check: ObservationCheck = Field(
+        ObservationCheck.FINITE, description="off; finite: no NaN or infinity; space: inside the declared space as well"
+    )
+    on_failure: FailurePolicy = Field(
+        FailurePolicy.RAISE, description="raise, or restart the world and void the step that failed"
+    )
+    max_restarts_per_minute: int = Field(10, ge=1, description="above this rate a restart becomes an error")
+    step_timeout_s: float = Field(60.0, gt=0, description="deadline of one step in a worker")
+    start_timeout_s: float = Field(120.0, gt=0, description="deadline for a worker to build its worlds")
+    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")

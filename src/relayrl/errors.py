@@ -1,0 +1,86 @@
+"""Every error that RelayRL raises on purpose.
+
+    RelayRLError
+    ├── ConfigError               a setting, flag or file is wrong; the message says what to write instead (exit code 2)
+    │   ├── UnknownNameError      a name that does not exist, with the nearest one that does
+    │   └── MissingExtraError     an optional dependency is not installed, with the pip line
+    ├── DecodeError               bytes that are not a RelayRL message of this version
+    ├── EnvError                  an environment did something outside its contract
+    │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
+    │   └── ObservationError          it produced NaN or an observation outside its space
+    ├── ExportError               a policy could not be written, or differs from its exported file
+    ├── CheckpointError           a checkpoint is missing, damaged or of another run
+    └── TrainingDivergedError     a loss or a parameter became NaN or infinite
+
+Nothing else is raised across a package boundary; whatever is caught is re-raised as one of these with its cause.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from uuid import UUID
+
+
+class RelayRLError(Exception):
+    """Base of all errors that RelayRL raises on purpose."""
+
+
+class ConfigError(RelayRLError):
+    """A setting is wrong. The message is one line that says what to do."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that does not exist; the message offers the nearest names that do."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names[:12])}"
+        super().__init__(f"unknown {kind} {name!r}; {hint}")
+        self.name = name
+        self.nearest = tuple(near)
+
+
+class MissingExtraError(ConfigError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency; install it with: pip install 'relayrl[{extra}]'")
+
+
+class DecodeError(RelayRLError):
+    """Bytes that cannot be decoded; the message says what is wrong with them."""
+
+
+class EnvError(RelayRLError):
+    """An environment did something outside its contract."""
+
+
+class EnvironmentFailedError(EnvError):
+    """An environment raised, hung past its deadline, or its worker process died."""
+
+    def __init__(self, reason: str, *, env_id: UUID, seed: int | None, step: int, remote_traceback: str = "") -> None:
+        tail = f"\n--- traceback of the environment ---\n{remote_traceback}" if remote_traceback else ""
+        super().__init__(f"environment {env_id} (seed {seed}) failed at step {step}: {reason}{tail}")
+        self.reason = reason
+        self.env_id = env_id
+        self.seed = seed
+        self.step = step
+        self.remote_traceback = remote_traceback
+
+
+class ObservationError(EnvError):
+    """An observation holds NaN or infinity, or lies outside its space."""
+
+
+class ExportError(RelayRLError):
+    """A policy could not be exported, or its exported file gives other numbers."""
+
+
+class CheckpointError(RelayRLError):
+    """A checkpoint is missing, damaged, or belongs to another run."""
+
+
+class TrainingDivergedError(RelayRLError):
+    """A loss or a parameter became NaN or infinite; the last good state is kept."""

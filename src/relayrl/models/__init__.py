@@ -1,0 +1,1 @@
+"""Policies: networks, distributions, normalisation, acting without torch, and export."""

@@ -1,0 +1,1 @@
+"""Acting: the collector that steps a vector environment with a policy."""

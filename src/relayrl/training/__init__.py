@@ -1,0 +1,1 @@
+"""Learning: trainers that schedule an algorithm, checkpoints, statistics and their writers."""
