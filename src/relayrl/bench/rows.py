@@ -20,13 +20,14 @@ class Row:
     figure: float
     unit: str
     against: str
-    against_figure: float
-    ratio: float
+    against_figure: float | None
+    ratio: float | None
     target: float
 
     @property
-    def passed(self) -> bool:
-        return self.ratio >= self.target
+    def passed(self) -> bool | None:
+        """Whether the target is met; None where there was nothing to compare with."""
+        return None if self.ratio is None else self.ratio >= self.target
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "passed": self.passed}

@@ -24,6 +24,7 @@ from uuid import UUID
 
 import numpy as np
 
+from relayrl.data.row_rules import number_rows
 from relayrl.data.trees import Array, Space, Tree, map_tree
 
 
@@ -92,20 +93,11 @@ class Rollout:
 
     def episode(self) -> Array:
         """[T, L] int64 episode number of each row."""
-        before = np.cumsum(self.ended, axis=0, dtype=np.int64)
-        before[1:] = before[:-1]
-        before[:1] = 0
-        return np.asarray(before + self.first_episode)
+        return number_rows(self.ended, self.first_episode, self.first_step)[0]
 
     def step(self) -> Array:
         """[T, L] int64 index of each row within its episode."""
-        rows = np.arange(self.num_steps, dtype=np.int64)[:, None]
-        last_end = np.where(self.ended, rows, -1)
-        np.maximum.accumulate(last_end, axis=0, out=last_end)
-        start = np.empty_like(last_end)
-        start[0] = -self.first_step
-        start[1:] = np.where(last_end[:-1] >= 0, last_end[:-1] + 1, start[0])
-        return np.asarray(rows - start)
+        return number_rows(self.ended, self.first_episode, self.first_step)[1]
 
     def joint(self, column: Tree) -> Tree:
         """A `[T, L, …]` column as its `[T, B, N, …]` view: agents of one environment side by side."""

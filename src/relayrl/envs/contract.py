@@ -269,6 +269,8 @@ class VectorEnvironment(Environment):
     state_space: Space | None = None
     device: str = "cpu"
     """Where the arrays live: `"cpu"` for NumPy arrays, anything else for torch tensors on that device."""
+    independent_streams: bool = True
+    """Whether rule 5 holds; False where the simulator draws for all worlds from one generator and cannot be told apart."""
 
     @property
     def num_envs(self) -> int:

@@ -1,0 +1,45 @@
+# Two commands do everything from a fresh clone: `make train` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+
+.PHONY: train test check lint setup setup-dev bench learning clean
+
+train: setup  ## install, then train CartPole-v1 to its solved return
+	$(BIN)/relayrl train CartPole-v1
+
+test: setup-dev lint  ## install development extras, then lint, types, layers and all tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: setup-dev lint  ## as test, without the slow tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+lint: setup-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup-dev  ## our rows against their floors and peers
+	$(BIN)/relayrl bench
+
+learning: setup-dev  ## every learning result, all seeds; writes benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/learning.py
+
+setup: $(VENV)/.installed
+setup-dev: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e '.[dev]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

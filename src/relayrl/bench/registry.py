@@ -1,0 +1,43 @@
+"""Every benchmark by name, for `relayrl bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relayrl.bench.rows import Row
+from relayrl.errors import UnknownNameError
+
+
+def _codec() -> list[Row]:
+    from relayrl.bench.codec import codec_rows
+
+    return codec_rows()
+
+
+def _envs() -> list[Row]:
+    from relayrl.bench.envs import env_rows
+    from relayrl.bench.native_envs import native_env_rows
+
+    return [*env_rows(), *native_env_rows()]
+
+
+def _w1() -> list[Row]:
+    from relayrl.bench.ppo import ppo_rows
+
+    return ppo_rows("W1", num_envs=8, num_steps=30 * 8 * 128)
+
+
+def _w2() -> list[Row]:
+    from relayrl.bench.ppo import ppo_rows
+
+    return ppo_rows("W2", num_envs=64, num_steps=10 * 64 * 128)
+
+
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {"codec": _codec, "envs": _envs, "W1": _w1, "W2": _w2}
+
+
+def benchmark(name: str) -> Callable[[], list[Row]]:
+    """The benchmark of that name; an unknown one raises with the nearest."""
+    if name not in BENCHMARKS:
+        raise UnknownNameError("benchmark", name, BENCHMARKS)
+    return BENCHMARKS[name]

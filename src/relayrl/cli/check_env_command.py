@@ -1,0 +1,42 @@
+"""`relayrl check-env`: the public contract suite on any environment, as a list of facts that hold or do not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+import yaml
+
+from relayrl.envs.contract import VectorEnvironment
+from relayrl.envs.registry import make_vector
+from relayrl.envs.settings import EnvSettings
+from relayrl.errors import ConfigError
+
+
+def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> int:
+    """Check and print; 0 when everything holds, else 1."""
+    from relayrl.testing.env_contract import check_environment
+
+    options = dict(_option(assignment) for assignment in assignments)
+
+    def make(count: int) -> VectorEnvironment:
+        return make_vector(env, EnvSettings(num_envs=count, options=options))
+
+    report = check_environment(make, num_envs=num_envs)
+    for check in report.checks:
+        typer.echo(
+            f"{'ok  ' if check.passed else 'FAIL'} {check.name}{'' if check.passed else ': ' + check.explanation}"
+        )
+    failed = [check.name for check in report.checks if not check.passed]
+    typer.echo(f"{env}: {len(report.checks) - len(failed)} of {len(report.checks)} checks hold")
+    if as_json:
+        typer.echo(json.dumps({"env": env, "checks": len(report.checks), "failed": failed}))
+    return 1 if failed else 0
+
+
+def _option(assignment: str) -> tuple[str, Any]:
+    key, separator, text = assignment.partition("=")
+    if not separator:
+        raise ConfigError(f"--set {assignment!r} has no value; write it as --set option=value")
+    return key, yaml.safe_load(text)

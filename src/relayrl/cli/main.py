@@ -1,0 +1,164 @@
+"""The `relayrl` command: parses, delegates, prints. Heavy imports happen inside the command that needs them.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or configuration (one line that says what to do), 130 interrupted (state saved).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from relayrl import __version__
+from relayrl.errors import ConfigError, RelayRLError
+
+app = typer.Typer(
+    name="relayrl",
+    help="Multi-actor, multi-agent deep reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    env: Annotated[str | None, typer.Argument(help="Environment, e.g. CartPole-v1; see `relayrl list envs`.")] = None,
+    algo: Annotated[str | None, typer.Option(help="Algorithm; see `relayrl list algos`.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Environment steps of the run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    num_envs: Annotated[int | None, typer.Option(help="Worlds stepped together.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes for the worlds; 0: this process.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings.")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="key=value, any number of times.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Show the settings and stop.")] = False,
+    as_json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no advice.")] = False,
+) -> None:
+    """Train a policy."""
+    from relayrl.cli import train_command
+
+    flags = {
+        "algo": algo,
+        "trainer.max_steps": steps,
+        "seed": seed,
+        "environment.num_envs": num_envs,
+        "environment.workers": workers,
+    }
+    given = {path: value for path, value in flags.items() if value is not None}
+    request = train_command.TrainRequest(env, run_dir, config, given, assignments or [], resume=resume)
+    raise typer.Exit(train_command.run(request, print_config=print_config, as_json=as_json, quiet=quiet))
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run directory or .onnx file.")],
+    env: Annotated[str | None, typer.Option(help="Another environment than the policy was trained on.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
+    render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Play episodes with a trained policy."""
+    from relayrl.cli import evaluate_command
+
+    request = evaluate_command.EvaluateRequest(run, env, episodes, seed, stochastic=stochastic, render=render)
+    evaluate_command.run(request, as_json=as_json)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    file_format: Annotated[str, typer.Option("--format", help="onnx or torchscript.")] = "onnx",
+    output: Annotated[Path | None, typer.Option("-o", help="File to write; default: inside the run directory.")] = None,
+) -> None:
+    """Write the newest checkpoint's policies as ONNX or TorchScript."""
+    from relayrl.cli import export_command
+
+    for path in export_command.run(run, file_format, output):
+        typer.echo(path)
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds of one setting become one curve.")],
+    output: Annotated[Path, typer.Option("-o", help="Picture to write (.png or .svg).")] = Path("returns.png"),
+) -> None:
+    """Draw learning curves."""
+    from relayrl.cli import plot_command
+
+    typer.echo(plot_command.run(runs, output))
+
+
+@app.command(name="list")
+def list_(what: Annotated[str, typer.Argument(help="envs, algos or presets.")]) -> None:
+    """List environments, algorithms or presets."""
+    from relayrl.cli import list_command
+
+    for line in list_command.lines(what):
+        typer.echo(line)
+
+
+@app.command()
+def check_env(
+    env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
+    num_envs: Annotated[int, typer.Option(min=1, help="Worlds to check with.")] = 3,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run the public contract suite on an environment."""
+    from relayrl.cli import check_env_command
+
+    raise typer.Exit(check_env_command.run(env, num_envs, assignments or [], as_json=as_json))
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="One benchmark; default: all.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure RelayRL against its floors and peers on this machine."""
+    from relayrl.cli import bench_command
+
+    raise typer.Exit(bench_command.run(name, as_json=as_json))
+
+
+def main() -> None:
+    """Entry point: turns our errors into one line and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ConfigError as error:
+        sys.exit(_complain(error, 2))
+    except RelayRLError as error:
+        sys.exit(_complain(error, 1))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(error: RelayRLError, code: int) -> int:
+    print(f"relayrl: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

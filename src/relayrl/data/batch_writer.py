@@ -1,0 +1,136 @@
+"""`Trajectory` and `Rollout` as Arrow record batches.
+
+A batch shares memory with what it was made from, apart from booleans and the columns that name and number the rows. To
+any Arrow program it is a table; `codec` makes bytes of it, sinks may write it as it is, `batch_reader` reads it back.
+Columns that do not fit their spaces, or rows that break a rule of `columns`, are a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from relayrl.data.arrow_arrays import names_to_arrow, space_of_tree, successors_to_arrow, to_arrow, tree_leaves
+from relayrl.data.columns import Rollout, Trajectory
+from relayrl.data.row_rules import failed_rows_are_void, number_rows, rows_with_successor
+from relayrl.data.schema import (
+    EPISODE,
+    FAILED,
+    LOGP,
+    POLICY_VERSION,
+    REWARD,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    VALUE,
+    Kind,
+    Layout,
+    Leaf,
+)
+from relayrl.data.trees import Array, Space, Tree, map_tree
+from relayrl.errors import ConfigError
+
+
+def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
+    """`T * L` rows, time-major."""
+    header = rollout.header
+    T, L = leading = (rollout.num_steps, rollout.num_lanes)
+    if T == 0 or L == 0 or header.num_lanes != L:
+        raise ConfigError(f"a rollout of {T} steps and {L} lanes under a header of {header.num_lanes} cannot be stored")
+    layout = _layout(Kind.ROLLOUT, header.group, header.observation_space, header.action_space, rollout, leading)
+    columns = _write_steps(layout, rollout, leading)
+    for leaf in (TERMINATED, TRUNCATED, FAILED, VALID):
+        columns[leaf.name] = to_arrow(leaf, getattr(rollout, leaf.name), leading)
+    if not failed_rows_are_void(rollout.failed, rollout.valid, rollout.truncated):
+        raise ConfigError("a row that failed must be truncated and not valid")
+    ended = rollout.ended
+    episode, step = number_rows(ended, rollout.first_episode, rollout.first_step)
+    columns |= {"episode": to_arrow(EPISODE, episode, leading), "step": to_arrow(STEP, step, leading)}
+
+    B, N = len(header.env_ids), len(header.agent_ids)
+    columns["env_id"] = names_to_arrow(
+        np.tile(np.repeat(np.arange(B, dtype=np.int32), N), T), _uuid_names(header.env_ids)
+    )
+    columns["agent_id"] = names_to_arrow(np.tile(np.arange(N, dtype=np.int32), T * B), header.agent_ids)
+    columns["group"] = names_to_arrow(np.zeros(T * L, dtype=np.int32), [header.group])
+
+    rows = np.flatnonzero(rows_with_successor(ended))
+    if not np.array_equal(rollout.successors.step * L + rollout.successors.lane, rows):
+        raise ConfigError("a rollout's successors must be the rows where a lane ended and the whole last row, in order")
+    return _batch(layout, columns, rows, T * L, rollout.successors.obs)
+
+
+def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
+    """A row per step, in order."""
+    T, *_ = leading = (len(trajectory),)
+    if T == 0:
+        raise ConfigError("a trajectory without steps cannot be stored")
+    if trajectory.failed and not trajectory.truncated:
+        raise ConfigError("a failed trajectory must be truncated")
+    spaces = (trajectory.observation_space, trajectory.action_space)
+    layout = _layout(Kind.TRAJECTORY, trajectory.group, *spaces, trajectory, leading)
+    columns = _write_steps(layout, trajectory, leading)
+    for leaf in (TERMINATED, TRUNCATED, FAILED):
+        flag = np.zeros(T, dtype=bool)
+        flag[-1] = getattr(trajectory, leaf.name)
+        columns[leaf.name] = to_arrow(leaf, flag, leading)
+    columns["valid"] = to_arrow(VALID, np.ones(T, dtype=bool), leading)
+    columns["episode"] = to_arrow(EPISODE, np.full(T, trajectory.episode, dtype=np.int64), leading)
+    columns["step"] = to_arrow(STEP, trajectory.first_step + np.arange(T, dtype=np.int64), leading)
+    names = {"trajectory_id": str(trajectory.trajectory_id), "env_id": str(trajectory.env_id)}
+    for column, name in (names | {"agent_id": trajectory.agent_id, "group": trajectory.group}).items():
+        columns[column] = names_to_arrow(np.zeros(T, dtype=np.int32), [name])
+    final_obs = map_tree(lambda leaf: np.asarray(leaf)[None], trajectory.final_obs)
+    return _batch(layout, columns, np.array([T - 1]), T, final_obs)
+
+
+def _layout(
+    kind: Kind, group: str, observation: Space, action: Space, steps: Rollout | Trajectory, leading: tuple[int, ...]
+) -> Layout:
+    mask, memory = steps.action_mask, steps.memory
+    return Layout(
+        kind=kind,
+        group=group,
+        observation_space=observation,
+        action_space=action,
+        mask_width=None if mask is None else mask.shape[-1],
+        has_logp=steps.logp is not None,
+        has_value=steps.value is not None,
+        memory_space=None if memory is None else space_of_tree(memory, len(leading)),
+    )
+
+
+def _write_steps(layout: Layout, steps: Rollout | Trajectory, leading: tuple[int, ...]) -> dict[str, pa.Array]:
+    """The columns that rollouts and trajectories hold alike."""
+    pairs: list[tuple[Leaf, Any]] = [(REWARD, steps.reward), (POLICY_VERSION, steps.policy_version)]
+    pairs += zip(layout.observation(), tree_leaves(layout.observation_space, steps.obs, "obs"), strict=True)
+    pairs += zip(layout.action(), tree_leaves(layout.action_space, steps.action, "action"), strict=True)
+    if layout.mask_width is not None:
+        pairs.append((layout.action_mask(layout.mask_width), steps.action_mask))
+    if layout.has_logp:
+        pairs.append((LOGP, steps.logp))
+    if layout.has_value:
+        pairs.append((VALUE, steps.value))
+    if layout.memory_space is not None and steps.memory is not None:
+        pairs += zip(layout.memory(), tree_leaves(layout.memory_space, steps.memory, "memory"), strict=True)
+    return {leaf.name: to_arrow(leaf, array, leading) for leaf, array in pairs}
+
+
+def _batch(layout: Layout, columns: dict[str, pa.Array], rows: Array, num_rows: int, obs: Tree) -> pa.RecordBatch:
+    schema = layout.schema()
+    records = zip(layout.observation(), tree_leaves(layout.observation_space, obs, "successor"), strict=True)
+    columns["successor"] = successors_to_arrow(
+        schema.field("successor").type, rows, num_rows, [to_arrow(leaf, array, (len(rows),)) for leaf, array in records]
+    )
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+@lru_cache(maxsize=8)
+def _uuid_names(ids: tuple[UUID, ...]) -> tuple[str, ...]:
+    """A header with thousands of worlds comes again with every block, hence the cache."""
+    return tuple(map(str, ids))

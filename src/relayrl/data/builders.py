@@ -1,0 +1,237 @@
+"""`RolloutBuilder`: what the collector writes steps into. Arrays are written into columns, nothing else happens per row.
+
+    builder.add(obs, action, active, action_mask, logp, value)           before the environment steps
+    builder.finish_row(reward, terminated, truncated, failed, final)     after it
+    rollout = builder.build(next_obs, policy_version)                    after the block's last row
+
+Arrays have leading axes `[B, N, …]` or, the same thing, `[L, …]`. They are copied, so an environment may reuse them.
+
+Columns live in two sets of buffers that take turns: a `Rollout` stays as it is while the next block is filled and built,
+and is overwritten by the first `add` after that. Whoever keeps one longer copies it, or takes its `trajectories()`.
+
+Not its job: stepping environments, or one lane that a user's program drives (`trajectory_builder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from relayrl.data.columns import LaneHeader, Rollout
+from relayrl.data.successor_rows import SuccessorRows, write_lanes
+from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree
+from relayrl.errors import ConfigError, EnvError
+
+
+class EndedLanes(Protocol):
+    """Lanes `(env[k], agent[k])` that ended on a row, sorted, each with what it saw last in `obs[k]`."""
+
+    env: Array
+    agent: Array
+    obs: Tree
+
+
+class RolloutBuilder:
+    """Fills blocks of at most `num_steps` rows for the lanes of one group; episode and step numbers run on."""
+
+    def __init__(
+        self,
+        header: LaneHeader,
+        num_steps: int,
+        *,
+        mask_width: int | None = None,
+        with_logp: bool = False,
+        with_value: bool = False,
+        memory_space: Space | None = None,
+    ) -> None:
+        if num_steps < 1 or header.num_lanes < 1:
+            raise ConfigError(f"a block needs at least one step and one lane, not {num_steps} and {header.num_lanes}")
+        self._header = header
+        self._num_steps = num_steps
+        self._filling, self._resting = (
+            _Columns(header, num_steps, mask_width, with_logp, with_value, memory_space) for _ in range(2)
+        )
+        self._row = 0
+        self._row_is_open = False
+        self._first_episode = np.zeros(header.num_lanes, dtype=np.int64)
+        self._first_step = np.zeros(header.num_lanes, dtype=np.int64)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows finished in the present block."""
+        return self._row
+
+    def add(
+        self,
+        obs: Tree,
+        action: Tree,
+        active: Array,
+        action_mask: Array | None = None,
+        logp: Array | None = None,
+        value: Array | None = None,
+        memory: Tree | None = None,
+    ) -> None:
+        """Begin a row: what the lanes saw and did; `active` where they acted. No mask means that all is allowed."""
+        row, columns = self._row, self._filling
+        if self._row_is_open or row == self._num_steps:
+            raise ConfigError(f"add() on row {row} of {self._num_steps}; call finish_row() or build() before it")
+        if (columns.logp is None) != (logp is None) or (columns.value is None) != (value is None):
+            raise ConfigError("logp and value must be given exactly when the builder was made with them")
+        if (columns.memory is None) != (memory is None) or (columns.action_mask is None and action_mask is not None):
+            raise ConfigError("memory and action_mask must be given only when the builder was made with them")
+        write_lanes(columns.obs, row, obs)
+        write_lanes(columns.action, row, action)
+        columns.valid[row] = active.reshape(-1)
+        if columns.action_mask is not None:
+            if action_mask is None:
+                columns.action_mask[row] = True
+            else:
+                write_lanes(columns.action_mask, row, action_mask)
+        if logp is not None:
+            write_lanes(columns.logp, row, logp)
+        if value is not None:
+            write_lanes(columns.value, row, value)
+        if memory is not None:
+            write_lanes(columns.memory, row, memory)
+        self._row_is_open = True
+
+    def finish_row(
+        self,
+        reward: Array,
+        terminated: Array,
+        truncated: Array,
+        failed: Array | None = None,
+        final: EndedLanes | None = None,
+    ) -> None:
+        """Complete the row: what came of it. `failed` [B] marks worlds that broke down: their lanes' rows are void."""
+        row, columns = self._row, self._filling
+        if not self._row_is_open:
+            raise ConfigError("finish_row() without add(); every row begins with what the lanes saw and did")
+        columns.reward[row] = reward.reshape(-1)
+        columns.terminated[row] = terminated.reshape(-1)
+        columns.truncated[row] = truncated.reshape(-1)
+        num_agents = len(self._header.agent_ids)
+        if failed is not None and failed.any():
+            columns.void_row(row, np.repeat(failed.reshape(-1), num_agents), final, num_agents)
+        elif final is not None:
+            columns.successors.append(row, final.env * num_agents + final.agent, final.obs)
+        self._row = row + 1
+        self._row_is_open = False
+
+    def build(self, next_obs: Tree, policy_version: int) -> Rollout:
+        """The block, with `next_obs` as what followed for lanes that go on; the next `add` begins a new one."""
+        columns, T = self._filling, self._row
+        if self._row_is_open or T == 0:
+            raise ConfigError(f"build() after {T} finished rows; finish the open row, or fill at least one, before it")
+        ended = np.logical_or(columns.terminated[:T], columns.truncated[:T])
+        self._require_final_observations(ended)
+        columns.successors.complete_last_row(T - 1, ended[-1], next_obs)
+        rollout = columns.rollout(self._header, T, policy_version, self._first_episode, self._first_step)
+        self._count(ended, rollout.valid)
+        self._filling, self._resting = self._resting, columns
+        self._filling.clear()
+        self._row = 0
+        return rollout
+
+    def get_state(self) -> dict[str, Array]:
+        """Episode and step numbers, which is all that outlives a block."""
+        if self._row or self._row_is_open:
+            raise ConfigError("get_state() inside a block; build() it before")
+        return {"first_episode": self._first_episode.copy(), "first_step": self._first_step.copy()}
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        """Number episodes and steps on from `get_state`; the present block is dropped."""
+        self._first_episode[:] = state["first_episode"]
+        self._first_step[:] = state["first_step"]
+        self._row, self._row_is_open = 0, False
+        self._filling.clear()
+
+    def _require_final_observations(self, ended: Array) -> None:
+        successors, L = self._filling.successors, self._header.num_lanes
+        given, needed = successors.rows(L), np.flatnonzero(ended)
+        if np.array_equal(given, needed):
+            return
+        wrong = np.setxor1d(given, needed)
+        row, lane = divmod(int(wrong[0]) if len(wrong) else int(given[0]), L)
+        env, agent = divmod(lane, len(self._header.agent_ids))
+        raise EnvError(
+            f"agent {self._header.agent_ids[agent]!r} of environment {self._header.env_ids[env]} on row {row}: "
+            "every lane that ends, and no other, must have one final observation, in the order of lanes"
+        )
+
+    def _count(self, ended: Array, valid: Array) -> None:
+        """Number the next block's first row. Rows before a lane's first action of an episode do not count across blocks:
+        the fragment that begins the lane's part of an episode has `first_step` 0, however late its turn came."""
+        T = len(ended)
+        last_end, last_valid = (
+            np.where(flags.any(0), T - 1 - np.argmax(flags[::-1], axis=0), -1) for flags in (ended, valid)
+        )
+        rows_since = np.where(last_end >= 0, T - 1 - last_end, self._first_step + T)
+        has_acted = (last_valid > last_end) | ((last_end < 0) & (self._first_step > 0))
+        self._first_episode = self._first_episode + ended.sum(0)
+        self._first_step = np.where(has_acted, rows_since, 0)
+
+
+class _Columns:
+    """One set of buffers `[T, L, …]`."""
+
+    def __init__(
+        self,
+        header: LaneHeader,
+        num_steps: int,
+        mask_width: int | None,
+        with_logp: bool,
+        with_value: bool,
+        memory_space: Space | None,
+    ) -> None:
+        leading = (num_steps, header.num_lanes)
+        self.obs: Any = allocate(header.observation_space, leading)
+        self.action: Any = allocate(header.action_space, leading)
+        self.reward = np.zeros(leading, dtype=np.float32)
+        self.terminated, self.truncated, self.valid, self.failed = (np.zeros(leading, dtype=bool) for _ in range(4))
+        self.policy_version = np.zeros(leading, dtype=np.int64)
+        self.action_mask = None if mask_width is None else np.zeros((*leading, mask_width), dtype=bool)
+        self.logp = np.zeros(leading, dtype=np.float32) if with_logp else None
+        self.value = np.zeros(leading, dtype=np.float32) if with_value else None
+        self.memory: Any = None if memory_space is None else allocate(memory_space, leading)
+        self.successors = SuccessorRows(header.observation_space, capacity=2 * header.num_lanes)
+        self._has_failed_rows = False
+
+    def clear(self) -> None:
+        """Everything else is overwritten row by row."""
+        self.successors.size = 0
+        if self._has_failed_rows:
+            self.failed[:] = False
+            self._has_failed_rows = False
+
+    def void_row(self, row: int, lanes: Array, final: EndedLanes | None, num_agents: int) -> None:
+        """Mark `lanes` [L] as failed. Where the environment kept no last observation, it is what the lane acted on."""
+        self._has_failed_rows = True
+        self.failed[row, lanes] = self.truncated[row, lanes] = True
+        self.valid[row, lanes] = self.terminated[row, lanes] = False
+        self.reward[row, lanes] = 0.0
+        if final is None:
+            where = np.flatnonzero(lanes)
+            self.successors.append(row, where, index(self.obs, (row, where)))
+            return
+        given = final.env * num_agents + final.agent
+        missing = np.setdiff1d(np.flatnonzero(lanes), given)
+        order = np.argsort(np.concatenate([given, missing]))
+        obs = map_tree(lambda last, own: np.concatenate([last, own[row, missing]])[order], final.obs, self.obs)
+        self.successors.append(row, np.concatenate([given, missing])[order], obs)
+
+    def rollout(self, header: LaneHeader, T: int, version: int, first_episode: Array, first_step: Array) -> Rollout:
+        self.policy_version[:T] = version
+        names = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
+        optional = ("action_mask", "logp", "value", "memory")
+        present = (name for name in names + optional if getattr(self, name) is not None)
+        columns = {name: index(getattr(self, name), slice(T)) for name in present}
+        return Rollout(
+            header=header,
+            first_episode=first_episode,
+            first_step=first_step,
+            successors=self.successors.view(),
+            **columns,
+        )

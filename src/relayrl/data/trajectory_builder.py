@@ -1,0 +1,156 @@
+"""`TrajectoryBuilder`: one lane, driven step by step by a user's program.
+
+    builder.record_action(obs, action, …)      gives a fragment when the present one has reached its longest length
+    builder.record_reward(reward)              belongs to the last action; several add up
+    builder.end(terminated, truncated, final_obs)
+
+A fragment that was cut because of its length did not end: its flags are False and its `final_obs` is the next
+observation. Columns grow by doubling; trajectories own their memory.
+
+Not its job: many lanes at once (`builders`), choosing actions, or sending trajectories anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from relayrl.data.columns import LaneHeader, Trajectory
+from relayrl.data.splitting import trajectory_id
+from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
+from relayrl.errors import ConfigError
+
+_FIRST_CAPACITY = 64
+
+
+class TrajectoryBuilder:
+    """Collects the steps of one lane, which `header` names. Episodes are numbered from `first_episode` on."""
+
+    def __init__(
+        self,
+        header: LaneHeader,
+        *,
+        max_length: int,
+        mask_width: int | None = None,
+        with_logp: bool = False,
+        with_value: bool = False,
+        memory_space: Space | None = None,
+        first_episode: int = 0,
+    ) -> None:
+        if max_length < 1:
+            raise ConfigError(f"max_length is {max_length}; a trajectory holds at least one step")
+        if header.num_lanes != 1:
+            raise ConfigError(f"a header of {header.num_lanes} lanes; a trajectory has one environment and one agent")
+        self._header = header
+        self._max_length = max_length
+        self._episode = first_episode
+        self._first_step = 0
+        self._length = 0
+        leading = (min(_FIRST_CAPACITY, max_length),)
+        self._columns: dict[str, Any] = {
+            "obs": allocate(header.observation_space, leading),
+            "action": allocate(header.action_space, leading),
+            "reward": np.zeros(leading, dtype=np.float32),
+            "policy_version": np.zeros(leading, dtype=np.int64),
+        }
+        if mask_width is not None:
+            self._columns["action_mask"] = np.zeros((*leading, mask_width), dtype=bool)
+        if with_logp:
+            self._columns["logp"] = np.zeros(leading, dtype=np.float32)
+        if with_value:
+            self._columns["value"] = np.zeros(leading, dtype=np.float32)
+        if memory_space is not None:
+            self._columns["memory"] = allocate(memory_space, leading)
+
+    def __len__(self) -> int:
+        """Steps recorded in the present fragment."""
+        return self._length
+
+    def record_action(
+        self,
+        obs: Tree,
+        action: Tree,
+        action_mask: Array | None = None,
+        logp: float | None = None,
+        value: float | None = None,
+        policy_version: int = 0,
+        memory: Tree | None = None,
+    ) -> Trajectory | None:
+        """Append a step. Gives the fragment before it if that has `max_length` steps: `obs` is what followed it."""
+        given = {"logp": logp, "value": value, "memory": memory}
+        for name, item in given.items():
+            if (item is None) != (name not in self._columns):
+                raise ConfigError(f"{name} must be given exactly when the builder was made with it")
+        if action_mask is not None and "action_mask" not in self._columns:
+            raise ConfigError("action_mask was given, but the builder was made without mask_width")
+        fragment = self.cut(obs) if self._length == self._max_length else None
+        if self._length == len(self._columns["reward"]):
+            self._grow()
+        row = {name: item for name, item in given.items() if item is not None}
+        row |= {"obs": obs, "action": action, "reward": 0.0, "policy_version": policy_version}
+        if "action_mask" in self._columns:
+            row["action_mask"] = True if action_mask is None else action_mask
+        for name, item in row.items():
+            write(self._columns[name], self._length, item)
+        self._length += 1
+        return fragment
+
+    def record_reward(self, reward: float) -> None:
+        """Add to the reward of the last action."""
+        if self._length == 0:
+            raise ConfigError("record_reward() before any action of this episode; a reward belongs to an action")
+        self._columns["reward"][self._length - 1] += reward
+
+    def cut(self, next_obs: Tree) -> Trajectory | None:
+        """Take what is there while the episode goes on: `next_obs` is what followed. None without steps."""
+        fragment = self._take(terminated=False, truncated=False, failed=False, final_obs=next_obs)
+        self._first_step += 0 if fragment is None else len(fragment)
+        return fragment
+
+    def end(self, terminated: bool, truncated: bool, final_obs: Tree) -> Trajectory | None:
+        """The episode is over. None if the agent never acted since the last fragment."""
+        if not (terminated or truncated):
+            raise ConfigError("end() needs terminated or truncated; cut() takes the steps of an episode that goes on")
+        return self._next_episode(self._take(terminated, truncated, failed=False, final_obs=final_obs))
+
+    def fail(self) -> Trajectory | None:
+        """The environment broke down: nobody knows what came of the last action, so its step is void."""
+        if self._length == 0:
+            return self._next_episode(None)
+        self._length -= 1
+        last_obs = index(self._columns["obs"], self._length)
+        return self._next_episode(self._take(terminated=False, truncated=True, failed=True, final_obs=last_obs))
+
+    def _next_episode(self, fragment: Trajectory | None) -> Trajectory | None:
+        self._episode += 1
+        self._first_step = 0
+        return fragment
+
+    def _take(self, terminated: bool, truncated: bool, failed: bool, final_obs: Tree) -> Trajectory | None:
+        length, self._length = self._length, 0
+        if length == 0:
+            return None
+        header = self._header
+        (env_id,), (agent_id,) = header.env_ids, header.agent_ids
+        final = allocate(header.observation_space, ())
+        write(final, ..., final_obs)
+        return Trajectory(
+            trajectory_id=trajectory_id(env_id, agent_id, self._episode, self._first_step),
+            env_id=env_id,
+            agent_id=agent_id,
+            group=header.group,
+            observation_space=header.observation_space,
+            action_space=header.action_space,
+            episode=self._episode,
+            first_step=self._first_step,
+            terminated=terminated,
+            truncated=truncated,
+            failed=failed,
+            final_obs=final,
+            **map_tree(lambda leaf: leaf[:length].copy(), self._columns),
+        )
+
+    def _grow(self) -> None:
+        longer = min(2 * self._length, self._max_length)
+        self._columns = map_tree(lambda leaf: np.resize(leaf, (longer, *leaf.shape[1:])), self._columns)

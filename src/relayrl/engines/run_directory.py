@@ -1,0 +1,64 @@
+"""The folder of a run: what lies where, and when it may be written to."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from relayrl.engines.run_settings import RunSettings, read_settings_file
+from relayrl.errors import ConfigError
+from relayrl.models.exported import ExportFormat
+
+
+class RunDirectory:
+    """Paths inside a run's folder; opening decides whether a run may begin or go on there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.checkpoints = path / "checkpoints"
+        self.progress = path / "progress.csv"
+        self.log = path / "run.log"
+        self.result = path / "result.json"
+
+    @classmethod
+    def default_path(cls, settings: RunSettings) -> Path:
+        """`runs/<env>-<algo>-seed<seed>-<time>`."""
+        name = settings.env.replace("/", "_").replace(":", "_")
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        return Path("runs") / f"{name}-{settings.algo}-seed{settings.seed}-{stamp}"
+
+    def create(self, settings: RunSettings) -> None:
+        """Begin a run here; a folder that already holds one is refused."""
+        if self.config.exists():
+            raise ConfigError(
+                f"{self.path} already holds a run; add --resume to continue it, or choose another --run-dir"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.config.write_text(settings.to_yaml())
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write run directory {self.path}: {error.strerror}; choose another --run-dir"
+            ) from error
+
+    def require(self) -> Path:
+        """The config of the run that lies here."""
+        if not self.config.exists():
+            raise ConfigError(f"{self.path} holds no run (no config.yaml); train one with: relayrl train CartPole-v1")
+        return self.config
+
+    def settings(self) -> RunSettings:
+        """The settings of the run that lies here."""
+        from relayrl.config.settings import parse_settings
+
+        return parse_settings(RunSettings, read_settings_file(self.require()))
+
+    def model(self, group: str, num_groups: int, file_format: ExportFormat) -> Path:
+        """`model.onnx`, or `model.<group>.onnx` where a run has several policies."""
+        stem = "model" if num_groups == 1 else f"model.{group}"
+        return self.path / f"{stem}{file_format.suffix}"
+
+    def models(self) -> list[Path]:
+        """Exported ONNX policies of this run."""
+        return sorted(self.path.glob("model*.onnx"))

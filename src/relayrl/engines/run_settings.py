@@ -1,0 +1,140 @@
+"""Everything that decides a run, in one object, and how it comes about: flag > file > preset > default."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, SerializeAsAny, model_validator
+
+from relayrl.algorithms.registry import algorithm
+from relayrl.config.settings import Settings, parse_settings
+from relayrl.envs.settings import EnvSettings
+from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.models.settings import NetworkSettings
+from relayrl.training.settings import EvaluationSettings, TrainerSettings
+
+
+class RunSettings(Settings):
+    """One run. The same settings, seed and machine give the same parameters, bit for bit."""
+
+    env: str = Field(description="environment, as `relayrl list envs` names them")
+    algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
+    seed: int = Field(0, ge=0, description="all randomness of the run comes from it")
+    torch_threads: int = Field(1, ge=1, description="threads of torch; small networks are fastest with one")
+    environment: EnvSettings = Field(default_factory=EnvSettings, description="how the worlds are run")
+    params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
+    network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
+    trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="the final evaluation")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_params(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not isinstance(values.get("params"), Settings):
+            entry = algorithm(values.get("algo", "ppo"))
+            values = {**values, "params": parse_settings(entry.params, values.get("params") or {})}
+        return values
+
+    def to_yaml(self) -> str:
+        """The whole run as YAML that `--config` takes."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def build_run_settings(
+    env: str | None, file: Path | None, flags: Mapping[str, Any], assignments: list[str]
+) -> RunSettings:
+    """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`."""
+    from_file = read_settings_file(file) if file is not None else {}
+    name = env or from_file.get("env")
+    if name is None:
+        raise ConfigError("no environment given; name one, for example: relayrl train CartPole-v1")
+    algo = flags.get("algo") or from_file.get("algo") or "ppo"
+    values = merged(preset(name, algo), from_file, {"env": name, "algo": algo})
+    for path, value in flags.items():
+        _assign(values, path.split("."), value)
+    known = _known_paths(parse_settings(RunSettings, {"env": name, "algo": algo}).model_dump(mode="json"))
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {assignment!r} has no value; write it as --set key=value")
+        _assign(values, _resolve(key.strip(), known).split("."), yaml.safe_load(text))
+    return parse_settings(RunSettings, values)
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """A YAML, TOML or JSON file as a dict."""
+    readers: dict[str, Any] = {
+        ".yaml": yaml.safe_load,
+        ".yml": yaml.safe_load,
+        ".json": json.loads,
+        ".toml": tomllib.loads,
+    }
+    if path.suffix not in readers:
+        raise ConfigError(f"config file {path} must end in .yaml, .yml, .json or .toml")
+    try:
+        content = readers[path.suffix](path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"config file {path} cannot be parsed: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"config file {path} must hold a mapping of settings")
+    return content
+
+
+def preset(env: str, algo: str) -> dict[str, Any]:
+    """Settings shipped for an environment and algorithm; empty where there are none."""
+    return presets().get((env, algo), {})
+
+
+def presets() -> dict[tuple[str, str], dict[str, Any]]:
+    """All shipped presets by environment and algorithm."""
+    found = {}
+    for file in sorted((resources.files("relayrl.engines") / "presets").iterdir(), key=lambda f: f.name):
+        algo = file.name.removesuffix(".yaml")
+        for env, values in yaml.safe_load(file.read_text()).items():
+            found[env, algo] = values
+    return found
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings laid over each other, later ones on top."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = result.get(key)
+            result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return result
+
+
+def _assign(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        values[part] = dict(values.get(part) or {})
+        values = values[part]
+    values[path[-1]] = value
+
+
+def _known_paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _known_paths(value, f"{prefix}{key}.")
+
+
+def _resolve(key: str, known: Iterator[str]) -> str:
+    """The full path of a key given in full or by its last name alone."""
+    paths = list(known)
+    if key in paths or key.startswith("environment.options."):
+        return key
+    matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ConfigError(f"setting {key!r} is ambiguous; write {' or '.join(matches)}")
+    raise UnknownNameError("setting", key, [*paths, *(path.rsplit(".", 1)[-1] for path in paths)])

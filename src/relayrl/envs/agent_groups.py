@@ -1,0 +1,70 @@
+"""Which agents of a multi-agent world share arrays: one `AgentGroup` per kind of agent.
+
+Agents belong together when their spaces are equal and their ids differ only in a trailing `_<digits>`: `wolf_0` and
+`wolf_1` are the group `wolf`. A group of one is named after its agent. Order is that of `possible_agents`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gymnasium import spaces
+
+from relayrl.data.trees import Space
+from relayrl.envs.contract import AgentGroup
+from relayrl.errors import EnvError
+
+_NUMBERED = re.compile(r"(.+)_\d+")
+
+
+def group_agents(
+    agent_ids: Sequence[str],
+    observation_spaces: Mapping[str, Space],
+    action_spaces: Mapping[str, Space],
+    *,
+    masks_actions: bool = False,
+) -> dict[str, AgentGroup]:
+    """The groups by name, each with at least one agent; every agent is in exactly one."""
+    if not agent_ids:
+        raise EnvError("possible_agents is empty; name every agent that can ever appear")
+    members: list[list[str]] = []
+    for agent in agent_ids:
+        for group in members:
+            if _belong_together(group[0], agent, observation_spaces, action_spaces):
+                group.append(agent)
+                break
+        else:
+            members.append([agent])
+    groups: dict[str, AgentGroup] = {}
+    for ids in members:
+        prefix = _prefix(ids[0])
+        name = prefix if len(ids) > 1 and prefix not in groups else ids[0]
+        action_space = action_spaces[ids[0]]
+        masked = masks_actions and mask_size(action_space) > 0
+        groups[name] = AgentGroup(name, tuple(ids), observation_spaces[ids[0]], action_space, masked)
+    return groups
+
+
+def mask_size(action_space: Space) -> int:
+    """Entries of an action mask: `n`, the sum of the components' `n`, or 0 where actions cannot be masked."""
+    if isinstance(action_space, spaces.Discrete):
+        return int(action_space.n)
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return int(action_space.nvec.sum())
+    return 0
+
+
+def _prefix(agent: str) -> str:
+    match = _NUMBERED.fullmatch(agent)
+    return match.group(1) if match else agent
+
+
+def _belong_together(
+    first: str, second: str, observation_spaces: Mapping[str, Space], action_spaces: Mapping[str, Space]
+) -> bool:
+    return (
+        _prefix(first) == _prefix(second)
+        and observation_spaces[first] == observation_spaces[second]
+        and action_spaces[first] == action_spaces[second]
+    )

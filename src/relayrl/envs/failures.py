@@ -1,0 +1,84 @@
+"""What can go wrong in a world, how it is reported, and how often it may.
+
+A world loop only describes a failure; the vector environment that owns the worlds decides: raise it, or void the step,
+restart the world and spend from the `RestartBudget`.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from relayrl.errors import EnvError, EnvironmentFailedError, ObservationError
+
+_MINUTE_S = 60.0
+
+
+class FailureKind(Enum):
+    """How a world failed."""
+
+    RAISED = "raised"
+    OBSERVATION = "observation"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class WorldFailure:
+    """One world's failure; `world` is its index among all worlds of the run, `lost_with_it` those that it took along."""
+
+    world: int
+    kind: FailureKind
+    reason: str
+    traceback: str = ""
+    lost_with_it: tuple[int, ...] = ()
+
+    @classmethod
+    def of_exception(cls, world: int, error: BaseException, doing: str) -> WorldFailure:
+        """The failure of a world whose own code raised `error`."""
+        reason = f"{doing} raised {type(error).__name__}: {error}"
+        return cls(world, FailureKind.RAISED, reason, "".join(traceback.format_exception(error)))
+
+    def moved(self, offset: int) -> WorldFailure:
+        """The same failure, from an index within a slice to one among all worlds."""
+        lost = tuple(world + offset for world in self.lost_with_it)
+        return WorldFailure(self.world + offset, self.kind, self.reason, self.traceback, lost)
+
+    def as_error(self, env_id: UUID, seed: int | None, step: int, note: str = "") -> EnvError:
+        """The error to raise when the failure is not survived."""
+        if self.kind is FailureKind.OBSERVATION:
+            return ObservationError(f"environment {env_id} (seed {seed}) at step {step}: {self.reason}{note}")
+        return EnvironmentFailedError(
+            f"{self.reason}{note}", env_id=env_id, seed=seed, step=step, remote_traceback=self.traceback
+        )
+
+
+class WorldBuildError(Exception):
+    """A world could not be built; carries the failure from the loop to the vector environment, never to users."""
+
+    def __init__(self, failure: WorldFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+class RestartBudget:
+    """At most so many restarts in any minute."""
+
+    def __init__(self, max_per_minute: int, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.max_per_minute = max_per_minute
+        self._clock_s = clock_s
+        self._spent_at_s: deque[float] = deque()
+
+    def spend(self) -> bool:
+        """Take one restart; False when the last minute's are used up."""
+        now_s = self._clock_s()
+        while self._spent_at_s and now_s - self._spent_at_s[0] >= _MINUTE_S:
+            self._spent_at_s.popleft()
+        if len(self._spent_at_s) >= self.max_per_minute:
+            return False
+        self._spent_at_s.append(now_s)
+        return True

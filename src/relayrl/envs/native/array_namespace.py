@@ -1,0 +1,199 @@
+"""The array seam: the operations that native environments use, once for NumPy and once for torch.
+
+Environments are written against `ArrayNamespace` alone, so that the same lines run on the CPU with NumPy and on a device with
+torch. Functions that take `out=` write into arrays that exist already. This file does not hold any environment's arithmetic,
+and it imports torch only when a device asks for it.
+
+Plain operators (`+`, `*`, `&`, `>>`, indexing, slicing, `reshape`) mean the same in both libraries and are used directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from relayrl.data.trees import Array
+from relayrl.errors import ConfigError
+
+XArray: TypeAlias = Any
+"""A NumPy array, or a torch tensor on the namespace's device."""
+
+DTypeName: TypeAlias = Literal["float32", "float64", "int64", "bool"]
+Function: TypeAlias = Callable[..., XArray]
+
+
+@dataclass(frozen=True)
+class ArrayNamespace:
+    """NumPy or torch behind the same names. Element-wise functions take `out=`; reductions take an axis and `out=`."""
+
+    device: str
+    zeros: Callable[[Sequence[int], DTypeName], XArray]
+    asarray: Callable[[Any], XArray]  # whatever a caller passed, as an array of this namespace; no copy where possible
+    from_host: Callable[[Array], XArray]
+    to_host: Callable[[XArray], Array]
+    cast: Callable[[XArray, DTypeName], XArray]
+    permute: Callable[[XArray, Sequence[int]], XArray]
+    copy: Callable[[XArray, XArray], object]  # copy(target, source)
+    copy_worlds_first: Callable[[XArray, XArray], object]  # the same between layouts with different axis orders
+    take: Callable[[XArray, XArray, int, XArray], object]  # take(source, index [K], axis, out)
+    choose: Callable[[XArray, XArray], XArray]  # choose(table [A], index […]): table[index], index known to be in range
+    in_range: Callable[[XArray, int], bool]  # whether all of an int64 array lies in 0 … n − 1
+    nonzero: Callable[[XArray], XArray]  # [B] bool → indices, ascending
+    any: Callable[[XArray], bool]
+    clip: Callable[[XArray, float, float, XArray], object]  # clip(source, low, high, out)
+    add: Function
+    subtract: Function
+    multiply: Function
+    divide: Function
+    square: Function
+    sqrt: Function
+    exp: Function
+    log1p: Function
+    sin: Function
+    cos: Function
+    absolute: Function
+    floor: Function
+    negative: Function
+    maximum: Function
+    less: Function
+    less_equal: Function
+    greater: Function
+    greater_equal: Function
+    equal: Function
+    logical_and: Function
+    logical_or: Function
+    logical_not: Function
+    where: Callable[[XArray, XArray, XArray], XArray]
+    sum: Callable[[XArray, int, XArray], object]  # sum(source, axis, out)
+    count: Callable[[XArray, int], XArray]  # number of True along an axis, int64
+    min: Callable[[XArray, int], XArray]
+    any_along: Callable[[XArray, int], XArray]
+    argsort: Callable[[XArray, int], XArray]
+    take_along: Callable[[XArray, XArray, int], XArray]
+
+
+def namespace_of(device: str) -> ArrayNamespace:
+    """NumPy for `"cpu"`; torch on that device for every other name (`"cuda"`, `"cuda:1"`, `"cpu:0"` for torch on the CPU)."""
+    return _NUMPY if device == "cpu" else _torch_namespace(device)
+
+
+def _numpy_clip(source: Array, low: float, high: float, out: Array) -> None:
+    # two ufuncs: np.clip costs several microseconds of argument handling per call
+    np.maximum(source, low, out=out)
+    np.minimum(out, high, out=out)
+
+
+_NUMPY = ArrayNamespace(
+    device="cpu",
+    zeros=np.zeros,
+    asarray=np.asarray,
+    from_host=np.asarray,
+    to_host=np.array,
+    cast=lambda source, dtype: source.astype(dtype, copy=False),
+    permute=np.transpose,
+    copy=np.copyto,
+    # a ufunc walks the source's order, np.copyto the target's: reading along a power-of-two stride is three times slower
+    copy_worlds_first=lambda target, source: np.positive(source, out=target),
+    take=lambda source, index, axis, out: np.take(source, index, axis=axis, out=out, mode="clip"),
+    choose=lambda table, index: np.take(table, index, mode="clip"),
+    # one reduction: as unsigned numbers the negative ones are the largest
+    in_range=lambda index, n: bool(index.view(np.uint64).max(initial=0) < n),
+    nonzero=np.flatnonzero,
+    any=lambda source: bool(source.any()),
+    clip=_numpy_clip,
+    add=np.add,
+    subtract=np.subtract,
+    multiply=np.multiply,
+    divide=np.divide,
+    square=np.square,
+    sqrt=np.sqrt,
+    exp=np.exp,
+    log1p=np.log1p,
+    sin=np.sin,
+    cos=np.cos,
+    absolute=np.absolute,
+    floor=np.floor,
+    negative=np.negative,
+    maximum=np.maximum,
+    less=np.less,
+    less_equal=np.less_equal,
+    greater=np.greater,
+    greater_equal=np.greater_equal,
+    equal=np.equal,
+    logical_and=np.logical_and,
+    logical_or=np.logical_or,
+    logical_not=np.logical_not,
+    where=np.where,
+    sum=lambda source, axis, out: np.add.reduce(source, axis=axis, out=out),
+    count=lambda source, axis: np.add.reduce(source, axis=axis, dtype=np.int64),
+    min=np.minimum.reduce,
+    any_along=np.logical_or.reduce,
+    argsort=lambda source, axis: np.argsort(source, axis=axis, kind="stable"),
+    take_along=np.take_along_axis,
+)
+
+
+def _torch_namespace(device: str) -> ArrayNamespace:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError(f"device {device!r} needs torch; install it with: pip install torch") from error
+    try:
+        place = torch.device(device)
+        torch.zeros(1, device=place)
+    except (RuntimeError, AssertionError) as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(
+            f"device {device!r} cannot be used here ({line}); use 'cpu' or an available device"
+        ) from error
+
+    dtypes = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+    return ArrayNamespace(
+        device=device,
+        zeros=lambda shape, dtype: torch.zeros(tuple(shape), dtype=dtypes[dtype], device=place),
+        asarray=lambda source: torch.as_tensor(source, device=place),
+        from_host=lambda source: torch.from_numpy(np.array(source)).to(place),
+        to_host=lambda source: np.array(source.cpu().numpy()),
+        cast=lambda source, dtype: source.to(dtypes[dtype]),
+        permute=torch.permute,
+        copy=lambda target, source: target.copy_(source),
+        copy_worlds_first=lambda target, source: target.copy_(source),
+        take=lambda source, index, axis, out: torch.index_select(source, axis, index, out=out),
+        choose=lambda table, index: table[index],
+        in_range=lambda index, n: not bool(((index < 0) | (index >= n)).any()),
+        nonzero=lambda source: torch.nonzero(source).squeeze(1),
+        any=lambda source: bool(source.any()),
+        clip=lambda source, low, high, out: torch.clamp(source, low, high, out=out),
+        add=torch.add,
+        subtract=torch.subtract,
+        multiply=torch.multiply,
+        divide=torch.divide,
+        square=torch.square,
+        sqrt=torch.sqrt,
+        exp=torch.exp,
+        log1p=torch.log1p,
+        sin=torch.sin,
+        cos=torch.cos,
+        absolute=torch.absolute,
+        floor=torch.floor,
+        negative=torch.negative,
+        maximum=torch.maximum,
+        less=torch.less,
+        less_equal=torch.less_equal,
+        greater=torch.greater,
+        greater_equal=torch.greater_equal,
+        equal=torch.eq,
+        logical_and=torch.logical_and,
+        logical_or=torch.logical_or,
+        logical_not=torch.logical_not,
+        where=torch.where,
+        sum=lambda source, axis, out: torch.sum(source, dim=axis, out=out),
+        count=lambda source, axis: torch.sum(source, dim=axis, dtype=torch.int64),
+        min=torch.amin,
+        any_along=lambda source, axis: torch.any(source, dim=axis),
+        argsort=lambda source, axis: torch.argsort(source, dim=axis, stable=True),
+        take_along=torch.take_along_dim,
+    )

@@ -1,0 +1,1 @@
+"""Classic control: one agent, a handful of numbers per world."""

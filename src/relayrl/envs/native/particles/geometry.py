@@ -1,0 +1,70 @@
+"""Who is where as seen by whom, and the forces between those who touch: the arithmetic that all particle worlds share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relayrl.data.trees import Array
+from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray
+
+CONTACT_FORCE = 100.0
+CONTACT_MARGIN = 1e-3
+_NEGLIGIBLE = 60.0  # softplus(−60) = 9e-27; clipping there keeps float32 clear of denormal numbers, which are slow
+_TINY = 1e-12
+
+
+class Geometry:
+    """`offset` `[2, N, K, B]` from each of N observers to each of K bodies that it sees, and `distance` `[N, K, B]`."""
+
+    def __init__(self, xp: ArrayNamespace, dtype: DTypeName, observers: slice, seen: Array, num_worlds: int) -> None:
+        """`seen` [N, K]: body numbers, a row for each observer; `observers`: the observers' body numbers."""
+        self._xp = xp
+        self._observers = observers
+        self._index = xp.from_host(np.ascontiguousarray(seen, np.int64).reshape(-1))
+        self.offset = xp.zeros((2, *seen.shape, num_worlds), dtype)
+        self.distance = xp.zeros((*seen.shape, num_worlds), dtype)
+        self._flat = self.offset.reshape(2, seen.size, num_worlds)
+        self._squares = xp.zeros(self.offset.shape, dtype)
+
+    def update(self, position: XArray) -> None:
+        """Follow the bodies' positions `[2, E, B]`."""
+        xp, squares = self._xp, self._squares
+        xp.take(position, self._index, 1, self._flat)
+        xp.subtract(self.offset, position[:, self._observers, None, :], out=self.offset)
+        xp.square(self.offset, out=squares)
+        xp.add(squares[0], squares[1], out=self.distance)
+        xp.sqrt(self.distance, out=self.distance)
+
+
+class Contacts:
+    """Forces that push apart those who overlap: 100 · softplus of the overlap, along the line between the centres."""
+
+    def __init__(self, xp: ArrayNamespace, dtype: DTypeName, reach: Array, num_worlds: int) -> None:
+        """`reach` [N, C]: the distance at which agent n and body c touch."""
+        self._xp = xp
+        self._reach = xp.from_host(reach[..., None].astype(dtype))
+        self._overlap, self._soft = (xp.zeros((*reach.shape, num_worlds), dtype) for _ in range(2))
+        self._push = xp.zeros((2, *reach.shape, num_worlds), dtype)
+
+    def force(self, offset: XArray, distance: XArray, out: XArray) -> None:
+        """Total contact force on each agent, `[2, N, B]`, from `offset` `[2, N, C, B]` and `distance` `[N, C, B]`."""
+        xp, overlap, soft = self._xp, self._overlap, self._soft
+        xp.subtract(self._reach, distance, out=overlap)
+        xp.divide(overlap, CONTACT_MARGIN, out=overlap)
+        xp.absolute(overlap, out=soft)
+        xp.clip(soft, 0.0, _NEGLIGIBLE, soft)
+        xp.negative(soft, out=soft)
+        xp.exp(soft, out=soft)
+        xp.log1p(soft, out=soft)
+        xp.clip(overlap, 0.0, np.inf, overlap)
+        xp.add(soft, overlap, out=soft)  # softplus(x) = max(x, 0) + log(1 + exp(−|x|))
+        xp.multiply(soft, -CONTACT_FORCE * CONTACT_MARGIN, out=soft)
+        xp.clip(distance, _TINY, np.inf, overlap)
+        xp.divide(soft, overlap, out=soft)
+        xp.multiply(offset, soft, out=self._push)  # away from the other: −offset / distance · 100 · penetration
+        xp.sum(self._push, 2, out)
+
+
+def nearest(xp: ArrayNamespace, distance: XArray, count: int) -> XArray:
+    """[N, min(count, K), B] columns of the bodies nearest to each observer, nearest first."""
+    return xp.argsort(distance, 1)[:, :count]

@@ -1,0 +1,147 @@
+"""From the name of an environment to one built environment.
+
+`EnvRecipe` is what travels to worker processes: a name (or a factory) and its options. Libraries are imported only when a
+name asks for them. How many worlds there are and where they run is `registry`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+
+from relayrl.envs import gymnasium_adapter
+from relayrl.envs.contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
+from relayrl.envs.gymnasium_vector import GymnasiumVector
+from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
+
+Factory = Callable[..., Any]
+
+PETTINGZOO_LIBRARIES = ("mpe2", "pettingzoo")
+LIBRARIES = (*PETTINGZOO_LIBRARIES, "vmas", "native")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRecipe:
+    """How to build one environment: an ENV string or a factory, and keyword arguments for it."""
+
+    env: str | Factory
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What to call the environment in messages."""
+        return self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", repr(self.env))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the environment is from a library whose adapter is part of RelayRL."""
+        return isinstance(self.env, str) and self.env.partition(":")[0] in LIBRARIES
+
+    def build(self) -> Any:
+        """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
+        return self.adapt(find_factory(self.env)(**self.options))
+
+    def adapt(self, built: Any) -> Any:
+        """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
+        if isinstance(built, ScalarEnvironment | MultiAgentEnvironment | VectorEnvironment | gymnasium.Env):
+            return built
+        if isinstance(built, gymnasium.vector.VectorEnv):
+            return GymnasiumVector(built)
+        if _is_pettingzoo(built):
+            from relayrl.envs import pettingzoo_adapter
+
+            return pettingzoo_adapter.wrap(built)
+        raise ConfigError(
+            f"{self.name} made a {type(built).__name__}; it must make a gymnasium.Env, a gymnasium VectorEnv, a PettingZoo "
+            "environment, or one of ScalarEnvironment, MultiAgentEnvironment, VectorEnvironment"
+        )
+
+
+def find_factory(env: str | Factory) -> Factory:
+    """What makes the environment that `env` names; raises `ConfigError` where there is no such name."""
+    if not isinstance(env, str):
+        return env
+    library, colon, name = env.partition(":")
+    if not colon:
+        return gymnasium_adapter.find(env)
+    with _missing_library(library):
+        if library in PETTINGZOO_LIBRARIES:
+            from relayrl.envs import pettingzoo_adapter
+
+            return partial(pettingzoo_adapter.make, library, name)
+        if library == "vmas":
+            from relayrl.envs import vmas_adapter
+
+            return partial(vmas_adapter.make, name)
+        if library == "native":
+            from relayrl.envs import native
+
+            return partial(native.make, name)
+    return _find_in_module(env, library, name)
+
+
+def gymnasium_id(env: str | Factory) -> str | None:
+    """The Gymnasium id that `env` names, with its module imported, or None where it names something else."""
+    if not isinstance(env, str):
+        return None
+    module_name, colon, name = env.rpartition(":")
+    if not colon:
+        return name
+    if module_name in LIBRARIES or hasattr(_import(env, module_name), name) or name not in gymnasium.registry:
+        return None
+    return name
+
+
+@contextlib.contextmanager
+def _missing_library(library: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("relayrl"):
+            raise
+        raise MissingExtraError(f"{library!r} environments", "vmas" if library == "vmas" else "pettingzoo") from error
+
+
+def _find_in_module(env: str, module_name: str, name: str) -> Factory:
+    module = _import(env, module_name)
+    factory = getattr(module, name, None)
+    if callable(factory):
+        return factory  # type: ignore[no-any-return]
+    if factory is not None:
+        raise ConfigError(f"{env}: {name!r} is a {type(factory).__name__}, not a function or class that makes one")
+    if name in gymnasium.registry:
+        return gymnasium_adapter.find(name)
+    public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    raise UnknownNameError(f"factory in module {module_name!r}", name, public)
+
+
+def _import(env: str, module_name: str) -> ModuleType:
+    """Import a user's module; the current directory is searched like any other place."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and module_name.startswith(error.name):
+            near = difflib.get_close_matches(module_name, LIBRARIES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it is searched in {here} and in the installed packages"
+            raise ConfigError(f"environment {env!r}: there is no module {error.name!r}; {hint}") from error
+        raise ConfigError(
+            f"environment {env!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _is_pettingzoo(built: Any) -> bool:
+    """Whether `built` comes from PettingZoo, without importing it: an object of its classes has done so already."""
+    return any(base.__module__.partition(".")[0] == "pettingzoo" for base in type(built).__mro__)

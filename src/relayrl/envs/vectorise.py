@@ -1,0 +1,200 @@
+"""Makes one `VectorEnvironment` out of many worlds, and decides what their failures mean.
+
+Whoever runs the worlds (`WorldRunner`: a loop in this process, or a pool of workers) only writes into buffers and
+reports; this file keeps the contract's promises: seeds, ids, results, and on failure either an error or a voided step and
+a world that begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relayrl.data.trees import Array
+from relayrl.envs.contract import (
+    AgentGroup,
+    MultiAgentEnvironment,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+    new_env_ids,
+    world_seeds,
+)
+from relayrl.envs.failures import RestartBudget, WorldBuildError, WorldFailure
+from relayrl.envs.joint_loop import JointLoop
+from relayrl.envs.scalar_loop import ScalarLoop
+from relayrl.envs.settings import EnvSettings, FailurePolicy, ObservationCheck
+from relayrl.envs.world_buffers import NO_SEED, allocate_buffers, copy_actions
+from relayrl.envs.world_loop import WorldLoop, WorldRunner
+from relayrl.errors import EnvError, RelayRLError
+
+
+def build_loop(build: Callable[[], Any], first: Any, num_worlds: int) -> WorldLoop[Any]:
+    """A loop over `first` and as many more worlds as make `num_worlds`, not yet attached to buffers.
+
+    Raises `WorldBuildError`, with everything closed that was built, when a world cannot be built.
+    """
+    worlds = [first]
+    try:
+        while len(worlds) < num_worlds:
+            worlds.append(build())
+        return JointLoop(build, worlds) if isinstance(first, MultiAgentEnvironment) else ScalarLoop(build, worlds)
+    except Exception as error:
+        for world in worlds:
+            with contextlib.suppress(Exception):
+                world.close()
+        if isinstance(error, RelayRLError):
+            raise
+        failure = WorldFailure.of_exception(min(len(worlds), num_worlds - 1), error, "building it")
+        raise WorldBuildError(failure) from error
+
+
+def run_in_process(build: Callable[[], Any], first: Any, num_worlds: int, check: ObservationCheck) -> WorldRunner:
+    """A loop with private buffers, ready to reset."""
+    loop = build_loop(build, first, num_worlds)
+    loop.attach(allocate_buffers(loop.layout, num_worlds), check)
+    return loop
+
+
+def vectorise(launch: Callable[[], WorldRunner], settings: EnvSettings) -> VectorisedWorlds:
+    """The vector environment over the worlds that `launch` sets up."""
+    try:
+        runner = launch()
+    except WorldBuildError as error:
+        raise error.failure.as_error(uuid.uuid4(), None, 0) from error
+    env = StatefulVectorisedWorlds(runner, settings) if runner.stateful else VectorisedWorlds(runner, settings)
+    env.init_num_envs(runner.num_worlds)
+    return env
+
+
+class VectorisedWorlds(VectorEnvironment):
+    """The vector environment over a runner's worlds, which it owns and closes."""
+
+    def __init__(self, runner: WorldRunner, settings: EnvSettings) -> None:
+        self._runner = runner
+        self._buffers = runner.buffers
+        self._policy = settings.on_failure
+        self._budget = RestartBudget(settings.max_restarts_per_minute)
+        self._num_steps = 0
+        self._has_reset = False
+        self._closed = False
+        self.groups: Mapping[str, AgentGroup] = runner.layout.groups
+        self.state_space = runner.layout.state_space
+
+    def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
+        if num_envs != self._runner.num_worlds:
+            raise EnvError(f"asked for {num_envs} worlds, {self._runner.num_worlds} were built")
+        self.env_ids = new_env_ids(num_envs)
+        self._seeds: list[int | None] = [None] * num_envs
+        self._seeded_at_step = [0] * num_envs
+        self._num_restarts = [0] * num_envs
+        return self.env_ids
+
+    def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
+        self._require_open()
+        worlds = range(self.num_envs) if env_ids is None else [self._world_of(env_id) for env_id in env_ids]
+        if seed is not None:
+            seeds = world_seeds(seed, self.num_envs)
+            for b in worlds:
+                self._seeds[b], self._seeded_at_step[b], self._num_restarts[b] = seeds[b], self._num_steps, 0
+        self._select(worlds, [self._seeds[b] if seed is not None else None for b in worlds])
+        self._restart_until_well(self._runner.reset_selected(), may_fail=set(worlds))
+        self._has_reset = self._has_reset or env_ids is None
+        return self.build_observation()
+
+    def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        self._require_open()
+        if not self._has_reset:
+            raise EnvError("step() before reset(); reset all worlds first")
+        copy_actions(self._buffers.groups, actions)
+        self._buffers.flip()
+        failures = self._runner.step()
+        failed = self._restart_until_well(failures, may_fail=set(range(self.num_envs)), void=True) if failures else None
+        self._num_steps += 1
+        half = self._buffers.half
+        return VectorStep(
+            groups={name: arrays.step(half) for name, arrays in self._buffers.groups.items()},
+            episode_over=self._buffers.episode_over,
+            failed=failed,
+            state=self._buffers.state,
+            infos=self._runner.infos,
+        )
+
+    def build_observation(self) -> VectorReset:
+        """The current observations, as the last `reset` or `step` gave them."""
+        half = self._buffers.half
+        groups = {name: arrays.observation(half) for name, arrays in self._buffers.groups.items()}
+        return VectorReset(groups, self._buffers.state)
+
+    def close(self) -> None:
+        self._closed = True
+        self._runner.close()
+
+    def _restart_until_well(self, failures: list[WorldFailure], *, may_fail: set[int], void: bool = False) -> Array:
+        """Restart failed worlds until all are well, or raise; which worlds failed, [B] bool."""
+        failed = np.zeros(self.num_envs, dtype=np.bool_)
+        while failures:
+            lost: set[int] = set()
+            for failure in failures:
+                lost |= {failure.world, *failure.lost_with_it}
+                if self._policy is FailurePolicy.RAISE:
+                    raise self._fatal(failure)
+                if not self._budget.spend():
+                    limit = self._budget.max_per_minute
+                    raise self._fatal(failure, f" (and worlds were restarted {limit} times within a minute already)")
+                if not lost <= may_fail:
+                    raise self._fatal(failure, " (and took worlds with it that were not being reset)")
+            if void:
+                self._buffers.void([b for b in sorted(lost) if not failed[b]])
+            failed[list(lost)] = True
+            failures = self._restart(sorted(lost))
+        return failed
+
+    def _restart(self, worlds: Sequence[int]) -> list[WorldFailure]:
+        for b in worlds:
+            self._num_restarts[b] += 1
+        self._select(worlds, [_restart_seed(self._seeds[b], self._num_restarts[b]) for b in worlds])
+        return self._runner.restart_selected()
+
+    def _select(self, worlds: Sequence[int], seeds: Sequence[int | None]) -> None:
+        self._buffers.selected.fill(False)
+        self._buffers.selected[list(worlds)] = True
+        self._buffers.reset_seed[list(worlds)] = [NO_SEED if seed is None else seed for seed in seeds]
+
+    def _fatal(self, failure: WorldFailure, note: str = "") -> EnvError:
+        self.close()
+        b = failure.world
+        return failure.as_error(self.env_ids[b], self._seeds[b], self._num_steps - self._seeded_at_step[b], note)
+
+    def _world_of(self, env_id: uuid.UUID) -> int:
+        if env_id not in self.env_ids:
+            raise EnvError(f"{env_id} is not a world of this environment; its ids are in env_ids")
+        return self.env_ids.index(env_id)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EnvError("this environment is closed, by close() or by a failure; make a new one")
+        if not self.env_ids:
+            raise EnvError("no worlds yet; call init_num_envs() first")
+
+
+class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
+    """Vectorised worlds whose states can be saved."""
+
+    def get_state(self) -> dict[str, Array]:
+        raise NotImplementedError
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        raise NotImplementedError
+
+
+def _restart_seed(seed: int | None, num_restarts: int) -> int | None:
+    """The seed of a restarted world: another one than before, and as reproducible."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence([seed, num_restarts]).generate_state(1, np.uint32)[0]) & 0x7FFF_FFFF

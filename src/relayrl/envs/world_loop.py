@@ -1,0 +1,192 @@
+"""How a slice of worlds is stepped one after the other, whatever kind they are and whichever process runs them.
+
+A loop owns its worlds and writes what they give into `WorldBuffers`. It reports failures and goes on with the other
+worlds; what a failure means is decided by the vector environment (`vectorise`). The two kinds are `scalar_loop` and
+`joint_loop`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.trees import Array, Space, leaf_dtype
+from relayrl.envs.failures import FailureKind, WorldFailure
+from relayrl.envs.observation_check import ObservationChecker
+from relayrl.envs.settings import ObservationCheck
+from relayrl.envs.world_buffers import NO_SEED, WorldBuffers, WorldLayout
+from relayrl.errors import EnvError
+
+World = TypeVar("World")
+
+
+class WorldRunner(ABC):
+    """Worlds that write into buffers: a loop in this process, or a pool of workers."""
+
+    layout: WorldLayout
+    buffers: WorldBuffers
+    stateful: bool
+
+    @property
+    @abstractmethod
+    def num_worlds(self) -> int: ...
+
+    @abstractmethod
+    def step(self) -> list[WorldFailure]:
+        """Advance every world with the actions in the buffers; rows of failed worlds are left undefined."""
+
+    @abstractmethod
+    def reset_selected(self) -> list[WorldFailure]:
+        """Begin an episode in the selected worlds."""
+
+    @abstractmethod
+    def restart_selected(self) -> list[WorldFailure]:
+        """Build the selected worlds anew and begin an episode in them."""
+
+    @property
+    def infos(self) -> Sequence[Mapping[str, Any]]:
+        """What the worlds said beside their results in the last step, where they run in this process."""
+        return ()
+
+    @abstractmethod
+    def get_state(self) -> dict[str, Array]:
+        """The worlds' own states, as named arrays; only of stateful worlds."""
+
+    @abstractmethod
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        """Put every world into the state that `get_state` gave."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the worlds; may be called again."""
+
+
+class WorldLoop(WorldRunner, Generic[World]):
+    """What the loops over scalar and over multi-agent worlds share."""
+
+    def __init__(self, build: Callable[[], World], worlds: Sequence[World], layout: WorldLayout) -> None:
+        self._build = build
+        self._worlds = list(worlds)
+        self._lanes_ended = False  # in the step being made
+        self.layout = layout
+        self.stateful = False
+
+    @property
+    def num_worlds(self) -> int:
+        return len(self._worlds)
+
+    def attach(self, buffers: WorldBuffers, check: ObservationCheck) -> None:
+        """Use these buffers, one row per world; called once, before the first reset."""
+        self.buffers = buffers
+        self._checkers = (
+            {}
+            if check is ObservationCheck.OFF
+            else {
+                name: ObservationChecker(group.observation_space, check) for name, group in self.layout.groups.items()
+            }
+        )
+        self._busy = memoryview(buffers.busy_world.data)
+        for b, world in enumerate(self._worlds):
+            self._install(b, world)
+
+    def step(self) -> list[WorldFailure]:
+        for group in self.buffers.groups.values():
+            group.clear_results()
+        self.buffers.episode_over.fill(False)
+        self._lanes_ended = False
+        failures = self._step_worlds()
+        failures += self._check_observations({failure.world for failure in failures})
+        return failures
+
+    def reset_selected(self) -> list[WorldFailure]:
+        return self._on_selected(self._begin, "reset()")
+
+    def restart_selected(self) -> list[WorldFailure]:
+        return self._on_selected(self._rebuild, "rebuilding it")
+
+    def close(self) -> None:
+        worlds, self._worlds = self._worlds, []
+        for world in worlds:
+            self._close_world(world)
+
+    def get_state(self) -> dict[str, Array]:
+        raise EnvError("these worlds cannot be saved")
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        raise EnvError("these worlds cannot be saved")
+
+    @abstractmethod
+    def _install(self, b: int, world: World) -> None:
+        """Make `world` the one in row `b`."""
+
+    @abstractmethod
+    def _begin(self, b: int, seed: int | None) -> None:
+        """Begin an episode in world `b` and write its first row."""
+
+    @abstractmethod
+    def _step_worlds(self) -> list[WorldFailure]: ...
+
+    def _rebuild(self, b: int, seed: int | None) -> None:
+        # A world that has just failed may fail to close as well; its successor is what matters.
+        with contextlib.suppress(Exception):
+            self._close_world(self._worlds[b])
+        self._worlds[b] = self._build()
+        self._install(b, self._worlds[b])
+        self._begin(b, seed)
+
+    def _on_selected(self, begin: Callable[[int, int | None], None], doing: str) -> list[WorldFailure]:
+        buffers = self.buffers
+        self._lanes_ended = False
+        failures = []
+        for b in np.flatnonzero(buffers.selected).tolist():
+            self._busy[0] = b
+            seed = int(buffers.reset_seed[b])
+            try:
+                begin(b, None if seed == NO_SEED else seed)
+            except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+                failures.append(WorldFailure.of_exception(b, error, doing))
+        return failures + self._check_observations({failure.world for failure in failures})
+
+    def _check_observations(self, skip: set[int]) -> list[WorldFailure]:
+        failures: dict[int, WorldFailure] = {}
+        for name, checker in self._checkers.items():
+            arrays = self.buffers.groups[name]
+            bad = checker.find_bad(arrays.obs[self.buffers.half], arrays.active)
+            if self._lanes_ended:
+                bad += checker.find_bad(arrays.final_obs, arrays.terminated | arrays.truncated)
+            for lane in bad:
+                if lane.env not in skip:
+                    reason = f"agent {self.layout.groups[name].agent_ids[lane.agent]!r}: {lane.reason}"
+                    failures.setdefault(lane.env, WorldFailure(lane.env, FailureKind.OBSERVATION, reason))
+        return list(failures.values())
+
+    def _close_world(self, world: Any) -> None:
+        world.close()
+
+
+def verify_observation(observation: Any, space: Space, path: str = "") -> None:
+    """Raise `EnvError` when an observation has not the structure, shapes and kinds of dtype of its space.
+
+    Rows are written by assignment, which would broadcast or cast such an observation without a word.
+    """
+    name = f"observation{path}"
+    if isinstance(space, spaces.Dict):
+        if not isinstance(observation, Mapping) or observation.keys() != space.spaces.keys():
+            raise EnvError(f"{name} is not a dict with the keys of its space, {sorted(space.spaces)}")
+        for key, part in space.spaces.items():
+            verify_observation(observation[key], part, f"{path}[{key!r}]")
+        return
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(observation, Sequence) or len(observation) != len(space.spaces):
+            raise EnvError(f"{name} is not a tuple of {len(space.spaces)} parts")
+        for i, part in enumerate(space.spaces):
+            verify_observation(observation[i], part, f"{path}[{i}]")
+        return
+    array, dtype, shape = np.asarray(observation), leaf_dtype(space), tuple(space.shape or ())
+    if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise EnvError(f"{name} is {array.dtype}{list(array.shape)}, its space is {dtype}{list(shape)}")
