@@ -39,7 +39,7 @@ def test_numpy_and_torch_log_probabilities_agree(space):
     parameters = random_parameters(head, 50)
     action = head.sample(parameters.numpy(), np.random.default_rng(0))
     in_torch = head.log_prob(parameters, torch.from_numpy(action)).numpy()
-    np.testing.assert_allclose(in_torch, head.sample_log_prob(parameters.numpy(), action), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(in_torch, head.log_prob_numpy(parameters.numpy(), action), rtol=1e-4, atol=1e-5)
 
 
 def test_samples_and_modes_lie_in_the_space(space):

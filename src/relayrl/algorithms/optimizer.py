@@ -1,61 +1,60 @@
-"""An optimiser over one flat vector: the parameters of a loss become views of it, so a step is a handful of calls.
+"""Adam over one flat vector: the parameters of a loss become views of it, so a step is a handful of calls.
 
 With a dozen small tensors per network, per-tensor overhead of clipping and Adam costs more than the arithmetic. The
-numbers are those of `torch.optim.Adam` and `clip_grad_norm_` on the separate tensors.
+numbers are those of `torch.optim.Adam` and `clip_grad_norm_` on the separate tensors; tests hold them to it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5
+"""Adam's decay rates, and the larger epsilon that is customary for policy gradients."""
 
 
 class FlatAdam:
-    """Adam with optional gradient clipping by global norm, over parameters that it lays out in one vector."""
+    """Adam (Kingma & Ba, 2015) with optional clipping of the gradient's norm, over parameters that it lays out itself."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], lr: float, max_grad_norm: float | None) -> None:
-        self._max_grad_norm = max_grad_norm
-        self._flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
-        self._flat.grad = torch.zeros_like(self._flat)
+        self.lr, self._max_grad_norm = lr, max_grad_norm
+        self._vector = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.gradient = torch.zeros_like(self._vector)
+        self._first_moment, self._second_moment = torch.zeros_like(self._vector), torch.zeros_like(self._vector)
+        self._num_steps = 0
         offset = 0
         for p in parameters:
             where = slice(offset, offset + p.numel())
-            p.data = self._flat.data[where].view_as(p)
-            p.grad = self._flat.grad[where].view_as(p)
+            p.data = self._vector[where].view_as(p)
+            p.grad = self.gradient[where].view_as(p)
             offset += p.numel()
-        # Owners of the parameters write gradients through these views; they must stay the ones laid out here.
-        self._views = list(parameters)
-        self._adam = torch.optim.Adam([self._flat], lr=lr, eps=1e-5, fused=True)
 
-    @property
-    def gradient(self) -> Tensor:
-        """The flat gradient, written by `backward` on the parameters."""
-        assert self._flat.grad is not None
-        return self._flat.grad
-
-    def set_lr(self, lr: float) -> None:
-        """Use another learning rate from now on."""
-        self._adam.param_groups[0]["lr"] = lr
-
-    def zero_grad(self) -> None:
-        """Forget the gradient."""
-        self.gradient.zero_()
-
+    @torch.no_grad()
     def step(self) -> float:
         """Clip, then step; gives the gradient's norm before clipping."""
-        norm = float(torch.linalg.vector_norm(self.gradient))
+        gradient, m, v = self.gradient, self._first_moment, self._second_moment
+        norm = float(torch.linalg.vector_norm(gradient))
         if self._max_grad_norm is not None and norm > self._max_grad_norm:
-            self.gradient.mul_(self._max_grad_norm / (norm + 1e-6))
-        self._adam.step()
+            gradient.mul_(self._max_grad_norm / (norm + 1e-6))
+        self._num_steps += 1
+        # m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  θ ← θ − α m̂ / (√v̂ + ε)
+        m.lerp_(gradient, 1.0 - BETA1)
+        v.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
+        correction1, correction2 = 1.0 - BETA1**self._num_steps, 1.0 - BETA2**self._num_steps
+        denominator = v.sqrt().div_(math.sqrt(correction2)).add_(EPSILON)
+        self._vector.addcdiv_(m, denominator, value=-self.lr / correction1)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step count."""
-        return self._adam.state_dict()
+        return {"first_moment": self._first_moment, "second_moment": self._second_moment, "num_steps": self._num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._adam.load_state_dict(state)
+        self._first_moment.copy_(state["first_moment"])
+        self._second_moment.copy_(state["second_moment"])
+        self._num_steps = state["num_steps"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from relayrl.data.arrow_arrays import from_arrow, names_from_arrow, successors_from_arrow
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
-from relayrl.data.row_rules import failed_rows_are_void, number_rows, rows_with_successor
+from relayrl.data.row_rules import failed_rows_are_void, rows_are_numbered, rows_with_successor
 from relayrl.data.schema import (
     EPISODE,
     FAILED,
@@ -48,9 +48,9 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
     if L == 0 or batch.num_rows == 0 or batch.num_rows % L:
         raise DecodeError(f"{batch.num_rows} rows are no whole number of steps of {L} lanes ({B} worlds × {N} agents)")
     T = batch.num_rows // L
-    if not (env_index.reshape(T, B, N) == np.arange(B)[:, None]).all():
+    if not (env_index.reshape(T, B, N) == np.arange(B, dtype=np.int32)[:, None]).all():
         raise DecodeError("column 'env_id' does not run through the worlds in every step")
-    if not (agent_index.reshape(T * B, N) == np.arange(N)).all():
+    if not (agent_index.reshape(T * B, N) == np.arange(N, dtype=np.int32)).all():
         raise DecodeError("column 'agent_id' does not run through the agents in every world")
     if len(set(agent_names)) != N:
         raise DecodeError("column 'agent_id' names an agent twice")
@@ -61,7 +61,7 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
     flags = {leaf.name: _read(batch, leaf, leading) for leaf in (TERMINATED, TRUNCATED, FAILED, VALID)}
     episode, step = _read(batch, EPISODE, leading), _read(batch, STEP, leading)
     ended = np.logical_or(flags["terminated"], flags["truncated"])
-    if not all(map(np.array_equal, number_rows(ended, episode[0], step[0]), (episode, step))):
+    if not rows_are_numbered(ended, episode, step):
         raise DecodeError("columns 'episode' and 'step' do not count on where lanes go on and anew where they ended")
     has_successor = rows_with_successor(ended)
     rows = np.flatnonzero(has_successor)
@@ -121,22 +121,22 @@ def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...])
     def tree(space: Space, leaves: list[Leaf]) -> Any:
         return unflatten(space, (_read(batch, leaf, leading) for leaf in leaves))
 
-    mask, memory = layout.mask_width, layout.memory_space
+    mask, memory = layout.action_mask, layout.memory_space
     return {
-        "obs": tree(layout.observation_space, layout.observation()),
-        "action": tree(layout.action_space, layout.action()),
-        "action_mask": None if mask is None else _read(batch, layout.action_mask(mask), leading),
+        "obs": tree(layout.observation_space, layout.observation),
+        "action": tree(layout.action_space, layout.action),
+        "action_mask": None if mask is None else _read(batch, mask, leading),
         "reward": _read(batch, REWARD, leading),
         "policy_version": _read(batch, POLICY_VERSION, leading),
         "logp": _read(batch, LOGP, leading) if layout.has_logp else None,
         "value": _read(batch, VALUE, leading) if layout.has_value else None,
-        "memory": None if memory is None else tree(memory, layout.memory()),
+        "memory": None if memory is None else tree(memory, layout.memory),
     }
 
 
 def _read_successors(batch: pa.RecordBatch, layout: Layout, expected: Array) -> Any:
     records = successors_from_arrow(batch.column("successor"), expected.reshape(-1))
-    fields = zip(layout.observation(), records, strict=True)
+    fields = zip(layout.observation, records, strict=True)
     return unflatten(layout.observation_space, (from_arrow(leaf, record, (len(record),)) for leaf, record in fields))
 
 

@@ -7,6 +7,7 @@ Columns that do not fit their spaces, or rows that break a rule of `columns`, ar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -14,12 +15,21 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from relayrl.data.arrow_arrays import names_to_arrow, space_of_tree, successors_to_arrow, to_arrow, tree_leaves
+from relayrl.data.arrow_arrays import (
+    names_to_arrow,
+    pooled_empty,
+    space_of_tree,
+    successors_to_arrow,
+    to_arrow,
+    tree_leaves,
+)
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.row_rules import failed_rows_are_void, number_rows, rows_with_successor
 from relayrl.data.schema import (
     EPISODE,
     FAILED,
+    GROUP,
+    ID,
     LOGP,
     POLICY_VERSION,
     REWARD,
@@ -49,15 +59,14 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
     if not failed_rows_are_void(rollout.failed, rollout.valid, rollout.truncated):
         raise ConfigError("a row that failed must be truncated and not valid")
     ended = rollout.ended
-    episode, step = number_rows(ended, rollout.first_episode, rollout.first_step)
+    episode, step = number_rows(ended, rollout.first_episode, rollout.first_step, pooled_empty)
     columns |= {"episode": to_arrow(EPISODE, episode, leading), "step": to_arrow(STEP, step, leading)}
 
-    B, N = len(header.env_ids), len(header.agent_ids)
-    columns["env_id"] = names_to_arrow(
-        np.tile(np.repeat(np.arange(B, dtype=np.int32), N), T), _uuid_names(header.env_ids)
-    )
-    columns["agent_id"] = names_to_arrow(np.tile(np.arange(N, dtype=np.int32), T * B), header.agent_ids)
-    columns["group"] = names_to_arrow(np.zeros(T * L, dtype=np.int32), [header.group])
+    worlds, agents = pooled_empty(leading, np.int32), pooled_empty(leading, np.int32)
+    worlds[...], agents[...] = np.divmod(np.arange(L, dtype=np.int32), len(header.agent_ids))
+    columns["env_id"] = names_to_arrow(ID, worlds.reshape(-1), _uuid_names(header.env_ids))
+    columns["agent_id"] = names_to_arrow(ID, agents.reshape(-1), header.agent_ids)
+    columns["group"] = names_to_arrow(GROUP, np.zeros(T * L, dtype=np.int8), [header.group])
 
     rows = np.flatnonzero(rows_with_successor(ended))
     if not np.array_equal(rollout.successors.step * L + rollout.successors.lane, rows):
@@ -83,8 +92,9 @@ def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
     columns["episode"] = to_arrow(EPISODE, np.full(T, trajectory.episode, dtype=np.int64), leading)
     columns["step"] = to_arrow(STEP, trajectory.first_step + np.arange(T, dtype=np.int64), leading)
     names = {"trajectory_id": str(trajectory.trajectory_id), "env_id": str(trajectory.env_id)}
-    for column, name in (names | {"agent_id": trajectory.agent_id, "group": trajectory.group}).items():
-        columns[column] = names_to_arrow(np.zeros(T, dtype=np.int32), [name])
+    for column, name in (names | {"agent_id": trajectory.agent_id}).items():
+        columns[column] = names_to_arrow(ID, np.zeros(T, dtype=np.int32), [name])
+    columns["group"] = names_to_arrow(GROUP, np.zeros(T, dtype=np.int8), [trajectory.group])
     final_obs = map_tree(lambda leaf: np.asarray(leaf)[None], trajectory.final_obs)
     return _batch(layout, columns, np.array([T - 1]), T, final_obs)
 
@@ -92,38 +102,55 @@ def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
 def _layout(
     kind: Kind, group: str, observation: Space, action: Space, steps: Rollout | Trajectory, leading: tuple[int, ...]
 ) -> Layout:
-    mask, memory = steps.action_mask, steps.memory
-    return Layout(
-        kind=kind,
-        group=group,
-        observation_space=observation,
-        action_space=action,
-        mask_width=None if mask is None else mask.shape[-1],
-        has_logp=steps.logp is not None,
-        has_value=steps.value is not None,
-        memory_space=None if memory is None else space_of_tree(memory, len(leading)),
-    )
+    mask_width = None if steps.action_mask is None else steps.action_mask.shape[-1]
+    spaces = (_Identity(observation), _Identity(action))
+    layout = _cached_layout(kind, group, *spaces, mask_width, steps.logp is not None, steps.value is not None)
+    if steps.memory is None:
+        return layout
+    return replace(layout, memory_space=space_of_tree(steps.memory, len(leading)))
+
+
+class _Identity:
+    """A space as the key of a cache: spaces cannot be hashed, but those of one environment are the same objects."""
+
+    __slots__ = ("space",)
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    def __hash__(self) -> int:
+        return id(self.space)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.space is other.space
+
+
+@lru_cache(maxsize=64)
+def _cached_layout(
+    kind: Kind, group: str, observation: _Identity, action: _Identity, mask_width: int | None, logp: bool, value: bool
+) -> Layout:
+    return Layout(kind, group, observation.space, action.space, mask_width, logp, value)
 
 
 def _write_steps(layout: Layout, steps: Rollout | Trajectory, leading: tuple[int, ...]) -> dict[str, pa.Array]:
     """The columns that rollouts and trajectories hold alike."""
     pairs: list[tuple[Leaf, Any]] = [(REWARD, steps.reward), (POLICY_VERSION, steps.policy_version)]
-    pairs += zip(layout.observation(), tree_leaves(layout.observation_space, steps.obs, "obs"), strict=True)
-    pairs += zip(layout.action(), tree_leaves(layout.action_space, steps.action, "action"), strict=True)
-    if layout.mask_width is not None:
-        pairs.append((layout.action_mask(layout.mask_width), steps.action_mask))
+    pairs += zip(layout.observation, tree_leaves(layout.observation_space, steps.obs, "obs"), strict=True)
+    pairs += zip(layout.action, tree_leaves(layout.action_space, steps.action, "action"), strict=True)
+    if layout.action_mask is not None:
+        pairs.append((layout.action_mask, steps.action_mask))
     if layout.has_logp:
         pairs.append((LOGP, steps.logp))
     if layout.has_value:
         pairs.append((VALUE, steps.value))
     if layout.memory_space is not None and steps.memory is not None:
-        pairs += zip(layout.memory(), tree_leaves(layout.memory_space, steps.memory, "memory"), strict=True)
+        pairs += zip(layout.memory, tree_leaves(layout.memory_space, steps.memory, "memory"), strict=True)
     return {leaf.name: to_arrow(leaf, array, leading) for leaf, array in pairs}
 
 
 def _batch(layout: Layout, columns: dict[str, pa.Array], rows: Array, num_rows: int, obs: Tree) -> pa.RecordBatch:
-    schema = layout.schema()
-    records = zip(layout.observation(), tree_leaves(layout.observation_space, obs, "successor"), strict=True)
+    schema = layout.schema
+    records = zip(layout.observation, tree_leaves(layout.observation_space, obs, "successor"), strict=True)
     columns["successor"] = successors_to_arrow(
         schema.field("successor").type, rows, num_rows, [to_arrow(leaf, array, (len(rows),)) for leaf, array in records]
     )

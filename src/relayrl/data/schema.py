@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -48,7 +49,8 @@ _ABOUT = (
     "RelayRL experience: one row is one step, obs -> action -> reward; successor is what followed where no row shows it"
 )
 _ARROW_TYPES = {dtype: pa.bool_() if name == "bool" else pa.from_numpy_dtype(dtype) for name, dtype in DTYPES.items()}
-_ID = pa.dictionary(pa.int32(), pa.string())
+ID = pa.dictionary(pa.int32(), pa.string())
+GROUP = pa.dictionary(pa.int8(), pa.string())
 _MAX_LIST_SIZE = 2**31 - 1
 
 
@@ -59,7 +61,7 @@ class Kind(Enum):
     ROLLOUT = "rollout"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Leaf:
     """One array of a tree: its column's name, and dtype and shape of one row."""
 
@@ -67,12 +69,12 @@ class Leaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Elements in a row."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def arrow_type(self) -> pa.DataType:
         """A plain value for a leaf without axes, else a fixed-size list."""
         if self.dtype not in _ARROW_TYPES:
@@ -105,9 +107,9 @@ def space_columns(root: str, space: Space) -> Iterator[Leaf]:
         yield Leaf(root, leaf_dtype(space), tuple(space.shape or ()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
-    """Everything that decides the schema of a message."""
+    """Everything that decides the schema of a message; what follows from it is worked out once."""
 
     kind: Kind
     group: str
@@ -118,42 +120,45 @@ class Layout:
     has_value: bool = False
     memory_space: Space | None = None
 
+    @cached_property
     def observation(self) -> list[Leaf]:
         return list(space_columns("obs", self.observation_space))
 
+    @cached_property
     def action(self) -> list[Leaf]:
         return list(space_columns("action", self.action_space))
 
+    @cached_property
+    def action_mask(self) -> Leaf | None:
+        return None if self.mask_width is None else Leaf("action_mask", DTYPES["bool"], (self.mask_width,))
+
+    @cached_property
     def memory(self) -> list[Leaf]:
         return [] if self.memory_space is None else list(space_columns("memory", self.memory_space))
 
-    @staticmethod
-    def action_mask(width: int) -> Leaf:
-        return Leaf("action_mask", DTYPES["bool"], (width,))
-
+    @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema, metadata included."""
-        ids = ["env_id", "agent_id", "group"]
+        columns = [("env_id", ID), ("agent_id", ID), ("group", GROUP)]
         if self.kind is Kind.TRAJECTORY:
-            ids.insert(0, "trajectory_id")
-        columns = [(name, _ID) for name in ids]
+            columns.insert(0, ("trajectory_id", ID))
         columns += [(leaf.name, leaf.arrow_type) for leaf in self._leaves()]
         columns += [("successor", self._successor_type())]
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns], metadata=self._metadata())
 
     def _leaves(self) -> Iterator[Leaf]:
-        yield from (EPISODE, STEP, POLICY_VERSION, *self.observation(), *self.action())
-        if self.mask_width is not None:
-            yield self.action_mask(self.mask_width)
+        yield from (EPISODE, STEP, POLICY_VERSION, *self.observation, *self.action)
+        if self.action_mask is not None:
+            yield self.action_mask
         yield from (REWARD, TERMINATED, TRUNCATED, FAILED, VALID)
         if self.has_logp:
             yield LOGP
         if self.has_value:
             yield VALUE
-        yield from self.memory()
+        yield from self.memory
 
     def _successor_type(self) -> pa.DataType:
-        record = [pa.field(leaf.name, leaf.arrow_type, nullable=False) for leaf in self.observation()]
+        record = [pa.field(leaf.name, leaf.arrow_type, nullable=False) for leaf in self.observation]
         return pa.list_(pa.field("item", pa.struct(record), nullable=False))
 
     def _metadata(self) -> dict[str, str]:
@@ -176,7 +181,15 @@ def layout_of(schema: pa.Schema) -> Layout:
     The spaces that are built have at most as many elements as a row of the schema, so a caller that knows rows of this
     width to exist knows what this allocates.
     """
-    metadata = _read_metadata(schema)
+    try:
+        return _layout_of(schema)
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"a name in the schema is not UTF-8: {error}") from error
+
+
+def _layout_of(schema: pa.Schema) -> Layout:
+    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    _require_version(metadata)
     kind = _kind(metadata)
     if len(set(schema.names)) != len(schema.names):
         raise DecodeError(f"two columns have the same name: {sorted(schema.names)}"[:400])
@@ -194,7 +207,7 @@ def layout_of(schema: pa.Schema) -> Layout:
         has_value="value" in schema.names,
         memory_space=None if memory is None else _space(schema, "memory", memory),
     )
-    _require_equal(schema, layout.schema())
+    _require_equal(schema, layout.schema)
     return layout
 
 
@@ -215,17 +228,12 @@ def _width_bytes(kind: pa.DataType) -> int:
     return 4
 
 
-def _read_metadata(schema: pa.Schema) -> dict[str, str]:
-    try:
-        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"the schema's metadata is not UTF-8: {error}") from error
+def _require_version(metadata: dict[str, str]) -> None:
     version = metadata.get("relayrl.schema_version")
     if version is None:
         raise DecodeError("this is Arrow data, but no RelayRL data: its schema has no 'relayrl.schema_version'")
     if version != str(SCHEMA_VERSION):
         raise DecodeError(f"data of schema version {version[:20]}; this program reads version {SCHEMA_VERSION}")
-    return metadata
 
 
 def _required(metadata: dict[str, str], key: str) -> str:

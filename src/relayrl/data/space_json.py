@@ -91,11 +91,11 @@ def _to_document(space: Space, depth: int) -> dict[str, Any]:
         head = {"type": "multi_discrete", "dtype": _dtype_name(space), "shape": list(space.nvec.shape)}
         return {**head, "nvec": _to_numbers(space.nvec), "start": _to_numbers(space.start)}
     if isinstance(space, spaces.Box):
+        head = {"type": "box", "dtype": _dtype_name(space), "shape": list(space.shape)}
         low, high = _to_numbers(space.low), _to_numbers(space.high)
         if space.dtype.kind == "i":
-            low = _mark_unbounded(low, space.bounded_below, "-inf")
-            high = _mark_unbounded(high, space.bounded_above, "inf")
-        head = {"type": "box", "dtype": _dtype_name(space), "shape": list(space.shape)}
+            low = _mark_unbounded(low, np.asarray(space.bounded_below), "-inf")
+            high = _mark_unbounded(high, np.asarray(space.bounded_above), "inf")
         return {**head, "low": low, "high": high}
     raise ConfigError(
         f"{type(space).__name__} spaces cannot be stored; wrap the environment so that it uses "

@@ -14,6 +14,7 @@ and first step: cutting the same block again gives the same ids, so a retry neve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID, uuid5
 
 import numpy as np
@@ -69,8 +70,8 @@ def _fragment(
     env, agent = divmod(lane, len(header.agent_ids))
     env_id, agent_id = header.env_ids[env], header.agent_ids[agent]
 
-    def taken(column: Tree | None) -> Tree | None:
-        return None if column is None else map_tree(lambda leaf: leaf[rows, lane], column)  # type: ignore[no-any-return]
+    def taken(column: Tree | None) -> Any:
+        return None if column is None else map_tree(lambda leaf: leaf[rows, lane], column)
 
     return Trajectory(
         trajectory_id=trajectory_id(env_id, agent_id, episode, first_step),

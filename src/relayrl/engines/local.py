@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import threadpoolctl
 import torch
 
 from relayrl.algorithms.ppo import PPO, PPOParams
@@ -101,7 +102,7 @@ class LocalEngine:
 
     def __init__(self, settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> None:
         self._settings, self._directory = settings, directory
-        torch.set_num_threads(settings.torch_threads)
+        limit_threads(settings.threads)
         self._env = on_host(make_vector(settings.env, settings.environment))
         self._policies = {name: self._make_policy(i, name) for i, name in enumerate(self._env.groups)}
         self._trainer = OnPolicyTrainer(self._make_algorithms(), settings.trainer.max_steps)
@@ -128,7 +129,7 @@ class LocalEngine:
         assert isinstance(params, PPOParams)
         seeds = (stream_seed(self._settings.seed, Stream.LEARNING, i) for i in range(len(self._policies)))
         return {
-            name: PPO(policy, params, torch.Generator().manual_seed(seed))
+            name: PPO(policy, params, np.random.default_rng(seed))
             for (name, policy), seed in zip(self._policies.items(), seeds, strict=True)
         }
 
@@ -248,6 +249,12 @@ class LocalEngine:
             run_dir=str(self._directory.path),
             returns=evaluation.returns if evaluation else (),
         )
+
+
+def limit_threads(count: int) -> None:
+    """Threads of torch and of NumPy's BLAS. Two pools on the same cores would wait for each other."""
+    torch.set_num_threads(count)
+    threadpoolctl.threadpool_limits(limits=count, user_api="blas")
 
 
 def evaluation_settings(settings: RunSettings, num_worlds: int) -> EnvSettings:

@@ -26,7 +26,7 @@ class RunSettings(Settings):
     env: str = Field(description="environment, as `relayrl list envs` names them")
     algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
     seed: int = Field(0, ge=0, description="all randomness of the run comes from it")
-    torch_threads: int = Field(1, ge=1, description="threads of torch; small networks are fastest with one")
+    threads: int = Field(1, ge=1, description="threads of torch and BLAS; small networks are fastest with one")
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the worlds are run")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")

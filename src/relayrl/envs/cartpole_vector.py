@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import VectorEnv
 
 from relayrl.data.trees import Array
 from relayrl.envs.contract import (
@@ -37,7 +38,7 @@ _STARTS_AHEAD = 32
 _LOW, _HIGH = -0.05, 0.05
 
 
-def is_cartpole(env: Any) -> TypeGuard[CartPoleVectorEnv]:
+def is_cartpole(env: Any) -> bool:
     """Whether `env` is what this file knows how to run."""
     return type(env) is CartPoleVectorEnv
 
@@ -45,8 +46,9 @@ def is_cartpole(env: Any) -> TypeGuard[CartPoleVectorEnv]:
 class CartPoleVector(VectorEnvironment, StatefulEnvironment):
     """`CartPoleVectorEnv` with same-step resets and a random stream per world."""
 
-    def __init__(self, env: CartPoleVectorEnv) -> None:
-        self._env = env
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        # Gymnasium declares `state`, which is an array here, as None.
+        self._env: Any = env
         self.groups: Mapping[str, AgentGroup] = {
             SINGLE_AGENT: AgentGroup(
                 SINGLE_AGENT, (SINGLE_AGENT,), env.single_observation_space, env.single_action_space
@@ -136,7 +138,7 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
         first = self._starts[worlds, self._next_start[worlds]]
         self._next_start[worlds] += 1
         env = self._env
-        env.state[:, worlds] = first.T  # type: ignore[index]
+        env.state[:, worlds] = first.T
         env.steps[worlds] = 0
         # A fresh array: the one that said who was done is the caller's result.
         env.prev_done = np.zeros(self.num_envs, dtype=np.bool_)

@@ -43,7 +43,8 @@ class GymnasiumVector(VectorEnvironment):
         mode = env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise ConfigError(f"{env} does not say in metadata['autoreset_mode'] how it begins the next episode")
-        self._env = env
+        # Gymnasium's own environments take a list of seeds, though the base class does not say so.
+        self._env: Any = env
         self._mode = mode
         self._resets_some = mode is AutoresetMode.DISABLED or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed_list = True
@@ -120,17 +121,20 @@ class GymnasiumVector(VectorEnvironment):
         options = None if chosen is None else {"reset_mask": chosen.copy()}
         if seed is not None and self._takes_seed_list:
             try:
-                return self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)[0]  # type: ignore[no-any-return]
+                obs: Tree = self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)[0]
+                return obs
             except (gymnasium.error.Error, TypeError, ValueError):
                 self._takes_seed_list = self.independent_streams = False
-        return self._env.reset(seed=seed, options=options)[0]  # type: ignore[no-any-return]
+        obs = self._env.reset(seed=seed, options=options)[0]
+        return obs
 
     def _final_rows(self, obs: Tree, info: Mapping[str, Any], worlds: Array) -> Tree:
         if self._mode is not AutoresetMode.SAME_STEP:
-            return map_tree(np.array, index(obs, worlds))  # type: ignore[no-any-return]
+            ended: Tree = map_tree(np.array, index(obs, worlds))
+            return ended
         if "final_obs" not in info:
             raise EnvError(f"{self._env} ended an episode in SAME_STEP mode without info['final_obs']")
-        rows = allocate(self._env.single_observation_space, (len(worlds),))
+        rows: Tree = allocate(self._env.single_observation_space, (len(worlds),))
         for k, world in enumerate(worlds.tolist()):
             write(rows, k, info["final_obs"][world])
-        return rows  # type: ignore[no-any-return]
+        return rows

@@ -14,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import Tree, index, map_tree, write
+from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import group_agents
 from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.failures import WorldFailure
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import GroupBuffers, WorldBuffers, WorldLayout
-from relayrl.envs.world_loop import WorldLoop, verify_observation
+from relayrl.envs.world_loop import WorldLoop, WorldState, verify_observation
 from relayrl.errors import EnvError
+
+_ENDED = "ended_agents"
+"""Name of the loop's own array within a world's saved state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,21 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
     @property
     def infos(self) -> Sequence[Mapping[str, Any]]:
         return self._infos
+
+    def get_state(self) -> list[WorldState]:
+        return [{**state, _ENDED: self._is_ended(b)} for b, state in enumerate(super().get_state())]
+
+    def set_state(self, states: Sequence[WorldState]) -> None:
+        super().set_state([{name: array for name, array in state.items() if name != _ENDED} for state in states])
+        half = self.buffers.half
+        for b, state in enumerate(states):
+            alive = {agent for agent, place in self._places.items() if place.arrays.alive[half][b, place.n]}
+            ended = {agent for agent, is_ended in zip(self._places, state[_ENDED], strict=True) if is_ended}
+            acting = tuple(agent for agent in self._worlds[b].acting_agents() if agent in alive)
+            self._casts[b] = _Cast(alive, ended, acting)
+
+    def _is_ended(self, b: int) -> Array:
+        return np.array([agent in self._casts[b].ended for agent in self._places], dtype=np.bool_)
 
     def _install(self, b: int, world: MultiAgentEnvironment) -> None:
         if tuple(world.possible_agents) != tuple(self._worlds[0].possible_agents):

@@ -23,10 +23,8 @@ from gymnasium import spaces
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.envs import mpe2_state
 from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentReset, MultiAgentStep, StatefulEnvironment
-from relayrl.envs.pettingzoo_modules import import_pettingzoo, known_names, load
+from relayrl.envs.pettingzoo_modules import import_pettingzoo, load
 from relayrl.errors import ConfigError, EnvError
-
-__all__ = ["ParallelAdapter", "StatefulMpe2Adapter", "TurnsAdapter", "known_names", "make", "wrap"]
 
 MASK = "action_mask"
 """Key of the action mask in a PettingZoo observation or info."""

@@ -27,6 +27,7 @@ from relayrl.envs.contract import (
 )
 from relayrl.envs.failures import RestartBudget, WorldBuildError, WorldFailure
 from relayrl.envs.joint_loop import JointLoop
+from relayrl.envs.saved_buffers import read_buffers, write_buffers
 from relayrl.envs.scalar_loop import ScalarLoop
 from relayrl.envs.settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.world_buffers import NO_SEED, allocate_buffers, copy_actions
@@ -187,10 +188,31 @@ class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
     """Vectorised worlds whose states can be saved."""
 
     def get_state(self) -> dict[str, Array]:
-        raise NotImplementedError
+        self._require_open()
+        if not self._has_reset:
+            raise EnvError("get_state() before reset(); there is nothing to save yet")
+        state = {f"shown/{name}": array for name, array in read_buffers(self._buffers).items()}
+        state["num_steps"] = np.array(self._num_steps)
+        state["seeds"] = np.array([NO_SEED if seed is None else seed for seed in self._seeds])
+        state["seeded_at_step"] = np.array(self._seeded_at_step)
+        state["num_restarts"] = np.array(self._num_restarts)
+        for b, world_state in enumerate(self._runner.get_state()):
+            state |= {f"world{b}/{name}": array for name, array in world_state.items()}
+        return state
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        raise NotImplementedError
+        self._require_open()
+        write_buffers(self._buffers, _under("shown/", state))
+        self._num_steps = int(state["num_steps"])
+        self._seeds = [None if seed == NO_SEED else seed for seed in state["seeds"].tolist()]
+        self._seeded_at_step = state["seeded_at_step"].tolist()
+        self._num_restarts = state["num_restarts"].tolist()
+        self._runner.set_state([_under(f"world{b}/", state) for b in range(self.num_envs)])
+        self._has_reset = True
+
+
+def _under(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 def _restart_seed(seed: int | None, num_restarts: int) -> int | None:

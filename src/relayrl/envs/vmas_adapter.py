@@ -52,7 +52,15 @@ def make(name: str, *, device: str = "cpu", max_steps: int | None = 100, **optio
     refused = sorted(set(options) & set(_SET_HERE))
     if refused:
         raise ConfigError(f"vmas:{name} takes no option {refused[0]!r}: RelayRL sets it")
+    _require_device(device)
     return VmasEnvironment(name, device, {"max_steps": max_steps, "clamp_actions": True, **options})
+
+
+def _require_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise ConfigError(f"device {device!r} cannot be used: {error}") from error
 
 
 class _Stream:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, leaf_dtype
+from relayrl.envs.classic_control_state import state_port
+from relayrl.envs.contract import StatefulEnvironment
 from relayrl.envs.failures import FailureKind, WorldFailure
 from relayrl.envs.observation_check import ObservationChecker
 from relayrl.envs.settings import ObservationCheck
@@ -23,6 +25,8 @@ from relayrl.envs.world_buffers import NO_SEED, WorldBuffers, WorldLayout
 from relayrl.errors import EnvError
 
 World = TypeVar("World")
+WorldState: TypeAlias = Mapping[str, Array]
+"""One world's state as named arrays."""
 
 
 class WorldRunner(ABC):
@@ -54,12 +58,12 @@ class WorldRunner(ABC):
         return ()
 
     @abstractmethod
-    def get_state(self) -> dict[str, Array]:
-        """The worlds' own states, as named arrays; only of stateful worlds."""
+    def get_state(self) -> list[WorldState]:
+        """Every world's own state; only of stateful worlds."""
 
     @abstractmethod
-    def set_state(self, state: Mapping[str, Array]) -> None:
-        """Put every world into the state that `get_state` gave."""
+    def set_state(self, states: Sequence[WorldState]) -> None:
+        """Put every world into the state that `get_state` gave; the buffers hold what the worlds showed last already."""
 
     @abstractmethod
     def close(self) -> None:
@@ -74,7 +78,7 @@ class WorldLoop(WorldRunner, Generic[World]):
         self._worlds = list(worlds)
         self._lanes_ended = False  # in the step being made
         self.layout = layout
-        self.stateful = False
+        self.stateful = all(state_port(world) is not None for world in worlds)
 
     @property
     def num_worlds(self) -> int:
@@ -114,11 +118,12 @@ class WorldLoop(WorldRunner, Generic[World]):
         for world in worlds:
             self._close_world(world)
 
-    def get_state(self) -> dict[str, Array]:
-        raise EnvError("these worlds cannot be saved")
+    def get_state(self) -> list[WorldState]:
+        return [self._port(world).get_state() for world in self._worlds]
 
-    def set_state(self, state: Mapping[str, Array]) -> None:
-        raise EnvError("these worlds cannot be saved")
+    def set_state(self, states: Sequence[WorldState]) -> None:
+        for world, state in zip(self._worlds, states, strict=True):
+            self._port(world).set_state(state)
 
     @abstractmethod
     def _install(self, b: int, world: World) -> None:
@@ -164,6 +169,12 @@ class WorldLoop(WorldRunner, Generic[World]):
                     reason = f"agent {self.layout.groups[name].agent_ids[lane.agent]!r}: {lane.reason}"
                     failures.setdefault(lane.env, WorldFailure(lane.env, FailureKind.OBSERVATION, reason))
         return list(failures.values())
+
+    def _port(self, world: World) -> StatefulEnvironment:
+        port = state_port(world)
+        if port is None:
+            raise EnvError("these worlds cannot be saved")
+        return port
 
     def _close_world(self, world: Any) -> None:
         world.close()

@@ -62,8 +62,19 @@ class ActionHead(ABC):
         """Actions drawn with `rng`; the same parameters and generator state give the same actions everywhere."""
 
     @abstractmethod
-    def sample_log_prob(self, parameters: Array, action: Array) -> Array:
-        """[…] log density in NumPy, for actors that record it."""
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
+        """[…] the same as `log_prob`, in NumPy."""
+
+    @abstractmethod
+    def entropy_numpy(self, parameters: Array) -> Array:
+        """[…] the same as `entropy`, in NumPy."""
+
+    @abstractmethod
+    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
+        """[M, O] derivative of a loss by what `parameters` was computed from: the raw outputs, for a box the parameters.
+
+        `by_logp` [M] is the loss's derivative by each row's log-probability, `by_entropy` that by each row's entropy.
+        """
 
     @abstractmethod
     def mode(self, parameters: Array) -> Array:
@@ -104,8 +115,21 @@ class CategoricalHead(ActionHead):
         choice = (cumulative < draw[..., None] * cumulative[..., -1:]).sum(-1)
         return np.asarray(choice + self.start if self.start else choice)
 
-    def sample_log_prob(self, parameters: Array, action: Array) -> Array:
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
         return np.asarray(np.take_along_axis(parameters, (action - self.start)[..., None], -1)[..., 0])
+
+    def entropy_numpy(self, parameters: Array) -> Array:
+        return np.asarray(-(np.exp(parameters) * parameters).sum(-1))
+
+    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
+        # ∂ log p_a / ∂z = 1_a − p;   ∂H / ∂z = −p (log p + H)
+        p = np.exp(parameters)
+        gradient = p * -by_logp[:, None]
+        gradient[np.arange(len(action)), action - self.start] += by_logp
+        if by_entropy:
+            entropy = -(p * parameters).sum(-1, keepdims=True)
+            gradient -= by_entropy * p * (parameters + entropy)
+        return gradient
 
     def mode(self, parameters: Array) -> Array:
         return np.asarray(parameters.argmax(-1) + self.start)
@@ -151,10 +175,19 @@ class MultiCategoricalHead(ActionHead):
         drawn = [part.sample(parameters[..., where], rng) for part, where in zip(self.parts, self.slices, strict=True)]
         return np.stack(drawn, -1)
 
-    def sample_log_prob(self, parameters: Array, action: Array) -> Array:
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
         parts = zip(self.parts, self.slices, strict=True)
-        each = [part.sample_log_prob(parameters[..., where], action[..., i]) for i, (part, where) in enumerate(parts)]
+        each = [part.log_prob_numpy(parameters[..., where], action[..., i]) for i, (part, where) in enumerate(parts)]
         return np.asarray(sum(each))
+
+    def entropy_numpy(self, parameters: Array) -> Array:
+        return np.asarray(-(np.exp(parameters) * parameters).sum(-1))
+
+    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
+        parts = enumerate(zip(self.parts, self.slices, strict=True))
+        return np.concatenate(
+            [p.parameter_gradient(parameters[:, w], action[:, i], by_logp, by_entropy) for i, (p, w) in parts], -1
+        )
 
     def mode(self, parameters: Array) -> Array:
         return np.stack(
@@ -186,8 +219,17 @@ class BernoulliHead(ActionHead):
         ones = rng.random(parameters.shape, dtype=np.float32) < 1.0 / (1.0 + np.exp(-parameters))
         return np.asarray(ones.astype(np.int8))
 
-    def sample_log_prob(self, parameters: Array, action: Array) -> Array:
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
         return np.asarray(-np.logaddexp(0.0, -parameters * (action * 2.0 - 1.0)).sum(-1))
+
+    def entropy_numpy(self, parameters: Array) -> Array:
+        p = 1.0 / (1.0 + np.exp(-parameters))
+        return np.asarray((np.logaddexp(0.0, -parameters) + (1.0 - p) * parameters).sum(-1))
+
+    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
+        # ∂ log p / ∂x = a − σ(x);   ∂H / ∂x = −x σ(x) (1 − σ(x))
+        p = 1.0 / (1.0 + np.exp(-parameters))
+        return np.asarray((action - p) * by_logp[:, None] - by_entropy * parameters * p * (1.0 - p), np.float32)
 
     def mode(self, parameters: Array) -> Array:
         return np.asarray((parameters > 0).astype(np.int8))
@@ -225,10 +267,22 @@ class GaussianHead(ActionHead):
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return np.asarray(mean + np.exp(log_std) * noise)
 
-    def sample_log_prob(self, parameters: Array, action: Array) -> Array:
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
         mean, log_std = np.split(parameters, 2, -1)
         z = (action - mean) * np.exp(-log_std)
         return np.asarray((-0.5 * z * z - log_std).sum(-1) - np.float32(0.5 * LOG_2PI * self.num_actions))
+
+    def entropy_numpy(self, parameters: Array) -> Array:
+        log_std = parameters[..., self.num_actions :]
+        return np.asarray(log_std.sum(-1) + np.float32(0.5 * (1.0 + LOG_2PI) * self.num_actions))
+
+    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
+        # With z = (a − μ) / σ:  ∂ log p / ∂μ = z / σ;   ∂ log p / ∂ log σ = z² − 1;   ∂H / ∂ log σ = 1
+        mean, log_std = np.split(parameters, 2, -1)
+        inverse_std = np.exp(-log_std)
+        z = (action - mean) * inverse_std
+        by_mean, by_log_std = z * inverse_std * by_logp[:, None], (z * z - 1.0) * by_logp[:, None] + by_entropy
+        return np.concatenate([by_mean, by_log_std], -1)
 
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(parameters[..., : self.num_actions])

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Space
 from relayrl.models.action_heads import GaussianHead, action_head
-from relayrl.models.networks import ObservationEncoder, RunningNormalizer, mlp
+from relayrl.models.networks import ObservationEncoder, RunningNormalizer
+from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import NetworkSettings
 
 ACTOR_OUTPUT_GAIN = 0.01
@@ -45,8 +46,8 @@ class ActorCritic(nn.Module):
             self.register_buffer("action_center", torch.from_numpy(self.head.center))
             self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
         hidden, activation = network.hidden_sizes, network.activation
-        self.actor = mlp((width, *hidden, outputs), activation, ACTOR_OUTPUT_GAIN, generator)
-        self.critic = mlp((width, *hidden, 1), activation, 1.0, generator)
+        self.actor = Perceptron((width, *hidden, outputs), activation, ACTOR_OUTPUT_GAIN, generator)
+        self.critic = Perceptron((width, *hidden, 1), activation, 1.0, generator)
 
     def _make_normalizer(self) -> RunningNormalizer:
         adapts = np.concatenate([np.full(e.width, e.is_continuous) for e in self.encoder.encodings])

@@ -1,8 +1,7 @@
-"""Building blocks of policies: encoding of observations, multi-layer perceptrons, running normalisation."""
+"""Building blocks around the networks: encoding of observations and running normalisation."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, Space, leaves, space_leaves
 from relayrl.errors import ConfigError
-from relayrl.models.settings import Activation
-
-ACTIVATIONS: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
 
 
 class LeafEncoding:
@@ -120,19 +116,3 @@ class RunningNormalizer(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return ((features - self.shift) * self.scale).clamp(-self.clip, self.clip)
-
-
-def mlp(
-    sizes: tuple[int, ...], activation: Activation, output_gain: float, generator: torch.Generator
-) -> nn.Sequential:
-    """Linear layers with orthogonal weights and zero biases; gain √2 for hidden layers, `output_gain` for the last."""
-    layers: list[nn.Module] = []
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        is_last = i == len(sizes) - 2
-        linear = nn.Linear(fan_in, fan_out)
-        nn.init.orthogonal_(linear.weight, output_gain if is_last else 2.0**0.5, generator=generator)
-        nn.init.zeros_(linear.bias)
-        layers.append(linear)
-        if not is_last:
-            layers.append(ACTIVATIONS[activation]())
-    return nn.Sequential(*layers)

@@ -200,7 +200,7 @@ def masks_allow_an_action(bench: Workbench) -> str | None:
 
 def state_fits_its_space(bench: Workbench) -> str | None:
     """the global state is given exactly where state_space is, with its shape and dtype and inside it"""
-    space = bench.fresh().state_space
+    space = bench.recording.state_space
     for moment, result in bench.recording.moments():
         if (result.state is None) != (space is None):
             return f"{moment}: state is {'absent' if result.state is None else 'given'}, state_space is {space}"

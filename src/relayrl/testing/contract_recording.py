@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import Array, index, leaves, map_tree
+from relayrl.data.trees import Array, Space, index, leaves, map_tree
 from relayrl.envs.contract import (
     AgentGroup,
     FinalObservations,
@@ -32,6 +32,7 @@ class Recording:
     """What an environment gave: `first` from `reset`, then `steps`."""
 
     groups: Mapping[str, AgentGroup]
+    state_space: Space | None
     env_ids: tuple[uuid.UUID, ...]
     first: VectorReset
     steps: list[VectorStep] = field(default_factory=list)
@@ -55,9 +56,14 @@ class Recording:
             yield from ((t, int(b)) for b in np.flatnonzero(step.episode_over))
 
 
+def _kept(array: Any) -> Array:
+    # Not np.array(): it asks torch's tensors for a copy in a way that they do not know yet.
+    return np.asarray(array).copy()
+
+
 def _copied_group(group: GroupObservation) -> Any:
-    mask = None if group.action_mask is None else np.array(group.action_mask)
-    seen = GroupObservation(map_tree(np.array, group.obs), np.array(group.active), mask)
+    mask = None if group.action_mask is None else _kept(group.action_mask)
+    seen = GroupObservation(map_tree(_kept, group.obs), _kept(group.active), mask)
     if not isinstance(group, GroupStep):
         return seen
     final = group.final
@@ -65,27 +71,27 @@ def _copied_group(group: GroupObservation) -> Any:
         seen.obs,
         seen.active,
         seen.action_mask,
-        reward=np.array(group.reward),
-        terminated=np.array(group.terminated),
-        truncated=np.array(group.truncated),
+        reward=_kept(group.reward),
+        terminated=_kept(group.terminated),
+        truncated=_kept(group.truncated),
         final=None
         if final is None
-        else FinalObservations(np.array(final.env), np.array(final.agent), map_tree(np.array, final.obs)),
+        else FinalObservations(_kept(final.env), _kept(final.agent), map_tree(_kept, final.obs)),
     )
 
 
 def copied(result: Any) -> Any:
     """A `VectorReset` or `VectorStep` whose arrays stay as they are, without its infos."""
     groups = {name: _copied_group(group) for name, group in result.groups.items()}
-    state = None if result.state is None else map_tree(np.array, result.state)
+    state = None if result.state is None else map_tree(_kept, result.state)
     if isinstance(result, VectorStep):
-        return VectorStep(groups, np.array(result.episode_over), state=state)
+        return VectorStep(groups, _kept(result.episode_over), state=state)
     return VectorReset(groups, state)
 
 
 def begin(env: VectorEnvironment, seed: int) -> Recording:
     """Reset all worlds and begin a recording."""
-    return Recording(env.groups, env.env_ids, copied(env.reset(seed=seed)))
+    return Recording(env.groups, env.state_space, env.env_ids, copied(env.reset(seed=seed)))
 
 
 def play(env: VectorEnvironment, recording: Recording, player: Player, num_steps: int) -> Recording:
@@ -103,7 +109,8 @@ class Workbench:
     num_envs: int
     num_steps: int
     seed: int
-    base: Recording | None = None
+    _base: Recording | None = None
+    _firsts: list[VectorReset] = field(default_factory=list)
     _made: list[VectorEnvironment] = field(default_factory=list)
 
     def fresh_unconverted(self, num_envs: int | None = None) -> VectorEnvironment:
@@ -129,14 +136,28 @@ class Workbench:
     @property
     def recording(self) -> Recording:
         """The recording of the first environment."""
-        if self.base is None:
-            self.base = self.record(self.fresh())
-        return self.base
+        if self._base is None:
+            self._base = self.record(self.fresh())
+        return self._base
+
+    @property
+    def firsts(self) -> list[VectorReset]:
+        """What resets give under four seeds, the suite's own first."""
+        if not self._firsts:
+            env = self.fresh()
+            self._firsts = [copied(env.reset(seed=self.seed + i)) for i in range(4)]
+        return self._firsts
 
     def release(self) -> None:
         """Close what the check in hand has made."""
-        while self._made:
-            self._made.pop().close()
+        made = list(self._made)
+        self.forget()
+        for env in made:
+            env.close()
+
+    def forget(self) -> None:
+        """Leave what was made so far to the check in hand."""
+        self._made.clear()
 
 
 def first_difference(one: Recording, other: Recording, worlds: Array) -> str | None:

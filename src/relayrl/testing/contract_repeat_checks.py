@@ -69,13 +69,11 @@ def partial_reset_leaves_the_others_alone(bench: Workbench) -> str | None:
     """worlds that reset(env_ids) does not name go on as if nothing had happened"""
     env, played, result = _after_partial_reset(bench)
     _require_independent_streams(env)
-    num_played = len(played.steps)
-    untouched = Recording(
-        env.groups, env.env_ids, bench.recording.steps[num_played - 1], bench.recording.steps[num_played:]
-    )
-    resumed = Recording(env.groups, env.env_ids, result)
+    now, later = bench.recording.steps[len(played.steps) - 1], bench.recording.steps[len(played.steps) :]
+    untouched = Recording(env.groups, env.state_space, env.env_ids, without_results(now), later)
+    resumed = Recording(env.groups, env.state_space, env.env_ids, result)
     player = bench.player(env)
-    for moment in [played.first, *played.steps][:-1]:
+    for _, moment in list(played.moments())[:-1]:
         player.act(moment.groups)
     play(env, resumed, player, len(untouched.steps))
     found = first_difference(untouched, resumed, np.arange(1, bench.num_envs))
@@ -158,7 +156,7 @@ def _stateful(bench: Workbench) -> tuple[VectorEnvironment, StatefulEnvironment]
 
 def _from(played: Recording) -> Recording:
     """A recording that begins where another stands."""
-    return Recording(played.groups, played.env_ids, without_results(played.last))
+    return Recording(played.groups, played.state_space, played.env_ids, without_results(played.last))
 
 
 def wrong_shape_is_refused(bench: Workbench) -> str | None:
@@ -198,6 +196,7 @@ def can_be_closed_twice(bench: Workbench) -> str | None:
     """close() may be called again"""
     env = bench.fresh()
     env.reset(seed=bench.seed)
+    bench.forget()
     env.close()
     env.close()
     return None

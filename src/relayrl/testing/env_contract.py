@@ -14,6 +14,7 @@ apply, and where one that it builds on has failed. The suite knows nothing of py
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,6 +64,7 @@ _NAMED = (*_RUNS, "groups_name_every_agent_once", "results_cover_every_group")
 _SHAPED = (*_NAMED, "shapes_are_right", "dtypes_are_right")
 _MASKED = (*_SHAPED, "masks_fit_the_actions", "masks_allow_an_action")
 _REPEATABLE = (*_MASKED, "same_seed_same_trajectory")
+_RESETTABLE = (*_REPEATABLE, "ids_are_unique_and_stable", "an_episode_begins_where_one_ends")
 
 CHECKS = (
     Check(arrays.runs),
@@ -91,12 +93,12 @@ CHECKS = (
     Check(repeats.seeded_reset_begins_again, _REPEATABLE),
     Check(repeats.worlds_do_not_depend_on_their_number, _REPEATABLE),
     Check(repeats.idle_actions_are_ignored, _REPEATABLE),
-    Check(repeats.partial_reset_shows_the_others_unchanged, (*_REPEATABLE, "ids_are_unique_and_stable")),
+    Check(repeats.partial_reset_shows_the_others_unchanged, _RESETTABLE),
     Check(
         repeats.partial_reset_leaves_the_others_alone,
-        (*_REPEATABLE, "ids_are_unique_and_stable", "partial_reset_shows_the_others_unchanged"),
+        (*_RESETTABLE, "partial_reset_shows_the_others_unchanged"),
     ),
-    Check(repeats.seeded_partial_reset_begins_as_a_full_one, (*_REPEATABLE, "ids_are_unique_and_stable")),
+    Check(repeats.seeded_partial_reset_begins_as_a_full_one, _RESETTABLE),
     Check(repeats.state_is_plain_arrays, _RUNS),
     Check(repeats.state_round_trip, (*_REPEATABLE, "state_is_plain_arrays")),
     Check(repeats.wrong_shape_is_refused, _MASKED),
@@ -117,9 +119,15 @@ def check_environment(
     """
     bench = Workbench(make, num_envs, num_steps, seed)
     results: dict[str, CheckResult] = {}
+    untrusted: set[str] = set()
     for check in CHECKS:
-        unmet = [name for name in check.needs if results[name].outcome is not Outcome.PASSED]
-        results[check.name] = _skipped(check, f"{unmet[0]} does not hold") if unmet else _run(check, bench)
+        missing = [name for name in check.needs if name in untrusted]
+        if missing:
+            results[check.name] = _skipped(check, f"it builds on {missing[0]}, which does not hold")
+        else:
+            results[check.name] = _run(check, bench)
+        if missing or not results[check.name].passed:
+            untrusted.add(check.name)
     return ContractReport(tuple(results.values()))
 
 
@@ -131,7 +139,8 @@ def _run(check: Check, bench: Workbench) -> CheckResult:
         bench.release()
         return _skipped(check, str(reason))
     except RAISED as error:
-        bench.abandon()
+        with contextlib.suppress(*RAISED):
+            bench.release()
         broken = f"{type(error).__name__}: {error}"
     return (
         CheckResult(check.name, Outcome.FAILED, broken)

@@ -76,7 +76,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
             self._seeds[chosen] = np.array(world_seeds(seed, self.num_envs), np.int64)[chosen]
             self._drawn[chosen] = 0
         self._begin(chosen)
-        return self.build_observation()
+        return self._look()
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         sheep_action, dog_action = self._checked(actions)
@@ -87,12 +87,12 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         ends = {"sheep": np.stack([self._step_of == 2, over], axis=1), "dog": over[:, None]}
         reward = {
             "sheep": np.where(acting["sheep"], sheep_action, 0).astype(np.float32),
-            "dog": dog_action.sum(axis=-1).astype(np.float32),
+            "dog": np.where(acting["dog"], dog_action.sum(axis=-1), 0.0).astype(np.float32),
         }
         terminated = {"sheep": ends["sheep"] & [True, False], "dog": np.zeros((self.num_envs, 1), bool)}
-        last: dict[str, Any] = {name: group.obs for name, group in self.build_observation().groups.items()}
+        last: dict[str, Any] = {name: group.obs for name, group in self._look().groups.items()}
         self._begin(np.flatnonzero(over))
-        now = self.build_observation()
+        now = self._look()
         groups = {}
         for name, group in now.groups.items():
             worlds, agents = np.nonzero(ends[name])
@@ -108,6 +108,17 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         return VectorStep(groups, episode_over=over, state=now.state)
 
     def build_observation(self) -> VectorReset:
+        return self._look()
+
+    def get_state(self) -> dict[str, Array]:
+        names = ("step_of", "drawn", "seeds", "noise")
+        return {name: getattr(self, f"_{name}").copy() for name in names}
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        for name, array in state.items():
+            setattr(self, f"_{name}", array.copy())
+
+    def _look(self) -> VectorReset:
         steps = self._step_of.astype(np.float32)[:, None, None]
         noise = self._noise.astype(np.float32)[:, None, None]
         sheep = np.repeat(np.concatenate([steps, noise], axis=-1), 2, axis=1)
@@ -118,14 +129,6 @@ class Herd(VectorEnvironment, StatefulEnvironment):
             "dog": GroupObservation(steps, active["dog"]),
         }
         return VectorReset(groups, steps[:, 0].copy())
-
-    def get_state(self) -> dict[str, Array]:
-        names = ("step_of", "drawn", "seeds", "noise")
-        return {name: getattr(self, f"_{name}").copy() for name in names}
-
-    def set_state(self, state: Mapping[str, Array]) -> None:
-        for name, array in state.items():
-            setattr(self, f"_{name}", array.copy())
 
     def _active(self) -> dict[str, Array]:
         everyone = np.ones((self.num_envs, 1), bool)

@@ -31,6 +31,7 @@ class ArrayNamespace:
 
     device: str
     zeros: Callable[[Sequence[int], DTypeName], XArray]
+    constant: Callable[[float, DTypeName], Any]  # a number in the form that element-wise functions take fastest
     asarray: Callable[[Any], XArray]  # whatever a caller passed, as an array of this namespace; no copy where possible
     from_host: Callable[[Array], XArray]
     to_host: Callable[[XArray], Array]
@@ -39,10 +40,10 @@ class ArrayNamespace:
     copy: Callable[[XArray, XArray], object]  # copy(target, source)
     copy_worlds_first: Callable[[XArray, XArray], object]  # the same between layouts with different axis orders
     take: Callable[[XArray, XArray, int, XArray], object]  # take(source, index [K], axis, out)
-    choose: Callable[[XArray, XArray], XArray]  # choose(table [A], index […]): table[index], index known to be in range
     in_range: Callable[[XArray, int], bool]  # whether all of an int64 array lies in 0 … n − 1
     nonzero: Callable[[XArray], XArray]  # [B] bool → indices, ascending
-    any: Callable[[XArray], bool]
+    count_true: Callable[[XArray], int]
+    copy_where: Callable[[XArray, XArray, XArray], object]  # copy_where(target, source, mask)
     clip: Callable[[XArray, float, float, XArray], object]  # clip(source, low, high, out)
     add: Function
     subtract: Function
@@ -89,6 +90,7 @@ def _numpy_clip(source: Array, low: float, high: float, out: Array) -> None:
 _NUMPY = ArrayNamespace(
     device="cpu",
     zeros=np.zeros,
+    constant=np.array,
     asarray=np.asarray,
     from_host=np.asarray,
     to_host=np.array,
@@ -97,12 +99,12 @@ _NUMPY = ArrayNamespace(
     copy=np.copyto,
     # a ufunc walks the source's order, np.copyto the target's: reading along a power-of-two stride is three times slower
     copy_worlds_first=lambda target, source: np.positive(source, out=target),
-    take=lambda source, index, axis, out: np.take(source, index, axis=axis, out=out, mode="clip"),
-    choose=lambda table, index: np.take(table, index, mode="clip"),
+    take=lambda source, index, axis, out: source.take(index, axis, out, "clip"),
     # one reduction: as unsigned numbers the negative ones are the largest
     in_range=lambda index, n: bool(index.view(np.uint64).max(initial=0) < n),
-    nonzero=np.flatnonzero,
-    any=lambda source: bool(source.any()),
+    nonzero=lambda source: source.nonzero()[0],
+    count_true=np.count_nonzero,
+    copy_where=lambda target, source, mask: np.copyto(target, source, where=mask),
     clip=_numpy_clip,
     add=np.add,
     subtract=np.subtract,
@@ -154,18 +156,19 @@ def _torch_namespace(device: str) -> ArrayNamespace:
     return ArrayNamespace(
         device=device,
         zeros=lambda shape, dtype: torch.zeros(tuple(shape), dtype=dtypes[dtype], device=place),
+        constant=lambda value, dtype: value,
         asarray=lambda source: torch.as_tensor(source, device=place),
         from_host=lambda source: torch.from_numpy(np.array(source)).to(place),
         to_host=lambda source: np.array(source.cpu().numpy()),
         cast=lambda source, dtype: source.to(dtypes[dtype]),
-        permute=torch.permute,
+        permute=lambda source, axes: source.permute(tuple(axes)),
         copy=lambda target, source: target.copy_(source),
         copy_worlds_first=lambda target, source: target.copy_(source),
         take=lambda source, index, axis, out: torch.index_select(source, axis, index, out=out),
-        choose=lambda table, index: table[index],
         in_range=lambda index, n: not bool(((index < 0) | (index >= n)).any()),
         nonzero=lambda source: torch.nonzero(source).squeeze(1),
-        any=lambda source: bool(source.any()),
+        count_true=lambda source: int(source.sum()),
+        copy_where=lambda target, source, mask: target.copy_(torch.where(mask, source, target)),
         clip=lambda source, low, high, out: torch.clamp(source, low, high, out=out),
         add=torch.add,
         subtract=torch.subtract,

@@ -1,7 +1,7 @@
 """From arrays of worlds to the environment contract: episodes, auto-reset, final observations, seeds, checkpoints.
 
 Knows nothing about any particular environment (`Worlds` does) and loops over groups of agents only, never over worlds or
-agents. Worlds whose episode is over are begun anew as a smaller `Worlds`, which then takes their place in the arrays.
+agents.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
-from relayrl.data.trees import Array, leaf_dtype
+from relayrl.data.trees import Array
 from relayrl.envs.contract import (
-    AgentGroup,
     FinalObservations,
-    GroupObservation,
-    GroupStep,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -26,7 +22,9 @@ from relayrl.envs.contract import (
     new_env_ids,
 )
 from relayrl.envs.native.array_namespace import XArray
-from relayrl.envs.native.random_streams import fresh_seed, uniforms, world_keys
+from relayrl.envs.native.episode_beginnings import EpisodeBeginnings
+from relayrl.envs.native.group_lanes import GroupLanes
+from relayrl.envs.native.random_streams import fresh_seed, world_keys
 from relayrl.envs.native.worlds import Blueprint, Worlds
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 
@@ -61,7 +59,8 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self._elapsed_steps = xp.zeros((num_envs,), "int64")
         self._truncated = xp.zeros((num_envs,), "bool")
         self._over = xp.zeros((num_envs,), "bool")
-        self._lanes = {name: _Lanes(group, self) for name, group in self.groups.items()}
+        self._beginnings = EpisodeBeginnings(self.blueprint, num_envs)
+        self._lanes = {name: GroupLanes(group, self.worlds, self._truncated, xp) for name, group in self.groups.items()}
         self._global_state = self._allocate_global_state()
         return self.env_ids
 
@@ -70,16 +69,17 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             raise EnvError("reset() before init_num_envs(); call init_num_envs(B) first")
         if env_ids is not None and not self._begun:
             raise EnvError("the first reset() must be of all worlds; leave env_ids out")
-        where = self._world_ids if env_ids is None else self._indices(env_ids)
+        xp, where = self._xp, self._marked(env_ids)
         if seed is None and not self._begun:
             seed = fresh_seed()
         if seed is None:
-            self._episode[where] += 1
+            self._episode += where
         else:
             self._seed = seed
-            self._stream_key[where] = world_keys(self._xp, seed, where)
-            self._episode[where] = 0
-        self._begin(where)
+            xp.copy_where(self._stream_key, world_keys(xp, seed, self._world_ids), where)
+            self._episode *= ~where
+            self._beginnings.forget()
+        self._begin(where, xp.count_true(where))
         self._begun = True
         return self.build_observation()
 
@@ -87,21 +87,23 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         if not self._begun:
             raise EnvError("step() before reset(); call reset() first")
         xp, worlds = self._xp, self.worlds
-        worlds.advance({name: lanes.checked(actions) for name, lanes in self._lanes.items()})
+        worlds.advance(self._checked(actions))
         self._elapsed_steps += 1
         xp.greater_equal(self._elapsed_steps, self.blueprint.max_episode_steps, out=self._truncated)
         xp.logical_or(worlds.terminated, self._truncated, out=self._over)
         if self.blueprint.truncation_hides_termination:
             xp.greater(worlds.terminated, self._truncated, out=worlds.terminated)
         for lanes in self._lanes.values():
-            lanes.deliver_results(self._truncated)
+            lanes.deliver_results()
         finals: dict[str, FinalObservations] = {}
-        if xp.any(self._over):
+        num_ended = xp.count_true(self._over)
+        if num_ended:
             ended = xp.nonzero(self._over)
             finals = {name: lanes.final(ended) for name, lanes in self._lanes.items()}
-            self._episode[ended] += 1
-            self._begin(ended)
-        self._deliver_global_state()
+            self._episode += self._over
+            self._begin(self._over, num_ended)
+        else:
+            self._deliver_global_state()
         groups = {name: lanes.step(finals.get(name)) for name, lanes in self._lanes.items()}
         return VectorStep(groups, episode_over=self._over, state=self._global_state)
 
@@ -141,37 +143,44 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
                 raise CheckpointError(f"state {name!r} has shape {np.shape(state[name])}, this environment has {shape}")
         for name, target in targets.items():
             target[...] = self._xp.from_host(arrays[name])
+        self._beginnings.forget()
         self.worlds.observe()
-        self._deliver_observations(self._world_ids)
+        self._deliver_observations()
         self._begun = True
 
-    def failure(self, reason: str, world: int) -> EnvironmentFailedError:
-        """The error that says what went wrong in which world."""
-        step = int(self._elapsed_steps[world])
-        return EnvironmentFailedError(reason, env_id=self.env_ids[world], seed=self._seed, step=step)
+    def _checked(self, actions: Mapping[str, Any]) -> dict[str, XArray]:
+        checked = {}
+        for name, lanes in self._lanes.items():
+            if name not in actions:
+                raise EnvError(f"no actions for group {name!r}; step() takes a mapping with {sorted(self._lanes)}")
+            action = checked[name] = lanes.as_action(actions[name])
+            if not lanes.allows(action):
+                world, reason = lanes.describe_outside(action)
+                step = int(self._elapsed_steps[world])
+                raise EnvironmentFailedError(reason, env_id=self.env_ids[world], seed=self._seed, step=step)
+        return checked
 
-    def _begin(self, where: XArray) -> None:
-        """Begin the episodes that the counters of the worlds `where` name."""
-        self._elapsed_steps[where] = 0
-        draws = uniforms(self._xp, self._stream_key[where], self._episode[where], self.blueprint.num_draws)
-        if len(where) == self.num_envs:
-            self.worlds.begin(draws)
-        else:
-            fresh = self.blueprint.build(len(where))
-            fresh.begin(draws)
-            self.worlds.place(where, fresh)
-        self._deliver_observations(where)
+    def _begin(self, where: XArray, count: int) -> None:
+        """Begin the episodes that the counters of the `count` worlds marked by `where` `[B]` name."""
+        self._elapsed_steps *= ~where
+        self._beginnings.begin(self.worlds, where, count, self._stream_key, self._episode)
+        self._deliver_observations()
 
-    def _deliver_observations(self, where: XArray) -> None:
+    def _deliver_observations(self) -> None:
         for lanes in self._lanes.values():
-            lanes.deliver_observations(where)
+            lanes.deliver_observations()
         self._deliver_global_state()
 
-    def _indices(self, env_ids: Sequence[uuid.UUID]) -> XArray:
+    def _marked(self, env_ids: Sequence[uuid.UUID] | None) -> XArray:
+        """[B] bool: the worlds with these ids, or all."""
+        if env_ids is None:
+            return ~self._xp.zeros((self.num_envs,), "bool")
         unknown = [env_id for env_id in env_ids if env_id not in self._index]
         if unknown:
             raise EnvError(f"no world has the id {unknown[0]}; use ids from env_ids")
-        return self._xp.from_host(np.array(sorted({self._index[env_id] for env_id in env_ids}), np.int64))
+        marked = np.zeros(self.num_envs, np.bool_)
+        marked[[self._index[env_id] for env_id in env_ids]] = True
+        return self._xp.from_host(marked)
 
     def _allocate_global_state(self) -> XArray | None:
         """`[B, S]`: observations side by side; of a single group, that group's array seen flat."""
@@ -190,87 +199,3 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             flat = lanes.obs.reshape(self.num_envs, -1)
             self._xp.copy(self._global_state[:, column : column + flat.shape[1]], flat)
             column += flat.shape[1]
-
-
-class _Lanes:
-    """One group's arrays as the contract wants them: observations in the space's dtype, rewards float32, flags per agent.
-
-    Where `Worlds` holds an array in that form already, it is the array; otherwise it is converted after every change.
-    """
-
-    def __init__(self, group: AgentGroup, env: BatchedEnvironment) -> None:
-        self._env = env
-        self._xp = xp = env.blueprint.xp
-        self._group = group
-        self._worlds = env.worlds
-        shape = (env.num_envs, group.num_agents)
-        source = env.worlds.observations[group.name]
-        dtype: Any = str(leaf_dtype(group.observation_space))
-        self.obs = source if str(source.dtype).removeprefix("torch.") == dtype else xp.zeros(source.shape, dtype)
-        reward = env.worlds.rewards[group.name]
-        self._reward = reward if str(reward.dtype).removeprefix("torch.") == "float32" else xp.zeros(shape, "float32")
-        self._active = ~xp.zeros(shape, "bool")
-        self._terminated = xp.zeros(shape, "bool")
-        self._truncated = xp.zeros(shape, "bool")
-        self._agents = xp.from_host(np.arange(group.num_agents, dtype=np.int64))
-        self._action_shape = (*shape, *(group.action_space.shape or ()))
-        self._action_dtype: Any = str(leaf_dtype(group.action_space))
-        self._num_choices = int(group.action_space.n) if isinstance(group.action_space, spaces.Discrete) else None
-
-    def checked(self, actions: Mapping[str, Any]) -> XArray:
-        """This group's actions as an array of the namespace and the space's dtype; discrete ones are known to exist."""
-        if self._group.name not in actions:
-            raise EnvError(f"no actions for group {self._group.name!r}; groups are {sorted(self._env.groups)}")
-        action = self._xp.asarray(actions[self._group.name])
-        if tuple(action.shape) != self._action_shape:
-            shape = f"{tuple(action.shape)}, not {self._action_shape}"
-            raise EnvError(f"actions of group {self._group.name!r} have shape {shape}")
-        if self._num_choices is None:
-            return self._xp.cast(action, self._action_dtype)
-        if "int" not in str(action.dtype):
-            raise EnvError(f"actions of group {self._group.name!r} are {action.dtype}; give integers")
-        action = self._xp.cast(action, "int64")
-        if not self._xp.in_range(action, self._num_choices):
-            raise self._outside(self._xp.to_host(action))
-        return action
-
-    def deliver_observations(self, where: XArray) -> None:
-        source = self._worlds.observations[self._group.name]
-        if self.obs is not source:
-            self.obs[where] = self._xp.cast(source[where], "float32")
-
-    def deliver_results(self, truncated: XArray) -> None:
-        """Observations, rewards and flags of the step just made, before any world begins anew."""
-        xp, worlds = self._xp, self._worlds
-        if self.obs is not worlds.observations[self._group.name]:
-            xp.copy(self.obs, worlds.observations[self._group.name])
-        if self._reward is not worlds.rewards[self._group.name]:
-            xp.copy(self._reward, worlds.rewards[self._group.name])
-        xp.copy(self._terminated, worlds.terminated[:, None])
-        xp.copy(self._truncated, truncated[:, None])
-
-    def final(self, ended: XArray) -> FinalObservations:
-        """What the agents of the worlds `ended` see now, before those begin anew; all of them end together."""
-        num_agents = self._group.num_agents
-        env = (ended[:, None] + 0 * self._agents).reshape(-1)
-        agent = (0 * ended[:, None] + self._agents).reshape(-1)
-        return FinalObservations(env, agent, self.obs[ended].reshape(len(ended) * num_agents, *self.obs.shape[2:]))
-
-    def observation(self) -> GroupObservation:
-        return GroupObservation(self.obs, self._active)
-
-    def step(self, final: FinalObservations | None) -> GroupStep:
-        return GroupStep(
-            self.obs,
-            self._active,
-            reward=self._reward,
-            terminated=self._terminated,
-            truncated=self._truncated,
-            final=final,
-        )
-
-    def _outside(self, action: Array) -> EnvironmentFailedError:
-        world, agent = np.argwhere((action < 0) | (action >= self._num_choices))[0]
-        name = self._group.agent_ids[agent]
-        reason = f"action {action[world, agent]} of {name!r} is outside {self._group.action_space}"
-        return self._env.failure(reason, int(world))

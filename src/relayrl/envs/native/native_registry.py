@@ -57,7 +57,7 @@ def settings_class(name: str) -> type[NativeSettings]:
 
 
 def make(name: str, **options: Any) -> BatchedEnvironment:
-    """A native environment; `options` are its original's, and `dtype` and `device`. Wrong names and values are `ConfigError`s."""
+    """A native environment; `options` are those of its original, `dtype` and `device`. A wrong one is a `ConfigError`."""
     settings, blueprint = _entry(name)
     return BatchedEnvironment(blueprint(parse_settings(settings, options)))
 

@@ -95,7 +95,7 @@ class Canvas:
 
         def distance(xs: Array, ys: Array) -> Array:
             sides = [(xs - x) * -nx + (ys - y) * -ny for (x, y), (nx, ny) in zip(points, normals, strict=True)]
-            return np.maximum.reduce(sides)
+            return np.asarray(np.maximum.reduce(sides))
 
         (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
         self._paint((left, top, right, bottom), distance, colour)

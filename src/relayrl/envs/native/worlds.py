@@ -49,13 +49,13 @@ class Worlds(ABC):
         """`[H, W, 3]` uint8 picture of one world; `state` is its part of the arrays, on the host, without the world axis."""
         raise EnvError(f"{type(self).__name__} draws no pictures; override draw() to render it")
 
-    def place(self, where: XArray, fresh: Worlds) -> None:
-        """Let the worlds at indices `where` `[K]` continue as the `K` worlds of `fresh`."""
-        for mine, new in ((self.state, fresh.state), (self.derived, fresh.derived)):
+    def place(self, xp: ArrayNamespace, where: XArray, other: Worlds) -> None:
+        """Let the worlds that `where` `[B]` bool marks continue as the same worlds of `other` are."""
+        for mine, theirs in ((self.state, other.state), (self.derived, other.derived)):
             for name, array in mine.items():
-                array[..., where] = new[name]
+                xp.copy_where(array, theirs[name], where)
         for name, array in self.observations.items():
-            array[where] = fresh.observations[name]
+            xp.copy_where(array, other.observations[name], where.reshape(-1, *[1] * (array.ndim - 1)))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from relayrl.data.trees import Array
 from relayrl.envs.contract import SINGLE_AGENT
-from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
+from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
 from relayrl.envs.native.native_settings import ClassicSettings
 from relayrl.envs.native.rasteriser import BLUE, GREY, INK, SAND, Canvas
@@ -42,6 +42,16 @@ class CartPoleSettings(ClassicSettings):
     sutton_barto_reward: bool = Field(False, description="0 per step and −1 at the end, instead of 1 per step")
 
 
+class _Constants:
+    """Numbers that the equations multiply by, in the form that is fastest for small batches."""
+
+    def __init__(self, xp: ArrayNamespace, dtype: DTypeName) -> None:
+        self.lever = xp.constant(POLE_MOMENT / TOTAL_MASS, dtype)  # m l / M
+        self.inertia = xp.constant(HALF_LENGTH * 4.0 / 3.0, dtype)
+        self.gravity = xp.constant(GRAVITY, dtype)
+        self.step_s = xp.constant(STEP_S, dtype)
+
+
 class CartPoleWorlds(SingleAgentWorlds):
     """State `motion` `[4, B]`: position x and velocity ẋ of the cart, angle θ and angular velocity θ̇ of the pole."""
 
@@ -51,9 +61,10 @@ class CartPoleWorlds(SingleAgentWorlds):
         self._motion = xp.zeros((4, num_worlds), settings.dtype)
         self.state = {"motion": self._motion}
         self._coordinates, self._velocities = self._motion[0::2], self._motion[1::2]
-        scratch = xp.zeros((7, num_worlds), settings.dtype)
-        self._sin, self._cos, self._push, self._inertia, self._work = scratch[:5]
-        self._accelerations = scratch[5:]
+        self._scratch = tuple(xp.zeros((6, num_worlds), settings.dtype))
+        self._accelerations = xp.zeros((2, num_worlds), settings.dtype)
+        self._constants = _Constants(xp, settings.dtype)
+        self._forces = xp.from_host(np.array([-FORCE / TOTAL_MASS, FORCE / TOTAL_MASS], settings.dtype))
         self._change = xp.zeros((2, num_worlds), settings.dtype)
         self._bounds = xp.from_host(np.array([[MAX_POSITION], [MAX_ANGLE]], settings.dtype))
         self._outside = xp.zeros((2, num_worlds), "bool")
@@ -66,9 +77,9 @@ class CartPoleWorlds(SingleAgentWorlds):
     def advance(self, actions: Mapping[str, XArray]) -> None:
         xp = self.xp
         self._accelerate(actions[SINGLE_AGENT][:, 0])
-        xp.multiply(self._velocities, STEP_S, out=self._change)
+        xp.multiply(self._velocities, self._constants.step_s, out=self._change)
         xp.add(self._coordinates, self._change, out=self._coordinates)  # x += τ ẋ, θ += τ θ̇, with the old velocities
-        xp.multiply(self._accelerations, STEP_S, out=self._change)
+        xp.multiply(self._accelerations, self._constants.step_s, out=self._change)
         xp.add(self._velocities, self._change, out=self._velocities)  # ẋ += τ ẍ, θ̇ += τ θ̈
         xp.absolute(self._coordinates, out=self._change)
         xp.greater(self._change, self._bounds, out=self._outside)
@@ -82,28 +93,25 @@ class CartPoleWorlds(SingleAgentWorlds):
 
     def _accelerate(self, action: XArray) -> None:
         """ẍ and θ̈ from the equations of motion, into `_accelerations`."""
-        xp = self.xp
+        xp, c = self.xp, self._constants
         angle, spin = self._motion[2], self._motion[3]
-        sin, cos, push, inertia, work = self._sin, self._cos, self._push, self._inertia, self._work
-        cart, pole = self._accelerations[0], self._accelerations[1]
+        sin, cos, push, lever, inertia, work = self._scratch
+        cart, pole = self._accelerations
         xp.sin(angle, out=sin)
         xp.cos(angle, out=cos)
         xp.square(spin, out=push)
         xp.multiply(push, sin, out=push)
-        xp.multiply(push, POLE_MOMENT, out=push)
-        xp.multiply(action, 2 * FORCE, out=work)
-        xp.subtract(work, FORCE, out=work)
-        xp.add(push, work, out=push)
-        xp.divide(push, TOTAL_MASS, out=push)  # push = (F + m l θ̇² sin θ) / M
-        xp.square(cos, out=inertia)
-        xp.multiply(inertia, -HALF_LENGTH * POLE_MASS / TOTAL_MASS, out=inertia)
-        xp.add(inertia, HALF_LENGTH * 4.0 / 3.0, out=inertia)  # l (4/3 − m cos²θ / M)
-        xp.multiply(sin, GRAVITY, out=pole)
+        xp.multiply(push, c.lever, out=push)
+        xp.take(self._forces, action, 0, work)
+        xp.add(push, work, out=push)  # push = (F + m l θ̇² sin θ) / M
+        xp.multiply(cos, c.lever, out=lever)
+        xp.multiply(lever, cos, out=inertia)
+        xp.subtract(c.inertia, inertia, out=inertia)  # l (4/3 − m cos²θ / M)
+        xp.multiply(sin, c.gravity, out=pole)
         xp.multiply(cos, push, out=work)
         xp.subtract(pole, work, out=pole)
         xp.divide(pole, inertia, out=pole)  # θ̈ = (g sin θ − cos θ push) / inertia
-        xp.multiply(pole, cos, out=work)
-        xp.multiply(work, POLE_MOMENT / TOTAL_MASS, out=work)
+        xp.multiply(pole, lever, out=work)
         xp.subtract(push, work, out=cart)  # ẍ = push − m l θ̈ cos θ / M
 
     def draw(self, state: Mapping[str, Array]) -> Array:

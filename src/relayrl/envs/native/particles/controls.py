@@ -37,7 +37,7 @@ class GroupControls:
         self._message = message
         self.apply = self._apply_continuous if continuous else self._apply_discrete
         if continuous:
-            num_worlds = (force if body.moves else message).shape[-1]
+            num_worlds = force.shape[-1]
             self._clipped = xp.zeros((num_worlds, group.num_agents, *(group.action_space.shape or ())), "float32")
         self._moves = xp.from_host((_DIRECTIONS * body.acceleration).astype(dtype))
         if message is not None:

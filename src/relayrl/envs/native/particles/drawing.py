@@ -22,7 +22,7 @@ def draw_particles(
     reach = max(1.0, float(np.abs(position).max())) + 0.12
     canvas = Canvas(width=_SIDE, height=_SIDE, x_range=(-reach, reach), y_bottom=-reach)
     body_scale = 1.0 if zoom_bodies else reach / 1.12
-    bodies = (*layout.agents, *layout.landmarks)
+    bodies = layout.bodies
     edge = 1.0
     for start, end in (((-edge, -edge), (edge, -edge)), ((edge, -edge), (edge, edge))):
         canvas.line(start, end, 0.8 / canvas.scale, PALE)

@@ -34,7 +34,6 @@ class AgentBody:
     max_speed: float | None = None
     moves: bool = True
     speaks: bool = False
-    solid: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class LandmarkBody:
 
     size: float = 0.05
     colour: Colour = INK
-    solid: bool = False
     soft_edge: bool = False
     """Drawn see-through: agents can be inside."""
 
@@ -60,6 +58,11 @@ class Layout:
     """For every hidden choice of an episode (which landmark is the goal, …), among how many it is made."""
     landmark_bound: float = 1.0
     """Landmarks begin in [−bound, bound]²; agents in [−1, 1]²."""
+
+    @property
+    def bodies(self) -> tuple[AgentBody | LandmarkBody, ...]:
+        """Agents, then landmarks."""
+        return (*self.agents, *self.landmarks)
 
     @property
     def num_agents(self) -> int:
@@ -86,7 +89,7 @@ class Layout:
 
     def reach(self, observers: Array, seen: Array) -> Array:
         """[N, K] at which distance each observer touches each body that it sees (`seen` [N, K])."""
-        sizes = np.array([body.size for body in (*self.agents, *self.landmarks)])
+        sizes = np.array([body.size for body in self.bodies])
         return np.asarray(sizes[observers][:, None] + sizes[seen])
 
     def action_space(self, agent: AgentBody, continuous: bool) -> Space:

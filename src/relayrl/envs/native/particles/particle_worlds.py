@@ -71,7 +71,7 @@ class ParticleWorlds(Worlds):
     def collide(self, geometry: Geometry, seen: Array, columns: slice) -> None:
         """Let all agents bump into the bodies in these columns of what they see."""
         reach = self.layout.reach(np.arange(self.layout.num_agents), seen[:, columns])
-        self._contacts = Contacts(self.xp, self.dtype, reach, self.num_worlds)
+        self._contacts: Contacts | None = Contacts(self.xp, self.dtype, reach, self.num_worlds)
         self._touching = (geometry.offset[:, :, columns], geometry.distance[:, columns])
 
     @abstractmethod
@@ -120,7 +120,7 @@ class ParticleWorlds(Worlds):
 
     def colours(self, state: Mapping[str, Array]) -> list[Colour]:
         """The bodies' colours in a picture of one world; scenarios with hidden choices show them here."""
-        return [body.colour for body in (*self.layout.agents, *self.layout.landmarks)]
+        return [body.colour for body in self.layout.bodies]
 
     def chosen_landmarks(self, choice: XArray) -> XArray:
         """[2, G, B] positions of the landmarks that `choice` [G, B] names."""
@@ -130,7 +130,7 @@ class ParticleWorlds(Worlds):
         xp, layout = self.xp, self.layout
         movers = [n for n, agent in enumerate(layout.agents) if agent.moves]
         self._movers = slice(movers[0], movers[-1] + 1) if movers else slice(0, 0)
-        self._contacts: Contacts | None = None
+        self._contacts = None
         shape = (2, len(movers), self.num_worlds)
         self._force, self._work = xp.zeros(shape, self.dtype), xp.zeros(shape, self.dtype)
         limits = np.array([layout.agents[n].max_speed or np.inf for n in movers])

@@ -88,9 +88,7 @@ class SimplePushWorlds(ParticleWorlds):
 
 def blueprint(settings: SimplePushSettings) -> Blueprint:
     """`native:simple_push` with these settings."""
-    layout = Layout(
-        [AgentBody("adversary_0", solid=True), AgentBody("agent_0", solid=True)], [LandmarkBody()] * 2, choices=(2,)
-    )
+    layout = Layout([AgentBody("adversary_0"), AgentBody("agent_0")], [LandmarkBody()] * 2, choices=(2,))
     return particle_blueprint(
         "simple_push",
         settings,

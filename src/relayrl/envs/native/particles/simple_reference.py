@@ -1,7 +1,7 @@
 """simple_reference: two agents, each knows only where the other should go, and both move and speak.
 
-An agent's own reward is minus the distance of the *other* to the goal that it knows; `local_ratio` weighs it against the mean of
-both. Observation: own velocity, landmarks (relative), the colour of the other's goal, what the other said.
+An agent's own reward is minus the distance of the *other* to the goal that it knows; `local_ratio` weighs it against the mean
+of both. Observation: own velocity, landmarks (relative), the colour of the other's goal, what the other said.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class SimpleSpreadWorlds(ParticleWorlds):
 def blueprint(settings: SimpleSpreadSettings) -> Blueprint:
     """`native:simple_spread` with these settings."""
     layout = Layout(
-        agents=[AgentBody(f"agent_{n}", AGENT_SIZE, BLUE, solid=True) for n in range(settings.N)],
+        agents=[AgentBody(f"agent_{n}", AGENT_SIZE, BLUE) for n in range(settings.N)],
         landmarks=[LandmarkBody(colour=INK)] * settings.N,
     )
     num_landmarks = settings.num_landmark_neighbors or settings.N

@@ -119,14 +119,13 @@ def leaving_cost(xp: ArrayNamespace, position: XArray) -> XArray:
 def blueprint(settings: SimpleTagSettings) -> Blueprint:
     """`native:simple_tag` with these settings."""
     hunters = [
-        AgentBody(f"adversary_{n}", ADVERSARY_SIZE, RED, acceleration=3.0, max_speed=1.0, solid=True)
+        AgentBody(f"adversary_{n}", ADVERSARY_SIZE, RED, acceleration=3.0, max_speed=1.0)
         for n in range(settings.num_adversaries)
     ]
     prey = [
-        AgentBody(f"agent_{n}", PREY_SIZE, GREEN, acceleration=4.0, max_speed=1.3, solid=True)
-        for n in range(settings.num_good)
+        AgentBody(f"agent_{n}", PREY_SIZE, GREEN, acceleration=4.0, max_speed=1.3) for n in range(settings.num_good)
     ]
-    obstacles = [LandmarkBody(OBSTACLE_SIZE, INK, solid=True)] * settings.num_obstacles
+    obstacles = [LandmarkBody(OBSTACLE_SIZE, INK)] * settings.num_obstacles
     layout = Layout([*hunters, *prey], obstacles, landmark_bound=0.9)
     num_others = layout.num_agents - 1
     common = 4 + 2 * (settings.num_landmark_neighbors or settings.num_obstacles)

@@ -1,7 +1,7 @@
 """simple_world_comm: the hunt of simple_tag with food for the prey, forests to hide in, and a leader who sees and speaks.
 
-An adversary earns 5 for every touch of any adversary and any prey, and −0.1 times its distance to the nearest prey; a prey −5 for
-each adversary that touches it, −2 times the cost of leaving the field, 2 for each food that it touches and −0.05 times its
+An adversary earns 5 for every touch of any adversary and any prey, and −0.1 times its distance to the nearest prey; a prey −5
+for each adversary that touches it, −2 times the cost of leaving the field, 2 for each food that it touches and −0.05 times its
 distance to the nearest food. Agents see each other when they share a forest or are both outside; the leader sees all.
 """
 
@@ -161,17 +161,16 @@ class _Sight:
 def blueprint(settings: SimpleWorldCommSettings) -> Blueprint:
     """`native:simple_world_comm` with these settings."""
     hunters = [
-        AgentBody(name, ADVERSARY_SIZE, colour, acceleration=3.0, max_speed=1.0, speaks=name[0] == "l", solid=True)
+        AgentBody(name, ADVERSARY_SIZE, colour, acceleration=3.0, max_speed=1.0, speaks=name[0] == "l")
         for name, colour in [
             ("leadadversary_0", LEADER_RED),
             *((f"adversary_{n}", RED) for n in range(settings.num_adversaries - 1)),
         ]
     ]
     prey = [
-        AgentBody(f"agent_{n}", PREY_SIZE, GREEN, acceleration=4.0, max_speed=1.3, solid=True)
-        for n in range(settings.num_good)
+        AgentBody(f"agent_{n}", PREY_SIZE, GREEN, acceleration=4.0, max_speed=1.3) for n in range(settings.num_good)
     ]
-    landmarks = [LandmarkBody(OBSTACLE_SIZE, INK, solid=True)] * settings.num_obstacles
+    landmarks = [LandmarkBody(OBSTACLE_SIZE, INK)] * settings.num_obstacles
     landmarks += [LandmarkBody(FOOD_SIZE, BLUE)] * settings.num_food
     landmarks += [LandmarkBody(FOREST_SIZE, GREEN, soft_edge=True)] * settings.num_forests
     layout = Layout([*hunters, *prey], landmarks, message_size=4, landmark_bound=0.9)

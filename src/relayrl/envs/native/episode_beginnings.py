@@ -1,0 +1,43 @@
+"""Where the worlds' next episodes begin, worked out ahead of time for all of them in one batched call.
+
+When a few worlds of many end, beginning just those would cost as many array calls as beginning all. An episode's beginning is
+a function of `(key, episode)`, so a second `Worlds` holds the next one of every world; ending worlds take theirs, and all are
+renewed when a world comes back for another. What is given does not depend on when it was worked out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relayrl.envs.native.array_namespace import XArray
+from relayrl.envs.native.random_streams import uniforms
+from relayrl.envs.native.worlds import Blueprint, Worlds
+
+
+class EpisodeBeginnings:
+    """Begins episodes in some of `num_worlds` worlds."""
+
+    def __init__(self, blueprint: Blueprint, num_worlds: int) -> None:
+        self._blueprint = blueprint
+        self._num_worlds = num_worlds
+        self._ahead: Worlds | None = None
+        self._episode_ahead = blueprint.xp.from_host(np.full(num_worlds, -1, np.int64))
+
+    def begin(self, worlds: Worlds, where: XArray, count: int, keys: XArray, episodes: XArray) -> None:
+        """Let the `count` worlds that `where` `[B]` bool marks begin their `episodes` `[B]`; `keys` `[B]` are the streams."""
+        xp, num_draws = self._blueprint.xp, self._blueprint.num_draws
+        if count == self._num_worlds:
+            worlds.begin(uniforms(xp, keys, episodes, num_draws))
+            return
+        if self._ahead is None:
+            self._ahead = self._blueprint.build(self._num_worlds)
+        if xp.count_true((self._episode_ahead != episodes) & where):
+            upcoming = episodes + 1
+            xp.copy_where(upcoming, episodes, where)
+            self._ahead.begin(uniforms(xp, keys, upcoming, num_draws))
+            self._episode_ahead = upcoming
+        worlds.place(xp, where, self._ahead)
+
+    def forget(self) -> None:
+        """Work everything out anew: the keys or the counters of some worlds were changed."""
+        self._episode_ahead[...] = -1

@@ -1,0 +1,108 @@
+"""One group's arrays as the environment contract wants them, and its actions as the worlds want them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.trees import leaf_dtype
+from relayrl.envs.contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
+from relayrl.envs.native.array_namespace import ArrayNamespace, XArray
+from relayrl.envs.native.worlds import Worlds
+from relayrl.errors import EnvError
+
+
+class GroupLanes:
+    """Observations in the space's dtype, rewards float32, flags per agent.
+
+    Where `Worlds` holds an array in that form already, it is the array; otherwise it is converted after every change.
+    """
+
+    def __init__(self, group: AgentGroup, worlds: Worlds, truncated: XArray, xp: ArrayNamespace) -> None:
+        """`truncated` `[B]` is where the environment marks the worlds that reached their limit."""
+        self._xp = xp
+        self._group = group
+        shape = (len(truncated), group.num_agents)
+        self._source, self._source_reward = worlds.observations[group.name], worlds.rewards[group.name]
+        self._dtype: Any = str(leaf_dtype(group.observation_space))
+        self.obs = self._in_dtype(self._source, self._dtype)
+        self._reward = self._in_dtype(self._source_reward, "float32")
+        self._active = ~xp.zeros(shape, "bool")
+        self._world_flags = (worlds.terminated[:, None], truncated[:, None])
+        # one agent's flags are its world's
+        self._flags = self._world_flags if shape[1] == 1 else (xp.zeros(shape, "bool"), xp.zeros(shape, "bool"))
+        self._agents = xp.from_host(np.arange(group.num_agents, dtype=np.int64))
+        self._action_shape = (*shape, *(group.action_space.shape or ()))
+        self._action_dtype: Any = str(leaf_dtype(group.action_space))
+        self._num_choices = int(group.action_space.n) if isinstance(group.action_space, spaces.Discrete) else None
+        self._int64 = self._agents.dtype
+
+    def as_action(self, action: Any) -> XArray:
+        """An action of this group, `[B, N, …]`, as an array of the namespace and the space's dtype."""
+        action = self._xp.asarray(action)
+        if tuple(action.shape) != self._action_shape:
+            shapes = f"{tuple(action.shape)}, the environment takes {self._action_shape}"
+            raise EnvError(f"actions of group {self._group.name!r} have shape {shapes}")
+        if self._num_choices is None:
+            return self._xp.cast(action, self._action_dtype)
+        if action.dtype == self._int64:
+            return action
+        if "int" not in str(action.dtype):
+            raise EnvError(f"actions of group {self._group.name!r} are {action.dtype}, the environment takes integers")
+        return self._xp.cast(action, "int64")
+
+    def allows(self, action: XArray) -> bool:
+        """Whether every discrete action exists; continuous ones are clipped by the worlds."""
+        return self._num_choices is None or self._xp.in_range(action, self._num_choices)
+
+    def describe_outside(self, action: XArray) -> tuple[int, str]:
+        """The first world with an action that does not exist, and what is wrong with it."""
+        values = self._xp.to_host(action)
+        world, agent = np.argwhere((values < 0) | (values >= self._num_choices))[0]
+        agent_id = self._group.agent_ids[agent]
+        return int(world), f"action {values[world, agent]} of {agent_id!r} is outside {self._group.action_space}"
+
+    def deliver_observations(self) -> None:
+        """Convert the observations, of which some have changed since the last time."""
+        if self.obs is not self._source:
+            self._xp.copy(self.obs, self._source)
+
+    def deliver_results(self) -> None:
+        """Convert what the step just made gave, before any world begins anew."""
+        xp = self._xp
+        self.deliver_observations()
+        if self._reward is not self._source_reward:
+            xp.copy(self._reward, self._source_reward)
+        if self._flags is not self._world_flags:
+            xp.copy(self._flags[0], self._world_flags[0])
+            xp.copy(self._flags[1], self._world_flags[1])
+
+    def final(self, ended: XArray) -> FinalObservations:
+        """What the agents of the worlds `ended` see now, before those begin anew; all of them end together."""
+        if self._group.num_agents == 1:
+            return FinalObservations(ended, 0 * ended, self.obs[ended, 0])
+        env = (ended[:, None] + 0 * self._agents).reshape(-1)
+        agent = (0 * ended[:, None] + self._agents).reshape(-1)
+        return FinalObservations(env, agent, self.obs[ended].reshape(len(env), *self.obs.shape[2:]))
+
+    def observation(self) -> GroupObservation:
+        """What the group sees now."""
+        return GroupObservation(self.obs, self._active)
+
+    def step(self, final: FinalObservations | None) -> GroupStep:
+        """What the group got from the step just made."""
+        return GroupStep(
+            self.obs,
+            self._active,
+            reward=self._reward,
+            terminated=self._flags[0],
+            truncated=self._flags[1],
+            final=final,
+        )
+
+    def _in_dtype(self, source: XArray, dtype: Any) -> XArray:
+        """`source` itself where it has that dtype, an array like it otherwise."""
+        is_right = str(source.dtype).removeprefix("torch.") == dtype
+        return source if is_right else self._xp.zeros(tuple(source.shape), dtype)

@@ -1,0 +1,96 @@
+"""Multi-layer perceptrons: a torch module, and the same network in NumPy on views of the same memory.
+
+For the small networks of reinforcement learning, overhead per operation costs torch more than the arithmetic. On the CPU,
+acting and learning therefore run `NumpyPerceptron`; the module is what is exported, what runs on other devices, and the
+oracle that the tests hold the NumPy version to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from relayrl.data.trees import Array
+from relayrl.models.settings import Activation
+
+MODULES: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
+
+
+class Perceptron(nn.Sequential):
+    """Linear layers with an activation between them; orthogonal weights, zero biases."""
+
+    def __init__(
+        self, sizes: Sequence[int], activation: Activation, output_gain: float, generator: torch.Generator
+    ) -> None:
+        """`sizes` from input to output; hidden layers have gain √2, the last one `output_gain`."""
+        layers: list[nn.Module] = []
+        for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            is_last = i == len(sizes) - 2
+            linear = nn.Linear(fan_in, fan_out)
+            nn.init.orthogonal_(linear.weight, output_gain if is_last else 2.0**0.5, generator=generator)
+            nn.init.zeros_(linear.bias)
+            layers += [linear] if is_last else [linear, MODULES[activation]()]
+        super().__init__(*layers)
+        self.activation = activation
+
+    def linears(self) -> list[nn.Linear]:
+        """The layers that have parameters."""
+        return [layer for layer in self if isinstance(layer, nn.Linear)]
+
+
+class NumpyPerceptron:
+    """Forward and backward passes of a `Perceptron` on the CPU, always with its live parameters.
+
+    Outputs are buffers that the next call with as many rows overwrites.
+    """
+
+    def __init__(self, module: Perceptron) -> None:
+        linears = module.linears()
+        self._weights = [layer.weight.detach().numpy() for layer in linears]
+        self._biases = [layer.bias.detach().numpy() for layer in linears]
+        self._module = module
+        self._is_tanh = module.activation is Activation.TANH
+        self._rows = -1
+        self._inputs: list[Array] = []
+
+    def forward(self, x: Array) -> Array:
+        """[M, O] outputs of `x` [M, I]."""
+        if len(x) != self._rows:
+            self._rows = len(x)
+            self._outputs = [np.empty((len(x), len(bias)), np.float32) for bias in self._biases]
+            self._deltas: list[Array] = []
+        self._inputs = [x, *self._outputs[:-1]]
+        last = len(self._weights) - 1
+        for i, (weight, bias, out) in enumerate(zip(self._weights, self._biases, self._outputs, strict=True)):
+            np.matmul(self._inputs[i], weight.T, out=out)
+            np.add(out, bias, out=out)
+            if i != last:
+                np.tanh(out, out=out) if self._is_tanh else np.maximum(out, 0.0, out=out)
+        return self._outputs[-1]
+
+    def backward(self, gradient: Array) -> None:
+        """Write the gradients of the last `forward`'s parameters into their `.grad`, given that of its output [M, O]."""
+        if not self._deltas:
+            self._deltas = [np.empty_like(out) for out in self._outputs[:-1]]
+            self._slopes = [np.empty_like(out) for out in self._outputs[:-1]]
+        delta = gradient
+        for i, layer in reversed(list(enumerate(self._module.linears()))):
+            assert layer.weight.grad is not None
+            assert layer.bias.grad is not None
+            np.matmul(delta.T, self._inputs[i], out=layer.weight.grad.numpy())
+            np.sum(delta, 0, out=layer.bias.grad.numpy())
+            if i > 0:
+                delta = np.matmul(delta, self._weights[i], out=self._deltas[i - 1])
+                delta *= self._slope(i - 1)
+
+    def _slope(self, i: int) -> Array:
+        """Derivative of layer `i`'s activation, from its output: 1 − tanh², or 1 where relu is positive."""
+        output, slope = self._outputs[i], self._slopes[i]
+        if self._is_tanh:
+            np.multiply(output, output, out=slope)
+            return np.subtract(1.0, slope, out=slope)
+        return np.greater(output, 0.0, out=slope)

@@ -1,0 +1,222 @@
+"""Hypothesis strategies for spaces, rollouts and trajectories, and an equality that sees every bit.
+
+Hypothesis chooses structure, sizes and a seed; contents are random bits from that seed, so that floats hold NaNs with
+payloads, denormals and negative zeros, and integers lie outside of their spaces. Columns carry bits, not meanings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
+from relayrl.data.row_rules import rows_with_successor
+from relayrl.data.space_json import DTYPES
+from relayrl.data.splitting import trajectory_id
+from relayrl.data.trees import Space, allocate, leaves, map_tree
+
+
+def examples(count: int) -> settings:
+    """Settings of a property test: the same `count` examples in every run."""
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    return settings(max_examples=count, derandomize=True, deadline=None, database=None, suppress_health_check=slow)
+
+
+def random_bits(rng: np.random.Generator, tree: Any) -> Any:
+    """A tree like `tree` with every bit at random."""
+
+    def fill(leaf: np.ndarray) -> np.ndarray:
+        if leaf.dtype == bool:
+            return rng.random(leaf.shape) < 0.5
+        return np.frombuffer(rng.bytes(leaf.nbytes), dtype=leaf.dtype).reshape(leaf.shape).copy()
+
+    return map_tree(fill, tree)
+
+
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+integer_dtypes = st.sampled_from([dtype for dtype in DTYPES.values() if dtype.kind in "iu"])
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> spaces.Box:
+    """Any dtype, any shape, bounds for all or each element, infinite ones too."""
+    dtype = draw(st.sampled_from(list(DTYPES.values())))
+    shape = draw(shapes)
+    if dtype.kind == "f":
+        bounds = st.floats(width=dtype.itemsize * 8, allow_nan=False)
+    elif dtype.kind == "b":
+        bounds = st.integers(0, 1)
+    else:
+        bounds = st.integers(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    if draw(st.booleans()):
+        low, high = sorted([draw(bounds), draw(bounds)])
+        if dtype.kind == "i" and draw(st.booleans()):
+            low = -np.inf
+        return spaces.Box(low, high, shape, dtype.type)
+    size = int(np.prod(shape))
+    pairs = [sorted([draw(bounds), draw(bounds)]) for _ in range(size)]
+    low, high = (np.array([pair[side] for pair in pairs], dtype=dtype).reshape(shape) for side in (0, 1))
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+@st.composite
+def discretes(draw: st.DrawFn) -> spaces.Discrete:
+    dtype = draw(integer_dtypes)
+    limits = np.iinfo(dtype)
+    return spaces.Discrete(
+        draw(st.integers(1, int(limits.max))),
+        start=draw(st.integers(int(limits.min), int(limits.max))),
+        dtype=dtype.type,
+    )
+
+
+@st.composite
+def multi_discretes(draw: st.DrawFn) -> spaces.MultiDiscrete:
+    dtype, shape = draw(integer_dtypes), draw(shapes)
+    size = int(np.prod(shape))
+    limits = np.iinfo(dtype)
+    nvec = draw(st.lists(st.integers(1, int(limits.max)), min_size=size, max_size=size))
+    start = draw(st.lists(st.integers(int(limits.min), int(limits.max)), min_size=size, max_size=size))
+    as_array = (np.array(numbers, dtype=dtype).reshape(shape) for numbers in (nvec, start))
+    nvec_array, start_array = as_array
+    return spaces.MultiDiscrete(nvec_array, dtype=dtype.type, start=start_array)
+
+
+multi_binaries = st.one_of(
+    st.integers(1, 5).map(spaces.MultiBinary),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiBinary),
+)
+leaf_spaces = st.one_of(boxes(), discretes(), multi_discretes(), multi_binaries)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+keys = st.one_of(text, st.sampled_from(["a", "a.b", "b", "0", "%2E", "", "obs"]))
+any_space = st.recursive(
+    leaf_spaces,
+    lambda parts: st.one_of(
+        st.lists(parts, max_size=3).map(spaces.Tuple),
+        st.lists(st.tuples(keys, parts), max_size=3, unique_by=lambda pair: pair[0]).map(spaces.Dict),
+    ),
+    max_leaves=4,
+)
+
+
+def _rng(draw: st.DrawFn) -> np.random.Generator:
+    return np.random.default_rng(draw(st.integers(0, 2**32)))
+
+
+def _optional(draw: st.DrawFn, rng: np.random.Generator, leading: tuple[int, ...]) -> dict[str, Any]:
+    """Some of the columns that may be absent."""
+    columns: dict[str, Any] = {}
+    if draw(st.booleans()):
+        columns["action_mask"] = rng.random((*leading, draw(st.integers(0, 9)))) < 0.5
+    for name in ("logp", "value"):
+        if draw(st.booleans()):
+            columns[name] = random_bits(rng, np.zeros(leading, np.float32))
+    if draw(st.booleans()):
+        columns["memory"] = random_bits(rng, allocate(draw(any_space), leading))
+    return columns
+
+
+@st.composite
+def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Rollout:
+    """Any rollout that keeps the rules of the data model."""
+    T, B, N, rng = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3)), _rng(draw)
+    agent_ids = tuple(draw(st.lists(text, min_size=N, max_size=N, unique=True)))
+    env_ids = tuple(uuid.UUID(bytes=rng.bytes(16)) for _ in range(B))
+    header = LaneHeader(draw(text), env_ids, agent_ids, draw(space), draw(space))
+    leading, chance = (T, B * N), draw(st.sampled_from([0.0, 0.3, 1.0]))
+    failed, terminated = rng.random(leading) < chance / 4, rng.random(leading) < chance
+    truncated = (rng.random(leading) < chance / 2) | failed
+    step, lane = np.nonzero(rows_with_successor(terminated | truncated))
+    return Rollout(
+        header=header,
+        obs=random_bits(rng, allocate(header.observation_space, leading)),
+        action=random_bits(rng, allocate(header.action_space, leading)),
+        reward=random_bits(rng, np.zeros(leading, np.float32)),
+        terminated=terminated,
+        truncated=truncated,
+        valid=(rng.random(leading) < draw(st.sampled_from([0.0, 0.5, 1.0]))) & ~failed,
+        failed=failed,
+        policy_version=rng.integers(0, 2**63 - 1, leading),
+        first_episode=rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N),
+        first_step=rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N),
+        successors=Successors(step, lane, random_bits(rng, allocate(header.observation_space, (len(step),)))),
+        **_optional(draw, rng, leading),
+    )
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Trajectory:
+    """Any trajectory that keeps the rules of the data model."""
+    rng, leading = _rng(draw), (draw(st.integers(1, 8)),)
+    env_id, agent_id = uuid.UUID(bytes=rng.bytes(16)), draw(text)
+    episode, first_step = draw(st.integers(0, 2**62)), draw(st.integers(0, 2**62))
+    observation_space, action_space = draw(space), draw(space)
+    failed = draw(st.booleans())
+    return Trajectory(
+        trajectory_id=trajectory_id(env_id, agent_id, episode, first_step),
+        env_id=env_id,
+        agent_id=agent_id,
+        group=draw(text),
+        observation_space=observation_space,
+        action_space=action_space,
+        episode=episode,
+        first_step=first_step,
+        obs=random_bits(rng, allocate(observation_space, leading)),
+        action=random_bits(rng, allocate(action_space, leading)),
+        reward=random_bits(rng, np.zeros(leading, np.float32)),
+        policy_version=rng.integers(0, 2**63 - 1, leading),
+        terminated=draw(st.booleans()),
+        truncated=failed or draw(st.booleans()),
+        failed=failed,
+        final_obs=random_bits(rng, allocate(observation_space, ())),
+        **_optional(draw, rng, leading),
+    )
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """Paths at which two things differ in type, structure, dtype, shape or any bit; spaces by all they are made of."""
+    if type(one) is not type(other):
+        return [f"{path}: {type(one).__name__} / {type(other).__name__}"]
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one)]
+        return [d for n in names for d in differences(getattr(one, n), getattr(other, n), f"{path}.{n}")]
+    if isinstance(one, dict):
+        if list(one) != list(other):
+            return [f"{path}: keys {list(one)} / {list(other)}"]
+        return [d for key in one for d in differences(one[key], other[key], f"{path}.{key}")]
+    if isinstance(one, tuple):
+        if len(one) != len(other):
+            return [f"{path}: {len(one)} / {len(other)}"]
+        return [d for i, pair in enumerate(zip(one, other, strict=True)) for d in differences(*pair, f"{path}.{i}")]
+    if isinstance(one, spaces.Space):
+        return differences(_parts(one), _parts(other), f"{path}~")
+    if isinstance(one, np.ndarray):
+        same = one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return [] if same else [f"{path}: {one!r} / {other!r}"]
+    return [] if one == other else [f"{path}: {one!r} / {other!r}"]
+
+
+def _parts(space: Space) -> dict[str, Any]:
+    names = ("spaces", "dtype", "_shape", "low", "high", "bounded_below", "bounded_above", "n", "nvec", "start")
+    parts = {name: getattr(space, name) for name in names if hasattr(space, name)}
+    for name in parts.keys() & {"bounded_below", "bounded_above"}:  # of a 0-d box, Gymnasium makes a scalar or an array
+        parts[name] = np.asarray(parts[name])
+    return parts
+
+
+def arrays_of(steps: Rollout | Trajectory) -> dict[str, np.ndarray]:
+    """Every array inside, by path."""
+    found = {}
+    for field in dataclasses.fields(steps):
+        item = getattr(steps, field.name)
+        if isinstance(item, Successors):
+            found |= {f"successors.{path}": leaf for path, leaf in leaves({"step": item.step, "lane": item.lane})}
+            item = item.obs
+        if isinstance(item, np.ndarray | dict) or (isinstance(item, tuple) and field.name != "header"):
+            found |= {f"{field.name}.{path}": leaf for path, leaf in leaves(item)}
+    return found
