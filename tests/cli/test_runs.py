@@ -52,7 +52,7 @@ def test_train_reports_and_leaves_a_whole_run_directory(trained):
 
 
 def test_progress_csv_has_rows_of_statistics(trained):
-    rows = list(csv.DictReader((trained[0] / "run" / "progress.csv").open()))
+    rows = list(csv.DictReader((trained[0] / "run" / "progress.csv").read_text().splitlines()))
     assert [row["num_env_steps"] for row in rows] == ["2048", "4096"]
     assert float(rows[-1]["policy/entropy"]) > 0.1
     assert float(rows[-1]["time/env_steps_per_s"]) > 0
@@ -73,9 +73,7 @@ def test_another_seed_gives_other_parameters(trained):
 
 def test_the_config_of_a_run_repeats_it(trained):
     folder, result = trained
-    repeated = last_json(
-        relayrl("train", "--config", "run/config.yaml", "--run-dir", "repeated", "--json", cwd=folder)
-    )
+    repeated = last_json(relayrl("train", "--config", "run/config.yaml", "--run-dir", "repeated", "--json", cwd=folder))
     assert repeated["parameter_hash"] == result["parameter_hash"]
 
 
@@ -151,8 +149,6 @@ def test_an_interrupted_run_saves_and_can_be_resumed(number, tmp_path):
     steps = int(next((tmp_path / "run" / "checkpoints").glob("*.ckpt")).stem.split("_")[1])
     block = 8 * 128
     resumed = last_json(
-        relayrl(
-            *("train", "--resume", "--run-dir", "run", "--steps", str(steps + 2 * block), "--json"), cwd=tmp_path
-        )
+        relayrl(*("train", "--resume", "--run-dir", "run", "--steps", str(steps + 2 * block), "--json"), cwd=tmp_path)
     )
     assert resumed["num_env_steps"] == steps + 2 * block

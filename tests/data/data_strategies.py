@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.space_json import DTYPES
@@ -32,7 +33,7 @@ def random_bits(rng: np.random.Generator, tree: Any) -> Any:
 
     def fill(leaf: np.ndarray) -> np.ndarray:
         if leaf.dtype == bool:
-            return rng.random(leaf.shape) < 0.5
+            return np.asarray(rng.random(leaf.shape) < 0.5)
         return np.frombuffer(rng.bytes(leaf.nbytes), dtype=leaf.dtype).reshape(leaf.shape).copy()
 
     return map_tree(fill, tree)

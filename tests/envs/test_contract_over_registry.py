@@ -75,7 +75,8 @@ def test_states_of_these_environments_are_saved_exactly(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mpe2:simple_speaker_listener_v4", f"{WORLDS}:TakingTurns"])
-def test_worlds_in_a_worker_process_keep_the_contract(name: str) -> None:
-    report = check_environment(lambda n: make_vector(name, EnvSettings(num_envs=n, workers=1)), num_steps=30)
+def test_worlds_in_a_worker_process_keep_the_contract() -> None:
+    report = check_environment(
+        lambda n: make_vector(f"{WORLDS}:TakingTurns", EnvSettings(num_envs=n, workers=1)), num_steps=20
+    )
     assert report.passed, str(report)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from mpe2 import simple_spread_v3
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils import BaseParallelWrapper
 
 from relayrl.envs import pettingzoo_adapter
 from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentStep, StatefulEnvironment
@@ -325,6 +327,15 @@ def test_a_state_is_not_given_after_the_end() -> None:
     env.step(dict.fromkeys(env.agents, 0))
     with pytest.raises(EnvError, match="reset"):
         env.get_state()
+
+
+def test_a_wrapper_that_may_hold_state_makes_a_world_unsaved() -> None:
+    class Wrapper(BaseParallelWrapper[str, Any, Any]):
+        pass
+
+    env = pettingzoo_adapter.wrap(Wrapper(simple_spread_v3.parallel_env()))
+    assert not isinstance(env, StatefulEnvironment)
+    assert len(env.reset(seed=0).observations) == 3
 
 
 def test_names_are_found_without_importing_the_environments() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relayrl.errors import EnvError
+from relayrl.errors import ConfigError, EnvError
 from relayrl.testing.env_contract import CHECKS, ContractReport, Outcome, check_environment
 from relayrl.testing.worlds import Herd
 
@@ -38,6 +38,14 @@ def test_failures_are_raised_with_their_explanations() -> None:
     report = check_environment(lambda n: Endless(), num_steps=5)
     with pytest.raises(EnvError, match="runs: RuntimeError: out of grass"):
         report.raise_if_failed()
+
+
+def test_an_environment_that_cannot_be_made_is_no_finding() -> None:
+    def make(num_envs: int) -> Herd:
+        raise ConfigError("no such environment")
+
+    with pytest.raises(ConfigError, match="no such environment"):
+        check_environment(make)
 
 
 def test_a_clean_report_raises_nothing() -> None:

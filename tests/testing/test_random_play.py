@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relayrl.data.trees import index
@@ -47,6 +47,7 @@ def test_all_whole_numbers_of_a_box_are_drawn() -> None:
     assert set(actions.ravel().tolist()) == {0, 1, 2, 3}
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32), st.integers(2, 6))
 def test_only_allowed_actions_are_drawn(seed: int, num_actions: int) -> None:
     rng = np.random.default_rng(seed)

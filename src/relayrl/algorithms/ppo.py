@@ -13,49 +13,19 @@ Gradients of the two losses are `ppo_gradients`; this file schedules them.
 from __future__ import annotations
 
 import math
-from enum import Enum
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.ppo_gradients import Batch, Metrics, ppo_gradients
+from relayrl.algorithms.ppo_params import PPOParams, Schedule
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
-from relayrl.config.settings import Settings
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
-
-
-class Schedule(Enum):
-    """How a learning rate moves over a run."""
-
-    CONSTANT = "constant"
-    LINEAR = "linear"
-
-
-class PPOParams(Settings):
-    """PPO's hyper-parameters. An iteration is a pass over the data."""
-
-    gamma: float = Field(0.99, ge=0, le=1, description="discount")
-    lam: float = Field(0.97, ge=0, le=1, description="GAE's trade of bias for variance")
-    clip_ratio: float = Field(0.2, gt=0, description="how far the probability ratio may move")
-    pi_lr: float = Field(3e-4, gt=0, description="policy learning rate")
-    vf_lr: float = Field(1e-3, gt=0, description="value learning rate")
-    train_pi_iters: int = Field(80, ge=1, description="policy passes over the data, at most")
-    train_vf_iters: int = Field(80, ge=1, description="value passes over the data")
-    target_kl: float | None = Field(0.01, gt=0, description="policy passes stop at 1.5 times this; null: never")
-    traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
-    num_minibatches: int = Field(1, ge=1, description="minibatches a pass; 1 uses the whole batch at once")
-    entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
-    max_grad_norm: float | None = Field(0.5, gt=0, description="gradient clipping per network; null: none")
-    value_clip: float | None = Field(None, gt=0, description="how far the value may move per update; null: freely")
-    normalize_advantages: bool = Field(True, description="per update, over all rows")
-    normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")
-    lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant, or linear to zero over the run")
 
 
 class PPO:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_estimate, value_loss
+from relayrl.algorithms.ppo_params import PPOParams
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.numpy_actor_critic import NumpyActorCritic
-
-if TYPE_CHECKING:
-    from relayrl.algorithms.ppo import PPOParams
 
 Metrics = dict[str, float]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relayrl.algorithms.ppo_params import PPOParams
 from relayrl.config.settings import Settings
 from relayrl.errors import UnknownNameError
 
@@ -27,7 +28,5 @@ def algorithm(name: str) -> AlgorithmEntry:
 
 def algorithms() -> dict[str, AlgorithmEntry]:
     """All algorithms."""
-    from relayrl.algorithms.ppo import PPOParams
-
     entries = [AlgorithmEntry("ppo", PPOParams, "clipped policy gradient, one policy per group of agents")]
     return {entry.name: entry for entry in entries}

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from relayrl import __version__
@@ -140,19 +139,13 @@ def bench(
 
 
 def main() -> None:
-    """Entry point: turns our errors into one line and an exit code."""
+    """Entry point: turns our errors into one line and an exit code; the parser does so for its own."""
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
     except ConfigError as error:
         sys.exit(_complain(error, 2))
     except RelayRLError as error:
         sys.exit(_complain(error, 1))
-    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _complain(error: RelayRLError, code: int) -> int:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from gymnasium import spaces
 
 from relayrl.data.schema import Leaf
+from relayrl.data.space_json import DTYPES
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError, DecodeError
 
@@ -34,6 +35,8 @@ def tree_leaves(space: Space, tree: Tree, name: str) -> Iterator[Any]:
             raise ConfigError(f"{name!r} should be a tuple of {len(space.spaces)}, it is {_outline(tree)}")
         for i, part in enumerate(space.spaces):
             yield from tree_leaves(part, tree[i], f"{name}.{i}")
+    elif isinstance(tree, dict | tuple):
+        raise ConfigError(f"{name!r} should be one array, it is {_outline(tree)}")
     else:
         yield tree
 
@@ -51,6 +54,8 @@ def space_of_tree(tree: Tree, num_leading: int) -> Space:
     if isinstance(tree, tuple):
         return spaces.Tuple([space_of_tree(part, num_leading) for part in tree])
     shape, dtype = tree.shape[num_leading:], tree.dtype
+    if dtype not in DTYPES.values():
+        raise ConfigError(f"a column of {dtype} cannot be stored; use one of {', '.join(DTYPES)}")
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, dtype.type)
     limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

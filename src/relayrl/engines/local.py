@@ -20,11 +20,11 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from relayrl.algorithms.ppo import PPO, PPOParams
+from relayrl.algorithms.ppo import PPO
+from relayrl.algorithms.ppo_params import PPOParams
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.seeding import Stream, stream_seed
-from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings

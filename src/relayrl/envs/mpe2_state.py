@@ -22,10 +22,23 @@ _CONSTANT = {"name", "agents", "landmarks", "state", "action"}
 """Attributes of a world or an entity that never change, or that are owners of their own."""
 
 
-def can_save(raw_env: Any) -> bool:
-    """Whether `raw_env` is an mpe2 environment that holds nothing but what this file can save."""
+_STATELESS_WRAPPERS = {
+    "AssertOutOfBoundsWrapper",
+    "ClipOutOfBoundsWrapper",
+    "OrderEnforcingWrapper",
+    "aec_to_parallel_wrapper",
+}
+
+
+def can_save(env: Any) -> bool:
+    """Whether `env` is a parallel environment of mpe2 that holds nothing but what this file can save."""
+    raw_env = env.unwrapped
     if not type(raw_env).__module__.startswith("mpe2."):
         return False
+    while env is not raw_env:
+        if type(env).__name__ not in _STATELESS_WRAPPERS:
+            return False
+        env = env.aec_env if hasattr(env, "aec_env") else env.env
     try:
         read(raw_env)
     except EnvError:

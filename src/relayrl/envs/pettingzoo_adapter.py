@@ -47,7 +47,7 @@ def wrap(env: Any) -> MultiAgentEnvironment:
     """Adapt a `pettingzoo.ParallelEnv` or `pettingzoo.AECEnv` object."""
     zoo = import_pettingzoo()
     if isinstance(env, zoo.ParallelEnv):
-        return StatefulMpe2Adapter(env) if mpe2_state.can_save(env.unwrapped) else ParallelAdapter(env)
+        return StatefulMpe2Adapter(env) if mpe2_state.can_save(env) else ParallelAdapter(env)
     if isinstance(env, zoo.AECEnv):
         return TurnsAdapter(env)
     raise ConfigError(f"{type(env).__name__} is no PettingZoo environment; give a ParallelEnv or an AECEnv")

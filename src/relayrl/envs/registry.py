@@ -104,4 +104,4 @@ def _vmas_names() -> Iterable[str]:
 def _native_names() -> Iterable[str]:
     from relayrl.envs import native
 
-    return native.known_names()
+    return native.names()

@@ -66,10 +66,11 @@ class Channel:
 
     def send(self, code: bytes, payload: Any = None) -> None:
         """Send a code, with its payload where it has one. Raises `BrokenPipeError` when nobody is left to read."""
-        if code in _WITH_PAYLOAD:
-            body = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
-            code = code + len(body).to_bytes(_LENGTH_BYTES) + body
-        rest = memoryview(code)
+        if code not in _WITH_PAYLOAD:
+            os.write(self._write_fd, code)
+            return
+        body = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+        rest = memoryview(code + len(body).to_bytes(_LENGTH_BYTES) + body)
         while rest:
             rest = rest[os.write(self._write_fd, rest) :]
 

@@ -66,28 +66,29 @@ class _Worker:
 
     def serve(self) -> None:
         """Answer message after message."""
-        channel = self._channel
         while True:
-            code, payload = channel.receive()
-            if code == messages.QUIT:
-                return
-            if code == messages.BUILD:
-                self._build(payload)
-            elif self._loop is None:
-                raise RuntimeError(f"message {code!r} before the worlds were built")
-            elif code == messages.STEP:
+            code, payload = self._channel.receive()
+            if code == messages.STEP and self._loop is not None:
                 self._report(self._loop.step())
-            elif code == messages.RESET:
-                self._report(self._loop.reset_selected())
-            elif code == messages.RESTART:
-                self._report(self._loop.restart_selected())
-            elif code == messages.ATTACH:
-                self._attach(self._loop, payload)
-            elif code == messages.GET_STATE:
-                channel.send(messages.VALUE, self._loop.get_state())
-            elif code == messages.SET_STATE:
-                self._loop.set_state(payload)
-                channel.send(messages.DONE)
+            elif code == messages.BUILD:
+                self._build(payload)
+            elif code == messages.QUIT or self._loop is None:
+                return
+            else:
+                self._answer(self._loop, code, payload)
+
+    def _answer(self, loop: WorldLoop[Any], code: bytes, payload: Any) -> None:
+        if code == messages.RESET:
+            self._report(loop.reset_selected())
+        elif code == messages.RESTART:
+            self._report(loop.restart_selected())
+        elif code == messages.ATTACH:
+            self._attach(loop, payload)
+        elif code == messages.GET_STATE:
+            self._channel.send(messages.VALUE, loop.get_state())
+        elif code == messages.SET_STATE:
+            loop.set_state(payload)
+            self._channel.send(messages.DONE)
 
     def close(self) -> None:
         """Close the worlds; one that cannot be closed says so on stderr, since nobody waits for an answer any more."""

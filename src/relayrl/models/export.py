@@ -30,7 +30,7 @@ from relayrl.data.trees import leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ExportError
 from relayrl.models.action_heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.exported import ExportFormat, ExportedActor, PolicyMetadata
+from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 
 OPSET = 17
 TOLERANCE = 1e-5

@@ -2,14 +2,14 @@
 
 In a test of yours:
 
-    from relayrl.testing.env_contract import check_environment
-
     def test_my_environment_keeps_the_contract():
-        check_environment(lambda n: make_vector("my_package:MyEnv", EnvSettings(num_envs=n))).raise_if_failed()
+        make = lambda n: make_vector("my_package:MyEnv", EnvSettings(num_envs=n))
+        check_environment(make).raise_if_failed()
 
-or from the command line, `relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.contract`; each check states one
-fact, which is its function's docstring, and plays random actions that keep to the masks. A check is skipped where it does not
-apply, and where one that it builds on has failed. The suite knows nothing of pytest.
+with `make_vector` from `relayrl.envs.registry` and `EnvSettings` from `relayrl.envs.settings`; or from the command line,
+`relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.contract`; each check states one fact, which is its
+function's docstring, and plays random actions that keep to the masks. A check is skipped where it does not apply, and where
+one that it builds on has failed. The suite knows nothing of pytest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relayrl.envs.contract import VectorEnvironment
-from relayrl.errors import RelayRLError
+from relayrl.errors import ConfigError, RelayRLError
 from relayrl.testing import contract_array_checks as arrays
 from relayrl.testing import contract_episode_checks as episodes
 from relayrl.testing import contract_repeat_checks as repeats
@@ -40,7 +40,7 @@ RAISED = (
     TypeError,
     ValueError,
 )
-"""What an environment under test may raise and have reported; anything else is passed on."""
+"""What an environment under test may raise and have reported; anything else is passed on, and so is a `ConfigError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def check_environment(
 ) -> ContractReport:
     """Run all checks on environments that `make(num_envs)` gives, with worlds or still without.
 
-    About ten environments are made, one after the other, and most are played for `num_steps`. Choose `num_steps` so that
+    About twenty environments are made, one after the other, and most are played for `num_steps`. Choose `num_steps` so that
     episodes end in it; otherwise the checks of ends find nothing to look at.
     """
     bench = Workbench(make, num_envs, num_steps, seed)
@@ -138,6 +138,8 @@ def _run(check: Check, bench: Workbench) -> CheckResult:
     except episodes.NothingToSee as reason:
         bench.release()
         return _skipped(check, str(reason))
+    except ConfigError:
+        raise
     except RAISED as error:
         with contextlib.suppress(*RAISED):
             bench.release()

@@ -57,6 +57,7 @@ class Twin(ABC):
     @abstractmethod
     def spaces(self, agent: str) -> tuple[Any, Any]: ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -208,8 +209,10 @@ class Comparison:
 
 def compare_run(
     name: str, options: dict[str, Any], *, num_steps: int, num_worlds: int, sync_every: int, outside: float = 0.0
-) -> int:
-    """Drive a native environment in double and in single precision beside its original; returns the episodes that ended.
+) -> tuple[int, int]:
+    """Drive a native environment in double and in single precision beside its original.
+
+    Gives how many episodes ended, and how many of them with a termination.
 
     In double precision the episode runs freely (or is synchronised every `sync_every` steps); in single precision every
     step begins from the double-precision state, because rounding errors of 1e-7 grow along a trajectory.
@@ -222,7 +225,7 @@ def compare_run(
     twins = [twin_of(name, options) for _ in range(num_worlds)]
     rng = np.random.default_rng(5)
     comparison = Comparison()
-    num_ended = 0
+    num_ended = num_terminated = 0
     for world, twin in enumerate(twins):
         twin.begin(world_state(exact, world))
     for t in range(num_steps):
@@ -239,13 +242,14 @@ def compare_run(
             _compare_world(comparison, exact, steps, world, twin, actions)
             if steps[0].episode_over[world]:
                 num_ended += 1
+                num_terminated += any(group.terminated[world].any() for group in steps[0].groups.values())
                 twin.begin(world_state(exact, world))
                 for group, n, agent in _lanes(exact):
                     comparison.add("double", exact.worlds.observations[group][world, n], twin.observe(agent))
     for twin in twins:
         twin.close()
     comparison.check()
-    return num_ended
+    return num_ended, num_terminated
 
 
 def _lanes(env: BatchedEnvironment) -> list[tuple[str, int, str]]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from native_originals import MPE2_VERSIONS, ParticleTwin, compare_run, random_actions, twin_of, world_state
-
-from relayrl.envs import native
+from native_originals import MPE2_VERSIONS, compare_run
 
 NUM_STEPS = 1000
 
@@ -50,17 +47,21 @@ def test_classic_control_equals_gymnasium(name: str, options: dict[str, Any]) ->
     sync_every = 10 if name == "Acrobot" else NUM_STEPS
     # MountainCarContinuous turns an action that it clips into a double, which moves its float32 state by up to one bit
     outside = 0.0 if name == "MountainCarContinuous" else 0.1
-    ended = compare_run(name, options, num_steps=NUM_STEPS, num_worlds=2, sync_every=sync_every, outside=outside)
+    ended, terminated = compare_run(
+        name, options, num_steps=NUM_STEPS, num_worlds=2, sync_every=sync_every, outside=outside
+    )
     assert ended >= 4
+    assert terminated > 0 or name != "CartPole"
 
 
 @pytest.mark.parametrize(("name", "options"), PARTICLES, ids=_label)
 def test_particle_world_equals_mpe2(name: str, options: dict[str, Any]) -> None:
-    ended = compare_run(name, options, num_steps=NUM_STEPS, num_worlds=1, sync_every=NUM_STEPS)
+    ended, _ = compare_run(name, options, num_steps=NUM_STEPS, num_worlds=1, sync_every=NUM_STEPS)
     assert ended == NUM_STEPS // 25
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=_label)
 def test_particle_options_mean_the_same_as_in_mpe2(name: str, options: dict[str, Any]) -> None:
-    ended = compare_run(name, options, num_steps=200, num_worlds=2, sync_every=NUM_STEPS)
+    ended, terminated = compare_run(name, options, num_steps=200, num_worlds=2, sync_every=NUM_STEPS)
     assert ended >= 3
+    assert (terminated > 0) == options.get("terminate_on_success", False)

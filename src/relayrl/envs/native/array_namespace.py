@@ -68,7 +68,7 @@ class ArrayNamespace:
     logical_or: Function
     logical_not: Function
     where: Callable[[XArray, XArray, XArray], XArray]
-    sum: Callable[[XArray, int, XArray], object]  # sum(source, axis, out)
+    sum: Callable[[XArray, int, XArray], object]  # sum(source, axis, out): in order, however many worlds there are
     count: Callable[[XArray, int], XArray]  # number of True along an axis, int64
     min: Callable[[XArray, int], XArray]
     any_along: Callable[[XArray, int], XArray]
@@ -87,6 +87,18 @@ def _numpy_clip(source: Array, low: float, high: float, out: Array) -> None:
     np.minimum(out, high, out=out)
 
 
+def _numpy_in_range(index: Array, n: int) -> bool:
+    unsigned = index.view(np.uint64)  # in which negative numbers are the largest
+    return bool(unsigned.item(unsigned.argmax()) < n)  # argmax is several times faster than max for small arrays
+
+
+def _numpy_sum(source: Array, axis: int, out: Array) -> None:
+    if source.shape[-1] > 1 or source.shape[axis] == 0:
+        np.add.reduce(source, axis=axis, out=out)
+    else:  # a single world's numbers lie side by side, and NumPy would add them in pairs: other bits than among many worlds
+        np.copyto(out, np.add.accumulate(source, axis=axis).take(-1, axis=axis))
+
+
 _NUMPY = ArrayNamespace(
     device="cpu",
     zeros=np.zeros,
@@ -100,8 +112,7 @@ _NUMPY = ArrayNamespace(
     # a ufunc walks the source's order, np.copyto the target's: reading along a power-of-two stride is three times slower
     copy_worlds_first=lambda target, source: np.positive(source, out=target),
     take=lambda source, index, axis, out: source.take(index, axis, out, "clip"),
-    # one reduction: as unsigned numbers the negative ones are the largest
-    in_range=lambda index, n: bool(index.view(np.uint64).max(initial=0) < n),
+    in_range=_numpy_in_range,
     nonzero=lambda source: source.nonzero()[0],
     count_true=np.count_nonzero,
     copy_where=lambda target, source, mask: np.copyto(target, source, where=mask),
@@ -129,7 +140,7 @@ _NUMPY = ArrayNamespace(
     logical_or=np.logical_or,
     logical_not=np.logical_not,
     where=np.where,
-    sum=lambda source, axis, out: np.add.reduce(source, axis=axis, out=out),
+    sum=_numpy_sum,
     count=lambda source, axis: np.add.reduce(source, axis=axis, dtype=np.int64),
     min=np.minimum.reduce,
     any_along=np.logical_or.reduce,
@@ -193,7 +204,10 @@ def _torch_namespace(device: str) -> ArrayNamespace:
         logical_or=torch.logical_or,
         logical_not=torch.logical_not,
         where=torch.where,
-        sum=lambda source, axis, out: torch.sum(source, dim=axis, out=out),
+        # torch.sum adds in an order that depends on the shape
+        sum=lambda source, axis, out: (
+            out.copy_(torch.cumsum(source, axis).select(axis, -1)) if source.shape[axis] else out.zero_()
+        ),
         count=lambda source, axis: torch.sum(source, dim=axis, dtype=torch.int64),
         min=torch.amin,
         any_along=lambda source, axis: torch.any(source, dim=axis),

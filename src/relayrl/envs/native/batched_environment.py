@@ -57,6 +57,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self._stream_key = xp.zeros((num_envs,), "int64")
         self._episode = xp.zeros((num_envs,), "int64")
         self._elapsed_steps = xp.zeros((num_envs,), "int64")
+        self._one, self._limit = xp.constant(1, "int64"), xp.constant(self.blueprint.max_episode_steps, "int64")
         self._truncated = xp.zeros((num_envs,), "bool")
         self._over = xp.zeros((num_envs,), "bool")
         self._beginnings = EpisodeBeginnings(self.blueprint, num_envs)
@@ -88,8 +89,8 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             raise EnvError("step() before reset(); call reset() first")
         xp, worlds = self._xp, self.worlds
         worlds.advance(self._checked(actions))
-        self._elapsed_steps += 1
-        xp.greater_equal(self._elapsed_steps, self.blueprint.max_episode_steps, out=self._truncated)
+        xp.add(self._elapsed_steps, self._one, out=self._elapsed_steps)
+        xp.greater_equal(self._elapsed_steps, self._limit, out=self._truncated)
         xp.logical_or(worlds.terminated, self._truncated, out=self._over)
         if self.blueprint.truncation_hides_termination:
             xp.greater(worlds.terminated, self._truncated, out=worlds.terminated)

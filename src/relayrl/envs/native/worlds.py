@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from relayrl.data.trees import Array, Space
 from relayrl.envs.contract import AgentGroup
@@ -24,7 +25,7 @@ class Worlds(ABC):
 
     state: Mapping[str, XArray]
     """By name, `[…, B]`: everything that decides the worlds' future, and nothing that follows from the rest."""
-    derived: Mapping[str, XArray]
+    derived: Mapping[str, XArray] = MappingProxyType({})
     """By name, `[…, B]`: what follows from `state` and is kept for the next step."""
     observations: Mapping[str, XArray]
     """By group, `[B, N, …]`: what the agents see in the current state."""

@@ -65,8 +65,9 @@ class AcrobotWorlds(SingleAgentWorlds):
         xp.subtract(xp.cast(self.terminated, self.dtype), 1.0, out=self.rewards[SINGLE_AGENT][:, 0])  # −1 until there
 
     def observe(self) -> None:
-        self.xp.cos(self._motion[:2], out=self._cos)
-        self.xp.sin(self._motion[:2], out=self._sin)
+        # through contiguous memory: the last bit may differ between that and strided columns
+        self.xp.copy(self._cos, self.xp.cos(self._motion[:2]))
+        self.xp.copy(self._sin, self.xp.sin(self._motion[:2]))
         self.xp.copy(self.observation_columns[4:], self._motion[2:])
 
     def _integrate(self, torque: XArray) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -38,17 +39,33 @@ class MountainCarContinuousSettings(ClassicSettings):
     goal_velocity: float = Field(0.0, description="least velocity at which reaching the flag counts")
 
 
+class _Constants:
+    """Numbers of the equations, in the form that is fastest for small batches."""
+
+    def __init__(self, xp: ArrayNamespace, settings: MountainCarContinuousSettings) -> None:
+        def single(value: float) -> Any:
+            return xp.constant(value, "float32")
+
+        self.min_force, self.max_force, self.power = single(-1.0), single(1.0), single(POWER)
+        self.min_speed, self.max_speed, self.zero = single(-MAX_SPEED), single(MAX_SPEED), single(0.0)
+        self.min_position, self.max_position = single(MIN_POSITION), single(MAX_POSITION)
+        self.goal_position, self.goal_velocity = single(GOAL_POSITION), single(settings.goal_velocity)
+        self.three = single(3.0)
+        self.gravity, self.cost = xp.constant(GRAVITY, settings.dtype), xp.constant(0.1, settings.dtype)
+        self.prize = xp.constant(100.0, settings.dtype)
+
+
 class MountainCarContinuousWorlds(SingleAgentWorlds):
     """State `motion` `[2, B]` float32: position x and velocity v."""
 
     def __init__(self, settings: MountainCarContinuousSettings, xp: ArrayNamespace, num_worlds: int) -> None:
         super().__init__(xp, "float32", num_worlds, observation_size=2)
-        self._goal_velocity = settings.goal_velocity
         self._motion = xp.zeros((2, num_worlds), "float32")
         self._position, self._velocity = self._motion[0], self._motion[1]
         self.state = {"motion": self._motion}
         self._force, self._slope = xp.zeros((num_worlds,), "float32"), xp.zeros((num_worlds,), "float32")
         self._cosine = xp.zeros((num_worlds,), settings.dtype)
+        self._constants = _Constants(xp, settings)
         self._at_wall, self._work = xp.zeros((num_worlds,), "bool"), xp.zeros((num_worlds,), "bool")
         self.rewards = {SINGLE_AGENT: xp.zeros((num_worlds, 1), settings.dtype)}
         self._cost = xp.zeros((num_worlds,), settings.dtype)
@@ -60,27 +77,27 @@ class MountainCarContinuousWorlds(SingleAgentWorlds):
         self.observe()
 
     def advance(self, actions: Mapping[str, XArray]) -> None:
-        xp, position, velocity, slope = self.xp, self._position, self._velocity, self._slope
+        xp, c, position, velocity, slope = self.xp, self._constants, self._position, self._velocity, self._slope
         action = actions[SINGLE_AGENT][:, 0, 0]
-        xp.clip(action, -1.0, 1.0, self._force)
-        xp.multiply(self._force, POWER, out=self._force)
-        xp.multiply(position, 3.0, out=slope)
+        xp.clip(action, c.min_force, c.max_force, self._force)
+        xp.multiply(self._force, c.power, out=self._force)
+        xp.multiply(position, c.three, out=slope)
         xp.copy(self._cosine, slope)
         xp.cos(self._cosine, out=self._cosine)
-        xp.multiply(self._cosine, GRAVITY, out=self._cosine)
+        xp.multiply(self._cosine, c.gravity, out=self._cosine)
         xp.copy(slope, self._cosine)
         xp.subtract(self._force, slope, out=self._force)
         xp.add(velocity, self._force, out=velocity)
-        xp.clip(velocity, -MAX_SPEED, MAX_SPEED, velocity)  # v ← clip(v + 0.0015 F − 0.0025 cos 3x)
+        xp.clip(velocity, c.min_speed, c.max_speed, velocity)  # v ← clip(v + 0.0015 F − 0.0025 cos 3x)
         xp.add(position, velocity, out=position)
-        xp.clip(position, MIN_POSITION, MAX_POSITION, position)  # x ← clip(x + v)
-        xp.less_equal(position, MIN_POSITION, out=self._at_wall)
-        xp.less(velocity, 0.0, out=self._work)
+        xp.clip(position, c.min_position, c.max_position, position)  # x ← clip(x + v)
+        xp.less_equal(position, c.min_position, out=self._at_wall)
+        xp.less(velocity, c.zero, out=self._work)
         xp.logical_and(self._at_wall, self._work, out=self._at_wall)
         xp.logical_not(self._at_wall, out=self._at_wall)
         xp.multiply(velocity, self._at_wall, out=velocity)  # v ← 0 at the left wall
-        xp.greater_equal(position, GOAL_POSITION, out=self.terminated)
-        xp.greater_equal(velocity, self._goal_velocity, out=self._work)
+        xp.greater_equal(position, c.goal_position, out=self.terminated)
+        xp.greater_equal(velocity, c.goal_velocity, out=self._work)
         xp.logical_and(self.terminated, self._work, out=self.terminated)
         self._pay(action)
         self.observe()
@@ -93,13 +110,13 @@ class MountainCarContinuousWorlds(SingleAgentWorlds):
         xp, reward = self.xp, self.rewards[SINGLE_AGENT][:, 0]
         xp.copy(self._cost, action)
         xp.square(self._cost, out=self._cost)
-        xp.multiply(self._cost, 0.1, out=self._cost)
-        xp.multiply(self.terminated, 100.0, out=reward)
+        xp.multiply(self._cost, self._constants.cost, out=self._cost)
+        xp.multiply(self.terminated, self._constants.prize, out=reward)
         xp.subtract(reward, self._cost, out=reward)
 
     def draw(self, state: Mapping[str, Array]) -> Array:
         position = float(state["motion"][0])
-        canvas = Canvas(width=480, height=300, x_range=(MIN_POSITION, MAX_POSITION), y_bottom=0.0)
+        canvas = Canvas(width=480, height=300, x_range=(MIN_POSITION, MAX_POSITION), y_bottom=0.06)
         canvas.ground(_height, GREY)
         canvas.ground(lambda x: _height(x) - 0.008, PALE)
         foot = (GOAL_POSITION, float(_height(np.array(GOAL_POSITION))))

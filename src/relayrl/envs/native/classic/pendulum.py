@@ -35,6 +35,21 @@ class PendulumSettings(ClassicSettings):
     g: float = Field(10.0, description="acceleration of gravity, m/s²")
 
 
+class _Constants:
+    """Numbers of the equations, in the form that is fastest for small batches."""
+
+    def __init__(self, xp: ArrayNamespace, settings: PendulumSettings) -> None:
+        dtype = settings.dtype
+        self.cost = xp.from_host(np.array([[1.0], [0.1]], dtype))
+        self.gravity = xp.constant(3 * settings.g / 2, dtype)
+        self.step_s = xp.constant(STEP_S, dtype)
+        self.min_speed, self.max_speed = xp.constant(-MAX_SPEED, dtype), xp.constant(MAX_SPEED, dtype)
+        self.turns, self.full_turn = xp.constant(1 / (2 * math.pi), dtype), xp.constant(2 * math.pi, dtype)
+        self.half = xp.constant(0.5, dtype)
+        self.min_torque, self.max_torque = xp.constant(-MAX_TORQUE, "float32"), xp.constant(MAX_TORQUE, "float32")
+        self.torque_cost, self.three = xp.constant(0.001, "float32"), xp.constant(3.0, "float32")
+
+
 class PendulumWorlds(SingleAgentWorlds):
     """State `motion` `[2, B]`: angle θ from upright and angular velocity θ̇; length and mass are 1."""
 
@@ -43,8 +58,9 @@ class PendulumWorlds(SingleAgentWorlds):
         self._motion = xp.zeros((2, num_worlds), settings.dtype)
         self._angle, self._spin = self._motion[0], self._motion[1]
         self.state = {"motion": self._motion}
-        self._gravity = 3 * settings.g / 2
-        self._cost, self._work = xp.zeros((num_worlds,), settings.dtype), xp.zeros((num_worlds,), settings.dtype)
+        self._constants = _Constants(xp, settings)
+        self._work, self._turn = xp.zeros((2, num_worlds), settings.dtype), xp.zeros((num_worlds,), settings.dtype)
+        self._reward = self.rewards[SINGLE_AGENT][:, 0]
         # products of the torque alone are rounded to the action's float32, as in the original
         self._torque, self._torque_work = xp.zeros((num_worlds,), "float32"), xp.zeros((num_worlds,), "float32")
 
@@ -54,43 +70,40 @@ class PendulumWorlds(SingleAgentWorlds):
         self.observe()
 
     def advance(self, actions: Mapping[str, XArray]) -> None:
-        xp, angle, spin = self.xp, self._angle, self._spin
-        cost, work, torque, torque_work = self._cost, self._work, self._torque, self._torque_work
-        xp.clip(actions[SINGLE_AGENT][:, 0, 0], -MAX_TORQUE, MAX_TORQUE, torque)
-        xp.square(angle, out=cost)
-        xp.square(spin, out=work)
-        xp.multiply(work, 0.1, out=work)
-        xp.add(cost, work, out=cost)
+        xp, c, angle, spin = self.xp, self._constants, self._angle, self._spin
+        work, turn, torque, torque_work = self._work, self._turn, self._torque, self._torque_work
+        xp.clip(actions[SINGLE_AGENT][:, 0, 0], c.min_torque, c.max_torque, torque)
+        xp.square(self._motion, out=work)
+        xp.multiply(work, c.cost, out=work)
+        xp.add(work[0], work[1], out=turn)
         xp.square(torque, out=torque_work)
-        xp.multiply(torque_work, 0.001, out=torque_work)
-        xp.add(cost, torque_work, out=cost)  # θ² + 0.1 θ̇² + 0.001 u², of the state before the step
-        xp.negative(cost, out=self.rewards[SINGLE_AGENT][:, 0])
-        xp.sin(angle, out=work)
-        xp.multiply(work, self._gravity, out=work)
-        xp.multiply(torque, 3.0, out=torque)
-        xp.add(work, torque, out=work)
-        xp.multiply(work, STEP_S, out=work)
-        xp.add(spin, work, out=spin)
-        xp.clip(spin, -MAX_SPEED, MAX_SPEED, spin)  # θ̇ ← clip(θ̇ + (3g/2 sin θ + 3u) dt)
-        xp.multiply(spin, STEP_S, out=work)
-        xp.add(angle, work, out=angle)  # θ ← θ + θ̇ dt
-        self._wrap()
+        xp.multiply(torque_work, c.torque_cost, out=torque_work)
+        xp.add(turn, torque_work, out=turn)  # θ² + 0.1 θ̇² + 0.001 u², of the state before the step
+        xp.negative(turn, out=self._reward)
+        xp.sin(angle, out=turn)
+        xp.multiply(turn, c.gravity, out=turn)
+        xp.multiply(torque, c.three, out=torque)
+        xp.add(turn, torque, out=turn)
+        xp.multiply(turn, c.step_s, out=turn)
+        xp.add(spin, turn, out=spin)
+        xp.clip(spin, c.min_speed, c.max_speed, spin)  # θ̇ ← clip(θ̇ + (3g/2 sin θ + 3u) dt)
+        xp.multiply(spin, c.step_s, out=turn)
+        xp.add(angle, turn, out=angle)  # θ ← θ + θ̇ dt
+        xp.multiply(angle, c.turns, out=turn)
+        xp.add(turn, c.half, out=turn)
+        xp.floor(turn, out=turn)
+        xp.multiply(turn, c.full_turn, out=turn)
+        xp.subtract(angle, turn, out=angle)  # θ ← θ − 2π ⌊θ / 2π + ½⌋
         self.observe()
 
     def observe(self) -> None:
-        columns = self.observation_columns
-        self.xp.cos(self._angle, out=columns[0])
-        self.xp.sin(self._angle, out=columns[1])
-        self.xp.copy(columns[2], self._spin)
-
-    def _wrap(self) -> None:
-        """θ ← θ − 2π ⌊(θ + π) / 2π⌋."""
-        xp, work = self.xp, self._work
-        xp.add(self._angle, math.pi, out=work)
-        xp.multiply(work, 1 / (2 * math.pi), out=work)
-        xp.floor(work, out=work)
-        xp.multiply(work, 2 * math.pi, out=work)
-        xp.subtract(self._angle, work, out=self._angle)
+        xp, turn = self.xp, self._turn
+        # sine and cosine go through contiguous memory: their last bit may differ between that and strided columns
+        xp.cos(self._angle, out=turn)
+        xp.copy(self.observation_columns[0], turn)
+        xp.sin(self._angle, out=turn)
+        xp.copy(self.observation_columns[1], turn)
+        xp.copy(self.observation_columns[2], self._spin)
 
     def draw(self, state: Mapping[str, Array]) -> Array:
         angle = float(state["motion"][0])

@@ -20,7 +20,6 @@ class SingleAgentWorlds(Worlds):
         self.observations = {SINGLE_AGENT: observation}
         self.rewards = {SINGLE_AGENT: xp.zeros((num_worlds, 1), dtype)}
         self.terminated = xp.zeros((num_worlds,), "bool")
-        self.derived = {}
 
 
 def single_agent_group(observation_space: Space, action_space: Space) -> dict[str, AgentGroup]:

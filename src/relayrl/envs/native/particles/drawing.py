@@ -10,31 +10,36 @@ from relayrl.data.trees import Array
 from relayrl.envs.native.particles.layout import Layout
 from relayrl.envs.native.rasteriser import INK, PALE, Canvas, Colour
 
-_SIDE = 300
-_SPEECH_HEIGHT = 0.16
+_SIDE_PIXELS = 300
+_SPEECH_PIXELS = 30
+_MARGIN = 0.08
 
 
 def draw_particles(
     layout: Layout, state: Mapping[str, Array], colours: Sequence[Colour], *, zoom_bodies: bool
 ) -> Array:
     """`[H, W, 3]` picture of one world; `state` holds `position` `[2, E]` and, where anybody speaks, `message` `[C, S]`."""
-    position = state["position"]
-    reach = max(1.0, float(np.abs(position).max())) + 0.12
-    canvas = Canvas(width=_SIDE, height=_SIDE, x_range=(-reach, reach), y_bottom=-reach)
-    body_scale = 1.0 if zoom_bodies else reach / 1.12
-    bodies = layout.bodies
-    edge = 1.0
-    for start, end in (((-edge, -edge), (edge, -edge)), ((edge, -edge), (edge, edge))):
-        canvas.line(start, end, 0.8 / canvas.scale, PALE)
-        canvas.line((-start[0], -start[1]), (-end[0], -end[1]), 0.8 / canvas.scale, PALE)
+    position, bodies = state["position"], layout.bodies
+    sizes = np.array([body.size for body in bodies])
+    reach = max(1.0, float((np.abs(position) + sizes).max())) + _MARGIN
+    speech = _SPEECH_PIXELS if "message" in state else 0
+    canvas = Canvas(
+        width=_SIDE_PIXELS,
+        height=_SIDE_PIXELS + speech,
+        x_range=(-reach, reach),
+        y_bottom=-reach * (1 + 2 * speech / _SIDE_PIXELS),
+    )
+    for x0, y0, x1, y1 in ((-1, -1, 1, -1), (1, -1, 1, 1), (1, 1, -1, 1), (-1, 1, -1, -1)):
+        canvas.line((x0, y0), (x1, y1), 0.8 / canvas.scale, PALE)
+    body_scale = 1.0 if zoom_bodies else reach / (1.0 + _MARGIN)
     # landmarks lie below agents, large ones below small ones
-    order = sorted(range(len(bodies)), key=lambda e: (e < layout.num_agents, -bodies[e].size))
-    for e in order:
+    for e in sorted(range(len(bodies)), key=lambda e: (e < layout.num_agents, -bodies[e].size)):
         centre = (float(position[0, e]), float(position[1, e]))
-        is_soft = e >= layout.num_agents and layout.landmarks[e - layout.num_agents].soft_edge
-        outline = None if e >= layout.num_agents else INK
+        is_agent = e < layout.num_agents
+        is_soft = not is_agent and layout.landmarks[e - layout.num_agents].soft_edge
+        outline = INK if is_agent else None
         canvas.disc(centre, bodies[e].size * body_scale, colours[e], outline=outline, opacity=0.35 if is_soft else 1.0)
-    if "message" in state:
+    if speech:
         _draw_messages(canvas, reach, state["message"])
     return canvas.pixels()
 
@@ -42,11 +47,12 @@ def draw_particles(
 def _draw_messages(canvas: Canvas, reach: float, message: Array) -> None:
     """A row of cells for each agent that speaks, darker where the number it says is larger."""
     num_words, num_speakers = message.shape
-    cell = min(0.12 * reach, 1.9 * reach / (num_words * num_speakers + num_speakers))
-    width = cell * (num_words * num_speakers + num_speakers - 1)
+    num_cells = num_words * num_speakers + num_speakers - 1
+    cell = min(0.12, 1.9 / num_cells) * reach
+    y = -reach - _SPEECH_PIXELS / 2 / canvas.scale
     for speaker in range(num_speakers):
         for word in range(num_words):
-            x = -width / 2 + cell * (speaker * (num_words + 1) + word + 0.5)
-            loudness = float(np.clip(message[word, speaker], 0.0, 1.0))
-            colour = tuple(p + loudness * (i - p) for p, i in zip(PALE, INK, strict=True))
-            canvas.box((x, -reach + 0.07 * reach), (cell * 0.8, cell * 0.8), 0.0, (colour[0], colour[1], colour[2]))
+            x = cell * (speaker * (num_words + 1) + word + 0.5 - num_cells / 2)
+            loudness = np.clip(float(message[word, speaker]), 0.0, 1.0)
+            red, green, blue = np.array(PALE) + loudness * (np.array(INK) - np.array(PALE))
+            canvas.box((x, y), (0.8 * cell, 0.8 * cell), 0.0, (red, green, blue))

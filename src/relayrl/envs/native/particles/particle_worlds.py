@@ -50,7 +50,6 @@ class ParticleWorlds(Worlds):
         }
         self.state = {"position": self.position, "velocity": self.velocity}
         self.state |= {name: array for name, array in optional.items() if array is not None}
-        self.derived = {}
         self.rows = _rows_of(layout, groups)
         self.observations, self.rewards = {}, {}
         for name, group in groups.items():

@@ -1,0 +1,124 @@
+"""The collector on worlds whose every number is known."""
+
+import numpy as np
+import pytest
+
+from relayrl.algorithms.returns import gae
+from relayrl.data.trees import Array, Tree
+from relayrl.envs.registry import make_vector
+from relayrl.envs.settings import EnvSettings, FailurePolicy
+from relayrl.models.action_heads import action_head
+from relayrl.models.actor import Actor
+from relayrl.runtime.collector import Collector
+
+
+class UniformActor(Actor):
+    """Draws uniformly among what the mask allows; remembers what it saw."""
+
+    def __init__(self, action_space) -> None:
+        self.head = action_head(action_space)
+
+    def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
+        leaf = obs
+        while not isinstance(leaf, np.ndarray):
+            leaf = next(iter(leaf.values() if isinstance(leaf, dict) else leaf))
+        return self.head.parameters_numpy(np.zeros((len(leaf), self.head.num_outputs), np.float32), mask)
+
+
+def collector(env: str, num_envs: int, num_steps: int, **settings) -> Collector:
+    vector = make_vector(env, EnvSettings(num_envs=num_envs, **settings))
+    actors = {name: UniformActor(group.action_space) for name, group in vector.groups.items()}
+    return Collector(vector, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
+
+
+COUNTING = "relayrl.testing.worlds:CountingWorld"
+
+
+def test_rows_hold_observation_action_and_what_came_of_it():
+    rollout = collector(COUNTING, 2, 7, options={"terminate_at": 3}).collect(5)["agent"]
+    # The world shows its step counter and pays the index of the step; episodes last three steps.
+    np.testing.assert_array_equal(rollout.obs[:, 0, 0], [0, 1, 2, 0, 1, 2, 0])
+    np.testing.assert_array_equal(rollout.reward[:, 0], rollout.reward[:, 1])
+    np.testing.assert_array_equal(rollout.terminated[:, 1], [0, 0, 1, 0, 0, 1, 0])
+    assert not rollout.truncated.any()
+    assert (rollout.policy_version == 5).all()
+
+
+def test_successors_hold_final_observations_and_what_follows_the_block():
+    rollout = collector(COUNTING, 1, 5, options={"terminate_at": 3}).collect(0)["agent"]
+    assert rollout.successors.step.tolist() == [2, 4]
+    assert rollout.successors.obs[:, 0].tolist() == [3, 2]
+
+
+def test_blocks_continue_each_other():
+    one = collector(COUNTING, 1, 4, options={"terminate_at": 3})
+    first, second = one.collect(0)["agent"], one.collect(1)["agent"]
+    assert first.episode()[:, 0].tolist() == [0, 0, 0, 1]
+    assert second.episode()[:, 0].tolist() == [1, 1, 2, 2]
+    assert second.step()[:, 0].tolist() == [1, 2, 0, 1]
+
+
+def test_truncation_is_not_termination():
+    rollout = collector(COUNTING, 1, 4, options={"terminate_at": 9, "truncate_at": 2}).collect(0)["agent"]
+    assert rollout.truncated[:, 0].tolist() == [False, True, False, True]
+    assert not rollout.terminated.any()
+
+
+def test_episode_returns_and_lengths_are_those_of_whole_episodes():
+    one = collector(COUNTING, 2, 7, options={"terminate_at": 3})
+    rollout = one.collect(0)["agent"]
+    expected = float(rollout.reward[:3, 0].sum())
+    returns, lengths = one.take_episodes()
+    assert lengths == [3, 3, 3, 3]
+    assert returns == pytest.approx([expected] * 4)
+    assert one.take_episodes() == ([], [])
+
+
+def test_masks_are_recorded_and_obeyed():
+    rollouts = collector("relayrl.testing.worlds:MaskedBandit", 3, 40).collect(0)
+    (rollout,) = rollouts.values()
+    chosen = np.take_along_axis(rollout.action_mask, rollout.action[..., None], -1)
+    assert chosen.all()
+    assert not rollout.action_mask.all()
+
+
+def test_agents_that_wait_for_their_turn_are_not_valid_but_their_rewards_count():
+    rollouts = collector("relayrl.testing.worlds:TakingTurns", 1, 12).collect(0)
+    for rollout in rollouts.values():
+        assert not rollout.valid.all()
+        assert rollout.valid.any()
+        zero = np.zeros_like(rollout.reward)
+        flags = (rollout.terminated, rollout.truncated, rollout.valid)
+        advantage = gae(rollout.reward, zero, zero, *flags, gamma=1.0, lam=1.0)
+        for lane in range(rollout.num_lanes):
+            first_end = int(np.flatnonzero(rollout.ended[:, lane])[0])
+            first_valid = int(np.flatnonzero(rollout.valid[:, lane])[0])
+            total = rollout.reward[first_valid : first_end + 1, lane].sum()
+            assert advantage[first_valid, lane] == pytest.approx(total)
+
+
+def test_groups_of_different_agents_get_rollouts_of_their_own():
+    rollouts = collector("relayrl.testing.worlds:DyingAgents", 2, 20).collect(0)
+    assert len(rollouts) > 1
+    for rollout in rollouts.values():
+        assert rollout.num_lanes == 2 * len(rollout.header.agent_ids)
+
+
+def test_a_world_that_fails_leaves_a_void_truncated_row():
+    options = {"at_step": 3, "how": "raise", "terminate_at": 5}
+    one = collector(
+        "relayrl.testing.worlds:Crashing",
+        1,
+        6,
+        options=options,
+        on_failure=FailurePolicy.RESTART,
+        max_restarts_per_minute=100,
+    )
+    rollout = one.collect(0)["agent"]
+    failed = np.flatnonzero(rollout.failed[:, 0])
+    assert len(failed) > 0
+    assert not rollout.valid[failed, 0].any()
+    assert rollout.truncated[failed, 0].all()
+    assert not rollout.terminated.any()
+    returns, _ = one.take_episodes()
+    assert returns == []
