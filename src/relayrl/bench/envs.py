@@ -24,6 +24,7 @@ from relayrl.envs.settings import EnvSettings
 
 _CARTPOLE = "CartPole-v1"
 _NUM_SCALAR, _NUM_VECTOR = 64, 1024
+_REPETITIONS = 11
 _SPIN_S = 200e-6
 _MAX_OVERHEAD_US = 60.0
 
@@ -64,7 +65,7 @@ def env_rows() -> list[Row]:
 
 def _scalar_row() -> Row:
     """The loop over plain Python environments, against the same loop without anything kept."""
-    num_steps = 200
+    num_steps = 100
     factory = partial(gymnasium_adapter.make, _CARTPOLE)
     ours = make_vector(factory, EnvSettings(num_envs=_NUM_SCALAR))
     floor = [factory() for _ in range(_NUM_SCALAR)]
@@ -90,7 +91,7 @@ def _scalar_row() -> Row:
 
 def _vector_row() -> Row:
     """Gymnasium's own vectorised CartPole through the adapter, against itself."""
-    num_steps = 200
+    num_steps = 100
     ours = make_vector(_CARTPOLE, EnvSettings(num_envs=_NUM_VECTOR))
     floor = gymnasium.make_vec(_CARTPOLE, _NUM_VECTOR, vectorization_mode="vector_entry_point")
     ours.reset(seed=0)
@@ -110,14 +111,16 @@ def _vector_row() -> Row:
 
 def _workers_row() -> Row:
     """Two workers against one, on worlds that keep a core busy; needs two free cores."""
-    num_envs, num_steps = 8, 60
+    num_envs, num_steps = 8, 30
     actions = _random_actions(num_steps, num_envs)
     one, two = (make_vector(SpinningWorld, EnvSettings(num_envs=num_envs, workers=workers)) for workers in (1, 2))
     for env in (one, two):
         env.reset(seed=0)
     num_env_steps = num_steps * num_envs
     rates = interleaved(
-        lambda: num_env_steps / _seconds_of_steps(two, actions), lambda: num_env_steps / _seconds_of_steps(one, actions)
+        lambda: num_env_steps / _seconds_of_steps(two, actions),
+        lambda: num_env_steps / _seconds_of_steps(one, actions),
+        _REPETITIONS,
     )
     for env in (one, two):
         env.close()
@@ -126,12 +129,14 @@ def _workers_row() -> Row:
 
 def _worker_overhead_row() -> Row:
     """What a vector step costs more because its world runs in a worker."""
-    num_steps = 2000
+    num_steps = 500
     actions = _random_actions(num_steps, 1)
     there, here = (make_vector(IdleWorld, EnvSettings(num_envs=1, workers=workers)) for workers in (1, 0))
     for env in (there, here):
         env.reset(seed=0)
-    seconds = interleaved(lambda: _seconds_of_steps(there, actions), lambda: _seconds_of_steps(here, actions))
+    seconds = interleaved(
+        lambda: _seconds_of_steps(there, actions), lambda: _seconds_of_steps(here, actions), _REPETITIONS
+    )
     for env in (there, here):
         env.close()
     overhead_us = (seconds[0] - seconds[1]) / num_steps * 1e6
@@ -151,7 +156,9 @@ def _rate_row(
 ) -> Row:
     num_env_steps = actions.shape[0] * actions.shape[1]
     ours, floor = interleaved(
-        lambda: num_env_steps / _seconds_of_steps(env, actions), lambda: num_env_steps / seconds_of(raw_loop)
+        lambda: num_env_steps / _seconds_of_steps(env, actions),
+        lambda: num_env_steps / seconds_of(raw_loop),
+        _REPETITIONS,
     )
     env.close()
     return Row(name, ours, "env_steps/s", against, floor, ours / floor, target)

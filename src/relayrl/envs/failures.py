@@ -24,7 +24,7 @@ class FailureKind(Enum):
 
     RAISED = "raised"
     OBSERVATION = "observation"
-    WORKER = "worker"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class _GuardedVector(VectorEnvironment):
         return result
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        self._num_steps += 1
         with self._translated("step()"):
             result = self._env.step(actions)
         self._check_groups(result.groups)
@@ -73,7 +74,6 @@ class _GuardedVector(VectorEnvironment):
                 everyone = np.ones((len(group.final.env), 1), dtype=np.bool_)
                 column: Tree = map_tree(lambda leaf: leaf[:, None], group.final.obs)
                 self._check_lanes(name, column, everyone, group.final.env)
-        self._num_steps += 1
         return result
 
     def build_observation(self) -> Any:

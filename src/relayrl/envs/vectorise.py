@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from relayrl.envs.contract import (
     new_env_ids,
     world_seeds,
 )
-from relayrl.envs.failures import RestartBudget, WorldBuildError, WorldFailure
+from relayrl.envs.failures import FailureKind, RestartBudget, WorldBuildError, WorldFailure
 from relayrl.envs.joint_loop import JointLoop
 from relayrl.envs.saved_buffers import read_buffers, write_buffers
 from relayrl.envs.scalar_loop import ScalarLoop
@@ -114,9 +115,9 @@ class VectorisedWorlds(VectorEnvironment):
             raise EnvError("step() before reset(); reset all worlds first")
         copy_actions(self._buffers.groups, actions)
         self._buffers.flip()
+        self._num_steps += 1
         failures = self._runner.step()
         failed = self._restart_until_well(failures, may_fail=set(range(self.num_envs)), void=True) if failures else None
-        self._num_steps += 1
         half = self._buffers.half
         return VectorStep(
             groups={name: arrays.step(half) for name, arrays in self._buffers.groups.items()},
@@ -147,9 +148,10 @@ class VectorisedWorlds(VectorEnvironment):
                     raise self._fatal(failure)
                 if not self._budget.spend():
                     limit = self._budget.max_per_minute
-                    raise self._fatal(failure, f" (and worlds were restarted {limit} times within a minute already)")
+                    too_often = replace(failure, kind=FailureKind.STOPPED)
+                    raise self._fatal(too_often, f" (not restarted: {limit} restarts in the last minute are the limit)")
                 if not lost <= may_fail:
-                    raise self._fatal(failure, " (and took worlds with it that were not being reset)")
+                    raise self._fatal(failure, " (not restarted: it took worlds along that were not being reset)")
             if void:
                 self._buffers.void([b for b in sorted(lost) if not failed[b]])
             failed[list(lost)] = True

@@ -222,7 +222,7 @@ class WorkerPool(WorldRunner):
             blamed += int(self._buffers.busy_world[link.first])
         lost = tuple(world for world in link.worlds if world != blamed)
         log = link.fault_log() if failure is None else failure.traceback
-        return WorldFailure(blamed, FailureKind.WORKER, reason, log, lost)
+        return WorldFailure(blamed, FailureKind.STOPPED, reason, log, lost)
 
 
 def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
