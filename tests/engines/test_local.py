@@ -108,7 +108,12 @@ def test_result_is_written_as_json(tmp_path):
     assert written["parameter_hash"] == result.parameter_hash
 
 
-CARTPOLE = {"trainer.max_steps": 20_480, "trainer.time_horizon": 128, "environment.num_envs": 8, "evaluation.episodes": 20}
+CARTPOLE = {
+    "trainer.max_steps": 20_480,
+    "trainer.time_horizon": 128,
+    "environment.num_envs": 8,
+    "evaluation.episodes": 20,
+}
 
 
 def cartpole_return(tmp_path: Path, **params: float) -> float:

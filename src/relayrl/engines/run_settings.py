@@ -58,7 +58,7 @@ def build_run_settings(
     values = merged(preset(name, algo), from_file, {"env": name, "algo": algo})
     for path, value in flags.items():
         _assign(values, path.split("."), value)
-    known = _known_paths(parse_settings(RunSettings, {"env": name, "algo": algo}).model_dump(mode="json"))
+    known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo}).model_dump(mode="json")))
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         if not separator:
@@ -127,9 +127,8 @@ def _known_paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _known_paths(value, f"{prefix}{key}.")
 
 
-def _resolve(key: str, known: Iterator[str]) -> str:
+def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    paths = list(known)
     if key in paths or key.startswith("environment.options."):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]

@@ -116,17 +116,15 @@ class GymnasiumVector(VectorEnvironment):
     def _ids(self) -> list[str]:
         return [str(env_id) for env_id in self.env_ids]
 
-    def _reset_worlds(self, seed: int | None, chosen: Array | None) -> Tree:
+    def _reset_worlds(self, seed: int | None, chosen: Array | None) -> Any:
         """Reset the chosen worlds, all when None; observations of all worlds."""
         options = None if chosen is None else {"reset_mask": chosen.copy()}
         if seed is not None and self._takes_seed_list:
             try:
-                obs: Tree = self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)[0]
-                return obs
+                return self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)[0]
             except (gymnasium.error.Error, TypeError, ValueError):
                 self._takes_seed_list = self.independent_streams = False
-        obs = self._env.reset(seed=seed, options=options)[0]
-        return obs
+        return self._env.reset(seed=seed, options=options)[0]
 
     def _final_rows(self, obs: Tree, info: Mapping[str, Any], worlds: Array) -> Tree:
         if self._mode is not AutoresetMode.SAME_STEP:

@@ -26,6 +26,7 @@ _BOOT = (
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _DUMP_WAIT_S = 0.5
+_EXIT_WAIT_S = 1.0
 _REAP_WAIT_S = 5.0
 _FAULT_LOG_BYTES = 1 << 16
 
@@ -108,17 +109,21 @@ class WorkerLink:
         """What a crash or `dump_traceback` left behind."""
         return os.pread(self._fault_fd, _FAULT_LOG_BYTES, 0).decode(errors="replace")
 
-    def kill(self) -> str:
-        """End the worker and everything that it started, if it has not ended; how it ended, in words."""
+    def how_it_ended(self) -> str:
+        """How a worker whose pipe is closed came to its end, in words; one that lingers on is ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_EXIT_WAIT_S)
+            self.kill()
+            return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        self.kill()
+        return "closed its pipe without ending"
+
+    def kill(self) -> None:
+        """End the worker and everything that it started; nothing happens where they have ended."""
         self.alive = False
-        code = self._process.poll()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        killed_here = code is None
-        code = self._process.wait(_REAP_WAIT_S)
-        if killed_here:
-            return "did not end by itself"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        self._process.wait(_REAP_WAIT_S)
 
     def close(self) -> None:
         """End the worker if it has not ended, and release what the parent holds of it."""

@@ -162,7 +162,7 @@ class WorkerPool(WorldRunner):
                 if link.alive and link.send(code, None if payloads is None else payloads[link.first]):
                     waiting[link.reply_fd] = link
                 else:
-                    answers.failures.append(self._give_up(link, f"its worker process {link.kill()}"))
+                    answers.failures.append(self._give_up(link, f"its worker process {link.how_it_ended()}"))
             deadline_s = time.monotonic() + timeout_s
             while waiting:
                 wait_s = min(_LIVENESS_S, max(0.0, deadline_s - time.monotonic()))
@@ -184,7 +184,7 @@ class WorkerPool(WorldRunner):
             return
         answer = link.receive()
         if answer is None:
-            answers.failures.append(self._give_up(link, f"its worker process {link.kill()}"))
+            answers.failures.append(self._give_up(link, f"its worker process {link.how_it_ended()}"))
             return
         code, payload = answer
         if code == messages.VALUE:
@@ -207,7 +207,7 @@ class WorkerPool(WorldRunner):
                 answers.failures.append(self._give_up(link, f"gave no answer within {timeout_s:g} s and was stopped"))
                 del waiting[fd]
             elif link.has_exited():
-                answers.failures.append(self._give_up(link, f"its worker process {link.kill()}"))
+                answers.failures.append(self._give_up(link, f"its worker process {link.how_it_ended()}"))
                 del waiting[fd]
 
     def _give_up(self, link: WorkerLink, reason: str, failure: WorldFailure | None = None) -> WorldFailure:

@@ -44,7 +44,7 @@ def main(command_fd: int, reply_fd: int, memory_fd: int, fault_fd: int) -> None:
     _is_worker = True
     for fd in (command_fd, reply_fd, memory_fd, fault_fd):
         os.set_inheritable(fd, False)
-    faulthandler.enable(fault_fd)
+    faulthandler.enable(fault_fd, all_threads=False)
     faulthandler.register(DUMP_TRACEBACK, fault_fd, all_threads=False)
     threading.Thread(target=_die_with_parent, args=(command_fd,), daemon=True).start()
     worker = _Worker(messages.Channel(command_fd, reply_fd), memory_fd)

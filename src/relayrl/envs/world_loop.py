@@ -104,7 +104,7 @@ class WorldLoop(WorldRunner, Generic[World]):
         self.buffers.episode_over.fill(False)
         self._lanes_ended = False
         failures = self._step_worlds()
-        failures += self._check_observations({failure.world for failure in failures})
+        failures += self._check_results({failure.world for failure in failures})
         return failures
 
     def reset_selected(self) -> list[WorldFailure]:
@@ -155,20 +155,24 @@ class WorldLoop(WorldRunner, Generic[World]):
                 begin(b, None if seed == NO_SEED else seed)
             except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 failures.append(WorldFailure.of_exception(b, error, doing))
-        return failures + self._check_observations({failure.world for failure in failures})
+        return failures + self._check_results({failure.world for failure in failures})
 
-    def _check_observations(self, skip: set[int]) -> list[WorldFailure]:
+    def _check_results(self, skip: set[int]) -> list[WorldFailure]:
         failures: dict[int, WorldFailure] = {}
         for name, checker in self._checkers.items():
             arrays = self.buffers.groups[name]
+            agent_ids = self.layout.groups[name].agent_ids
+            if not np.isfinite(arrays.reward).all():
+                for b, n in np.argwhere(~np.isfinite(arrays.reward)).tolist():
+                    reason = f"agent {agent_ids[n]!r}: the reward is {arrays.reward[b, n]}"
+                    failures.setdefault(b, WorldFailure(b, FailureKind.RAISED, reason))
             bad = checker.find_bad(arrays.obs[self.buffers.half], arrays.active)
             if self._lanes_ended:
                 bad += checker.find_bad(arrays.final_obs, arrays.terminated | arrays.truncated)
             for lane in bad:
-                if lane.env not in skip:
-                    reason = f"agent {self.layout.groups[name].agent_ids[lane.agent]!r}: {lane.reason}"
-                    failures.setdefault(lane.env, WorldFailure(lane.env, FailureKind.OBSERVATION, reason))
-        return list(failures.values())
+                reason = f"agent {agent_ids[lane.agent]!r}: {lane.reason}"
+                failures.setdefault(lane.env, WorldFailure(lane.env, FailureKind.OBSERVATION, reason))
+        return [failure for world, failure in failures.items() if world not in skip]
 
     def _port(self, world: World) -> StatefulEnvironment:
         port = state_port(world)

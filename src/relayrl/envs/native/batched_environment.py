@@ -57,6 +57,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self._stream_key = xp.zeros((num_envs,), "int64")
         self._episode = xp.zeros((num_envs,), "int64")
         self._elapsed_steps = xp.zeros((num_envs,), "int64")
+        self._zero = xp.zeros((), "int64")
         self._one, self._limit = xp.constant(1, "int64"), xp.constant(self.blueprint.max_episode_steps, "int64")
         self._truncated = xp.zeros((num_envs,), "bool")
         self._over = xp.zeros((num_envs,), "bool")
@@ -163,7 +164,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
 
     def _begin(self, where: XArray, count: int) -> None:
         """Begin the episodes that the counters of the `count` worlds marked by `where` `[B]` name."""
-        self._elapsed_steps *= ~where
+        self._xp.copy_where(self._elapsed_steps, self._zero, where)
         self._beginnings.begin(self.worlds, where, count, self._stream_key, self._episode)
         self._deliver_observations()
 

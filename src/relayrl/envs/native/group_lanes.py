@@ -33,6 +33,8 @@ class GroupLanes:
         self._world_flags = (worlds.terminated[:, None], truncated[:, None])
         # one agent's flags are its world's
         self._flags = self._world_flags if shape[1] == 1 else (xp.zeros(shape, "bool"), xp.zeros(shape, "bool"))
+        self._obs_by_lane = self.obs.reshape(shape[0] * shape[1], *self.obs.shape[2:])
+        self._zeros = xp.zeros((shape[0],), "int64")
         self._agents = xp.from_host(np.arange(group.num_agents, dtype=np.int64))
         self._action_shape = (*shape, *(group.action_space.shape or ()))
         self._action_dtype: Any = str(leaf_dtype(group.action_space))
@@ -81,11 +83,11 @@ class GroupLanes:
 
     def final(self, ended: XArray) -> FinalObservations:
         """What the agents of the worlds `ended` see now, before those begin anew; all of them end together."""
-        if self._group.num_agents == 1:
-            return FinalObservations(ended, 0 * ended, self.obs[ended, 0])
-        env = (ended[:, None] + 0 * self._agents).reshape(-1)
-        agent = (0 * ended[:, None] + self._agents).reshape(-1)
-        return FinalObservations(env, agent, self.obs[ended].reshape(len(env), *self.obs.shape[2:]))
+        num_agents = self._group.num_agents
+        if num_agents == 1:
+            return FinalObservations(ended, self._zeros[: len(ended)], self._obs_by_lane[ended])
+        lanes = (ended[:, None] * num_agents + self._agents).reshape(-1)
+        return FinalObservations(lanes // num_agents, lanes % num_agents, self._obs_by_lane[lanes])
 
     def observation(self) -> GroupObservation:
         """What the group sees now."""

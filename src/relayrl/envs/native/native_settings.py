@@ -21,12 +21,6 @@ class NativeSettings(Settings):
     )
 
 
-class ClassicSettings(NativeSettings):
-    """Options of the classic control environments."""
-
-    max_episode_steps: int = Field(500, ge=1, description="steps after which an episode is truncated")
-
-
 class ParticleSettings(NativeSettings):
     """Options of all particle worlds."""
 

@@ -18,7 +18,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
-from relayrl.envs.native.native_settings import ClassicSettings
+from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.rasteriser import BLUE, GREY, INK, SAND, Canvas
 from relayrl.envs.native.worlds import Blueprint
 
@@ -32,7 +32,7 @@ MAX_SPEED_1, MAX_SPEED_2 = 4 * math.pi, 9 * math.pi
 INITIAL_BOUND = 0.1
 
 
-class AcrobotSettings(ClassicSettings):
+class AcrobotSettings(NativeSettings):
     """Options of `native:Acrobot`."""
 
     max_episode_steps: int = Field(500, ge=1, description="steps after which an episode is truncated")

@@ -19,7 +19,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
-from relayrl.envs.native.native_settings import ClassicSettings
+from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.rasteriser import BLUE, GREY, INK, SAND, Canvas
 from relayrl.envs.native.worlds import Blueprint
 
@@ -35,7 +35,7 @@ MAX_ANGLE = 12 * 2 * math.pi / 360
 INITIAL_BOUND = 0.05
 
 
-class CartPoleSettings(ClassicSettings):
+class CartPoleSettings(NativeSettings):
     """Options of `native:CartPole`."""
 
     max_episode_steps: int = Field(500, ge=1, description="steps after which an episode is truncated")

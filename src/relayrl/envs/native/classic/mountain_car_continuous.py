@@ -20,7 +20,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
-from relayrl.envs.native.native_settings import ClassicSettings
+from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.rasteriser import GREEN, GREY, INK, PALE, Canvas
 from relayrl.envs.native.worlds import Blueprint
 
@@ -32,7 +32,7 @@ GRAVITY = 0.0025
 INITIAL_POSITION = (-0.6, -0.4)
 
 
-class MountainCarContinuousSettings(ClassicSettings):
+class MountainCarContinuousSettings(NativeSettings):
     """Options of `native:MountainCarContinuous`."""
 
     max_episode_steps: int = Field(999, ge=1, description="steps after which an episode is truncated")

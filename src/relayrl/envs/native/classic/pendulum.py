@@ -18,7 +18,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
-from relayrl.envs.native.native_settings import ClassicSettings
+from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.rasteriser import GREY, INK, RED, Canvas
 from relayrl.envs.native.worlds import Blueprint
 
@@ -28,7 +28,7 @@ STEP_S = 0.05
 INITIAL_SPEED = 1.0
 
 
-class PendulumSettings(ClassicSettings):
+class PendulumSettings(NativeSettings):
     """Options of `native:Pendulum`."""
 
     max_episode_steps: int = Field(200, ge=1, description="steps after which an episode is truncated")
