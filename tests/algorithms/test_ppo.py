@@ -7,9 +7,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from relayrl.algorithms.params import PPOParams, Schedule
+from relayrl.algorithms.policy_gradients import AutogradGradients, Batch, NumpyGradients
 from relayrl.algorithms.ppo import PPO
-from relayrl.algorithms.ppo_gradients import AutogradGradients, Batch, NumpyGradients
-from relayrl.algorithms.ppo_params import PPOParams, Schedule
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic, parameter_hash
@@ -57,7 +57,7 @@ def test_numpy_gradients_are_autograds(space, value_clip, activation):
     batch = random_batch(ppo.policy)
     results = []
     for kind in (NumpyGradients, AutogradGradients):
-        gradients = kind(ppo.policy, ppo.params)
+        gradients = kind(ppo.policy, ppo._gradients.objective)
         metrics = gradients.policy_gradient(batch) | gradients.value_gradient(batch)
         results.append((metrics, {n: p.grad.clone() for n, p in ppo.policy.named_parameters()}))
     for name in results[0][0]:
@@ -71,7 +71,7 @@ def test_numpy_gradients_are_autograds(space, value_clip, activation):
 def test_no_gradient_beyond_the_kl_limit(kind):
     ppo = make_ppo(target_kl=1e-4)
     batch = random_batch(ppo.policy)
-    gradients = kind(ppo.policy, ppo.params)
+    gradients = kind(ppo.policy, ppo._gradients.objective)
     assert gradients.policy_gradient(batch) is None
     assert all(float(p.grad.abs().max()) == 0 for p in ppo.policy.actor_parameters())
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from relayrl.bench.codec import example_rollout
 from relayrl.data.codec import Compression, decode_rollout, decode_trajectory, encode
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.data.schema import layout_of
+from relayrl.data.schema import layout_of, space_columns
 from relayrl.errors import ConfigError, DecodeError
 
 compressions = st.sampled_from(Compression)
@@ -176,6 +176,11 @@ def test_plain_pyarrow_understands_the_rows() -> None:
     assert last["successor"] == [{"obs.a%2Eb": 7, "obs.camera.0": list(range(42, 48))}]
     assert table.schema.metadata[b"relayrl.schema_version"] == b"1"
     assert layout_of(table.schema).observation_space == space
+
+
+def test_keys_with_dots_and_percent_signs_have_columns_of_their_own() -> None:
+    space = spaces.Dict({key: spaces.Discrete(2) for key in ("a.b", "a%2Eb", "a%252Eb", "a")})
+    assert [leaf.name for leaf in space_columns("obs", space)] == ["obs.a", "obs.a%25252Eb", "obs.a%252Eb", "obs.a%2Eb"]
 
 
 @pytest.mark.parametrize(

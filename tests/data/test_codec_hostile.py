@@ -92,6 +92,20 @@ def test_only_one_schema_its_dictionaries_and_one_batch_are_let_through() -> Non
         assert not decodes_to_something_sound("rollout", b"".join(messages)), name
 
 
+def test_columns_that_share_a_buffer_are_refused() -> None:
+    data = bytes(encode(example_rollout(50, 2)))
+    batch = frames(data)[-2]
+    head = 8 + struct.unpack_from("<i", batch, 4)[0]
+    body = pa.ipc.read_message(pa.py_buffer(batch)).body.to_pybytes()
+    logp, value = (
+        body.index(column.tobytes()) for column in (example_rollout(50, 2).logp, example_rollout(50, 2).value)
+    )
+    forged = batch[:head].replace(struct.pack("<qq", value, 400), struct.pack("<qq", logp, 400))
+    assert forged != batch[:head]
+    with pytest.raises(DecodeError, match="buffer lies outside"):
+        decode_rollout(data.replace(batch[:head], forged))
+
+
 def test_schema_tables_that_are_shared_to_multiply_their_cost_are_refused() -> None:
     long = spaces.Dict([("k" * 3000, spaces.Discrete(2)), *((f"short{i}", spaces.Discrete(2)) for i in range(40))])
     rollout = example_rollout(1, 1)

@@ -55,6 +55,15 @@ def test_one_wrong_number_anywhere_is_found(column: str, row: int, by: int) -> N
     assert not rows_are_numbered(rollout.ended, **columns)
 
 
+@pytest.mark.parametrize("column", ["episode", "step"])
+def test_a_run_that_begins_with_a_wrong_number_is_found(column: str) -> None:
+    ended = np.array([[0], [1], [0], [0]], dtype=bool)
+    columns = {"episode": np.array([[3], [3], [4], [4]]), "step": np.array([[5], [6], [0], [1]])}
+    assert rows_are_numbered(ended, **columns)
+    columns[column][2:] += 2
+    assert not rows_are_numbered(ended, **columns)
+
+
 def test_successors_follow_episode_ends_and_the_last_row() -> None:
     ended = np.array([[0, 1], [0, 0], [1, 0]], dtype=bool)
     assert rows_with_successor(ended).tolist() == [[False, True], [False, False], [True, True]]

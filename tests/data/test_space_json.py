@@ -114,7 +114,7 @@ def test_damaged_text_is_a_decode_error_or_a_space(space: Space, data: st.DataOb
     assert differences(space_from_json(space_to_json(read), max_elements=1000), read) == []
 
 
-@pytest.mark.parametrize("shapes", [[[10**9]], [[2 * 10**9, 2 * 10**9]], [[0], [1001]], [[500], [501]], [[11, 11, 11]]])
+@pytest.mark.parametrize("shapes", [[[10**6]], [[2 * 10**9, 2 * 10**9]], [[0], [1001]], [[500], [501]], [[11, 11, 11]]])
 def test_more_elements_than_allowed_are_refused_before_allocation(shapes: list[list[int]]) -> None:
     box = {"type": "box", "dtype": "float64", "low": 0.0, "high": 1.0}
     text = json.dumps({"type": "tuple", "spaces": [box | {"shape": shape} for shape in shapes]})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_strategies import examples, rollouts
+from data_strategies import arrays_of, examples, rollouts
 from gymnasium import spaces
 from hypothesis import given
 
@@ -218,3 +218,5 @@ def test_valid_steps_are_all_there_once(rollout: Rollout) -> None:
     assert sum(map(len, parts)) == rollout.valid.sum()
     assert len({t.trajectory_id for t in parts}) == len(parts)
     assert all(not t.failed or t.truncated for t in parts)
+    theirs = arrays_of(rollout).values()
+    assert not any(np.shares_memory(mine, other) for t in parts for mine in arrays_of(t).values() for other in theirs)

@@ -112,7 +112,7 @@ def record(env: VectorEnvironment, num_steps: int) -> list[Any]:
 @pytest.mark.parametrize(("factory", "options"), [(Dice, {}), (Dice, {"continuous": True}), (Relay, {})])
 def test_worlds_are_the_same_in_any_number_of_workers(factory: Any, options: dict[str, Any]) -> None:
     expected = record(make_vector(factory, EnvSettings(num_envs=5, options=options)), 40)
-    for workers in (1, 2, 5):
+    for workers in (1, 3):
         seen = record(make_vector(factory, EnvSettings(num_envs=5, workers=workers, options=options)), 40)
         assert len(seen) == len(expected)
         assert all(np.array_equal(a, b) for a, b in zip(seen, expected, strict=True))
@@ -283,7 +283,7 @@ def test_a_worker_that_hangs_while_building_is_an_error() -> None:
 
 
 def test_a_lambda_is_refused_with_advice() -> None:
-    with pytest.raises(ConfigError, match="cannot be sent to worker processes .* set workers to 0"):
+    with pytest.raises(ConfigError, match=r"cannot be sent to worker processes .* set workers to 0"):
         make_vector(lambda: Dice(), EnvSettings(workers=1))
 
 

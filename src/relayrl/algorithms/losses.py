@@ -11,6 +11,11 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_ratio: float) -> Te
     return -(ratio * advantage).minimum(clipped * advantage).mean()
 
 
+def log_likelihood(logp: Tensor, advantage: Tensor) -> Tensor:
+    """REINFORCE's policy loss (Williams, 1992): −E[log π(a) Â]."""
+    return -(logp * advantage).mean()
+
+
 def kl_estimate(log_ratio: Tensor, ratio: Tensor) -> Tensor:
     """KL(old ‖ new) from samples of old: E[(r − 1) − log r], unbiased and never negative (Schulman, 2020, "k3")."""
     return (ratio - 1.0 - log_ratio).mean()

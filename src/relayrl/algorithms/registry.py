@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relayrl.algorithms.ppo_params import PPOParams
+from relayrl.algorithms.params import PPOParams, REINFORCEParams
 from relayrl.config.settings import Settings
 from relayrl.errors import UnknownNameError
 
@@ -28,5 +28,8 @@ def algorithm(name: str) -> AlgorithmEntry:
 
 def algorithms() -> dict[str, AlgorithmEntry]:
     """All algorithms."""
-    entries = [AlgorithmEntry("ppo", PPOParams, "clipped policy gradient, one policy per group of agents")]
+    entries = [
+        AlgorithmEntry("reinforce", REINFORCEParams, "policy gradient on whole returns, optional learned baseline"),
+        AlgorithmEntry("ppo", PPOParams, "clipped policy gradient, one policy per group of agents"),
+    ]
     return {entry.name: entry for entry in entries}

@@ -126,19 +126,19 @@ def names_to_arrow(kind: pa.DataType, indices: Array, names: Sequence[str]) -> p
     return pa.DictionaryArray.from_buffers(kind, len(indices), [None, pa.py_buffer(indices)], dictionary)
 
 
-def names_from_arrow(column: pa.Array, name: str) -> tuple[Array, list[str]]:
-    """Indices and names of a dictionary-encoded column; the indices are within range."""
+def names_from_arrow(column: pa.Array, name: str) -> tuple[Array, pa.Array]:
+    """Indices and names of a dictionary-encoded column; the indices are within range, the names are text."""
     _require_no_nulls(column, name)
-    dictionary = column.dictionary
-    _require_no_nulls(dictionary, name)
+    names = column.dictionary
+    _require_no_nulls(names, name)
     try:
-        dictionary.validate(full=True)
+        names.validate(full=True)
     except pa.ArrowException as error:
         raise DecodeError(f"the names of column {name!r} are damaged: {error}") from error
     indices = _elements(column.indices, np.dtype(column.type.index_type.to_pandas_dtype()))
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(dictionary):
-        raise DecodeError(f"column {name!r} points outside its {len(dictionary)} names")
-    return indices, dictionary.to_numpy(zero_copy_only=False).tolist()
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(names):
+        raise DecodeError(f"column {name!r} points outside its {len(names)} names")
+    return indices, names
 
 
 def successors_to_arrow(kind: pa.DataType, rows: Array, num_rows: int, records: Sequence[pa.Array]) -> pa.Array:

@@ -42,9 +42,9 @@ _MAX_CACHED_IDS = 16_384
 def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> Rollout:
     """The rollout of a batch that `rollout_to_batch` made; `layout` may be given where it is known already."""
     layout = _checked_layout(batch, layout, Kind.ROLLOUT)
-    env_index, env_names = names_from_arrow(batch.column("env_id"), "env_id")
-    agent_index, agent_names = names_from_arrow(batch.column("agent_id"), "agent_id")
-    B, N, L = len(env_names), len(agent_names), len(env_names) * len(agent_names)
+    env_index, worlds = names_from_arrow(batch.column("env_id"), "env_id")
+    agent_index, agents = names_from_arrow(batch.column("agent_id"), "agent_id")
+    B, N, L = len(worlds), len(agents), len(worlds) * len(agents)
     if L == 0 or batch.num_rows == 0 or batch.num_rows % L:
         raise DecodeError(f"{batch.num_rows} rows are no whole number of steps of {L} lanes ({B} worlds × {N} agents)")
     T = batch.num_rows // L
@@ -52,10 +52,11 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
         raise DecodeError("column 'env_id' does not run through the worlds in every step")
     if not (agent_index.reshape(T * B, N) == np.arange(N, dtype=np.int32)).all():
         raise DecodeError("column 'agent_id' does not run through the agents in every world")
-    if len(set(agent_names)) != N:
+    agent_ids = tuple(agents.to_pylist())
+    if len(set(agent_ids)) != N:
         raise DecodeError("column 'agent_id' names an agent twice")
     _require_group(batch, layout)
-    env_ids = (_uuids if B > _MAX_CACHED_IDS else _cached_uuids)(tuple(env_names))
+    env_ids = (_uuids if B > _MAX_CACHED_IDS else _cached_uuids)(tuple(worlds.to_numpy(zero_copy_only=False).tolist()))
 
     leading = (T, L)
     flags = {leaf.name: _read(batch, leaf, leading) for leaf in (TERMINATED, TRUNCATED, FAILED, VALID)}
@@ -69,7 +70,7 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
     if not failed_rows_are_void(flags["failed"], flags["valid"], flags["truncated"]):
         raise DecodeError("a row that failed must be truncated and not valid")
     return Rollout(
-        header=LaneHeader(layout.group, env_ids, tuple(agent_names), layout.observation_space, layout.action_space),
+        header=LaneHeader(layout.group, env_ids, agent_ids, layout.observation_space, layout.action_space),
         first_episode=episode[0],
         first_step=step[0],
         successors=Successors(successor_step, successor_lane, _read_successors(batch, layout, has_successor)),
@@ -162,7 +163,7 @@ def _the_name(batch: pa.RecordBatch, column: str) -> str:
     indices, names = names_from_arrow(batch.column(column), column)
     if (indices != indices[0]).any():
         raise DecodeError(f"column {column!r} holds more than one name")
-    return names[int(indices[0])]
+    return str(names[int(indices[0])].as_py())
 
 
 def _uuids(names: tuple[str, ...]) -> tuple[UUID, ...]:

@@ -29,6 +29,7 @@ from relayrl.errors import DecodeError
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 DEFAULT_MAX_BYTES = 1 << 30
+_ALIGNMENT = 8  # of numbers in NumPy and Arrow; the part of a larger message that holds this one may lie anywhere
 _MAX_CACHED_ROW_BYTES = 1 << 18
 _MAX_CACHED_SCHEMA_BYTES = 1 << 16
 
@@ -77,12 +78,10 @@ def _write(sink: pa.NativeFile, batch: pa.RecordBatch, compression: Compression)
 
 def _read(data: Bytes, max_bytes: int) -> tuple[pa.RecordBatch, Layout]:
     buffer = pa.py_buffer(data)
-    if (
-        buffer.size and buffer.address % 8
-    ):  # Arrow and NumPy want aligned numbers; a part of a larger message may not be
-        buffer = pa.py_buffer(bytes(data))
     if buffer.size > max_bytes:
         raise DecodeError(f"{buffer.size} bytes, more than the limit of {max_bytes}")
+    if buffer.size and buffer.address % _ALIGNMENT:
+        buffer = pa.py_buffer(bytes(data))
     claims = read_claims(memoryview(buffer))
     is_small = len(claims.schema) <= _MAX_CACHED_SCHEMA_BYTES
     schema, row_bytes = (_cached_schema if is_small else _schema)(claims.schema)

@@ -20,8 +20,11 @@ import numpy as np
 import threadpoolctl
 import torch
 
+from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.params import PPOParams, REINFORCEParams
 from relayrl.algorithms.ppo import PPO
-from relayrl.algorithms.ppo_params import PPOParams
+from relayrl.algorithms.reinforce import REINFORCE
+from relayrl.config.settings import Settings
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.seeding import Stream, stream_seed
@@ -124,12 +127,11 @@ class LocalEngine:
         generator = torch.Generator().manual_seed(stream_seed(self._settings.seed, Stream.INITIALISATION, index))
         return ActorCritic(group.observation_space, group.action_space, self._settings.network, generator)
 
-    def _make_algorithms(self) -> dict[str, PPO]:
-        params = self._settings.params
-        assert isinstance(params, PPOParams)
+    def _make_algorithms(self) -> dict[str, OnPolicyAlgorithm]:
+        make = on_policy_algorithm(self._settings.params)
         seeds = (stream_seed(self._settings.seed, Stream.LEARNING, i) for i in range(len(self._policies)))
         return {
-            name: PPO(policy, params, np.random.default_rng(seed))
+            name: make(policy, np.random.default_rng(seed))
             for (name, policy), seed in zip(self._policies.items(), seeds, strict=True)
         }
 
@@ -249,6 +251,15 @@ class LocalEngine:
             run_dir=str(self._directory.path),
             returns=evaluation.returns if evaluation else (),
         )
+
+
+def on_policy_algorithm(params: Settings) -> Callable[[ActorCritic, np.random.Generator], OnPolicyAlgorithm]:
+    """What makes the algorithm that `params` belong to."""
+    if isinstance(params, PPOParams):
+        return lambda policy, rng: PPO(policy, params, rng)
+    if isinstance(params, REINFORCEParams):
+        return lambda policy, rng: REINFORCE(policy, params, rng)
+    raise ConfigError(f"{type(params).__name__} belong to no algorithm of this engine")
 
 
 def limit_threads(count: int) -> None:

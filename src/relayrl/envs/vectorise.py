@@ -170,7 +170,9 @@ class VectorisedWorlds(VectorEnvironment):
         self._buffers.reset_seed[list(worlds)] = [NO_SEED if seed is None else seed for seed in seeds]
 
     def _fatal(self, failure: WorldFailure, note: str = "") -> EnvError:
-        self.close()
+        # Worlds that have just failed may fail to close as well; the first failure is the one to tell.
+        with contextlib.suppress(Exception):
+            self.close()
         b = failure.world
         return failure.as_error(self.env_ids[b], self._seeds[b], self._num_steps - self._seeded_at_step[b], note)
 

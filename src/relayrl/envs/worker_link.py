@@ -47,22 +47,20 @@ class WorkerLink:
         self.first = first
         self.last = last
         self.alive = True
+        self._is_reaped = False
         self._fault_fd = anonymous_file("relayrl-worker-faults")
         command_read, command_write = os.pipe()
         reply_read, reply_write = os.pipe()
-        handed_over = (command_read, reply_write, memory_fd, self._fault_fd)
+        self._channel = messages.Channel(reply_read, command_write)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, handed_over)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=handed_over,
-                env={**dict.fromkeys(_ONE_THREAD, "1"), **os.environ},
-                start_new_session=True,
-            )
+            self._process = _start_process((command_read, reply_write, memory_fd, self._fault_fd))
+        except OSError:
+            self._channel.close()
+            os.close(self._fault_fd)
+            raise
         finally:
             os.close(command_read)
             os.close(reply_write)
-        self._channel = messages.Channel(reply_read, command_write)
 
     @property
     def reply_fd(self) -> int:
@@ -119,17 +117,35 @@ class WorkerLink:
         return "closed its pipe without ending"
 
     def kill(self) -> None:
-        """End the worker and everything that it started; nothing happens where they have ended."""
+        """End the worker and everything that it started."""
         self.alive = False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(_REAP_WAIT_S)
+        if not self._is_reaped:
+            # Once only: later, the number may belong to someone else.
+            self._is_reaped = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_REAP_WAIT_S)
 
     def close(self) -> None:
         """End the worker if it has not ended, and release what the parent holds of it."""
         self.kill()
         self._channel.close()
         os.close(self._fault_fd)
+
+
+def _start_process(handed_over: Sequence[int]) -> subprocess.Popen[bytes]:
+    """A new interpreter, never a fork of this one: the parent may hold threads and locks that a fork would break.
+
+    It has a process group of its own, so that a Ctrl-C reaches the parent alone and what the worlds start ends with them.
+    """
+    path = [str(entry) for entry in sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, json.dumps(path), *map(str, handed_over)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=handed_over,
+        env={**dict.fromkeys(_ONE_THREAD, "1"), **os.environ},
+        start_new_session=True,
+    )
 
 
 def stop_links(links: Sequence[WorkerLink], grace_s: float) -> None:

@@ -54,7 +54,7 @@ class WorkerPool(WorldRunner):
         self._memory_fd = anonymous_file("relayrl-worlds")
         self._links: list[WorkerLink] = []
         self._poller = select.poll()
-        self._finish = weakref.finalize(self, _release, self._links, self._memory_fd)
+        self._finish = weakref.finalize(self, _release, self._links, self._memory_fd, os.getpid())
         bounds = np.linspace(0, settings.num_envs, min(settings.workers, settings.num_envs) + 1).astype(int).tolist()
         try:
             for first, last in itertools.pairwise(bounds):
@@ -254,8 +254,10 @@ def _raise_first(failures: Sequence[WorldFailure]) -> None:
         raise WorldBuildError(failures[0])
 
 
-def _release(links: list[WorkerLink], memory_fd: int) -> None:
+def _release(links: list[WorkerLink], memory_fd: int, owner: int) -> None:
     """End the workers and let go of the memory; arrays that are still in use keep their pages."""
+    if os.getpid() != owner:
+        return  # A process that was forked from the owner holds a copy of the pool, not the workers.
     stop_links(links, _CLOSE_GRACE_S)
     links.clear()
     os.close(memory_fd)

@@ -115,8 +115,9 @@ class WorldLoop(WorldRunner, Generic[World]):
 
     def close(self) -> None:
         worlds, self._worlds = self._worlds, []
-        for world in worlds:
-            self._close_world(world)
+        with contextlib.ExitStack() as stack:  # Closes all, even where one cannot be closed.
+            for world in worlds:
+                stack.callback(self._close_world, world)
 
     def get_state(self) -> list[WorldState]:
         return [self._port(world).get_state() for world in self._worlds]

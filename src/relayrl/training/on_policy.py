@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from relayrl.algorithms.ppo import PPO
+from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
 
@@ -19,7 +19,7 @@ from relayrl.errors import CheckpointError
 class OnPolicyTrainer:
     """Trains one algorithm per policy group in lockstep with collection."""
 
-    def __init__(self, algorithms: Mapping[str, PPO], max_steps: int) -> None:
+    def __init__(self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int) -> None:
         self._algorithms = dict(algorithms)
         self._max_steps = max_steps
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}

@@ -214,3 +214,13 @@ def test_acrobot_ends_when_its_tip_is_above_the_line() -> None:
     group = env.step({SINGLE_AGENT: np.ones((2, 1), int)}).groups[SINGLE_AGENT]
     assert group.terminated[:, 0].tolist() == [True, False]
     assert group.reward[:, 0].tolist() == [0.0, -1.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_agents_in_the_same_place_do_not_break_the_world(dtype: str) -> None:
+    env = started("simple_spread", 1, dtype=dtype)
+    state = env.get_state()
+    state["position"][:] = 0.25
+    env.set_state(state)
+    step = env.step({"agent": np.array([[0, 1, 2]])})
+    assert np.isfinite(step.groups["agent"].obs).all()

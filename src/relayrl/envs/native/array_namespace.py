@@ -25,6 +25,24 @@ DTypeName: TypeAlias = Literal["float32", "float64", "int64", "bool"]
 Function: TypeAlias = Callable[..., XArray]
 
 
+_SHARED_NAMES = (
+    *("add", "subtract", "multiply", "divide", "square", "sqrt", "exp", "log1p", "sin", "cos", "absolute", "floor"),
+    *(
+        "negative",
+        "maximum",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+    ),
+    "where",
+)
+"""Functions that have the same name and meaning in both libraries."""
+
+
 @dataclass(frozen=True)
 class ArrayNamespace:
     """NumPy or torch behind the same names. Element-wise functions take `out=`; reductions take an axis and `out=`."""
@@ -100,6 +118,7 @@ def _numpy_sum(source: Array, axis: int, out: Array) -> None:
 
 
 _NUMPY = ArrayNamespace(
+    **{name: getattr(np, name) for name in _SHARED_NAMES},
     device="cpu",
     zeros=np.zeros,
     constant=np.array,
@@ -117,29 +136,7 @@ _NUMPY = ArrayNamespace(
     count_true=np.count_nonzero,
     copy_where=lambda target, source, mask: np.copyto(target, source, where=mask),
     clip=_numpy_clip,
-    add=np.add,
-    subtract=np.subtract,
-    multiply=np.multiply,
-    divide=np.divide,
-    square=np.square,
-    sqrt=np.sqrt,
-    exp=np.exp,
-    log1p=np.log1p,
-    sin=np.sin,
-    cos=np.cos,
-    absolute=np.absolute,
-    floor=np.floor,
-    negative=np.negative,
-    maximum=np.maximum,
-    less=np.less,
-    less_equal=np.less_equal,
-    greater=np.greater,
-    greater_equal=np.greater_equal,
     equal=np.equal,
-    logical_and=np.logical_and,
-    logical_or=np.logical_or,
-    logical_not=np.logical_not,
-    where=np.where,
     sum=_numpy_sum,
     count=lambda source, axis: np.add.reduce(source, axis=axis, dtype=np.int64),
     min=np.minimum.reduce,
@@ -165,6 +162,7 @@ def _torch_namespace(device: str) -> ArrayNamespace:
 
     dtypes = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
     return ArrayNamespace(
+        **{name: getattr(torch, name) for name in _SHARED_NAMES},
         device=device,
         zeros=lambda shape, dtype: torch.zeros(tuple(shape), dtype=dtypes[dtype], device=place),
         constant=lambda value, dtype: value,
@@ -181,29 +179,7 @@ def _torch_namespace(device: str) -> ArrayNamespace:
         count_true=lambda source: int(source.sum()),
         copy_where=lambda target, source, mask: target.copy_(torch.where(mask, source, target)),
         clip=lambda source, low, high, out: torch.clamp(source, low, high, out=out),
-        add=torch.add,
-        subtract=torch.subtract,
-        multiply=torch.multiply,
-        divide=torch.divide,
-        square=torch.square,
-        sqrt=torch.sqrt,
-        exp=torch.exp,
-        log1p=torch.log1p,
-        sin=torch.sin,
-        cos=torch.cos,
-        absolute=torch.absolute,
-        floor=torch.floor,
-        negative=torch.negative,
-        maximum=torch.maximum,
-        less=torch.less,
-        less_equal=torch.less_equal,
-        greater=torch.greater,
-        greater_equal=torch.greater_equal,
         equal=torch.eq,
-        logical_and=torch.logical_and,
-        logical_or=torch.logical_or,
-        logical_not=torch.logical_not,
-        where=torch.where,
         # torch.sum adds in an order that depends on the shape
         sum=lambda source, axis, out: (
             out.copy_(torch.cumsum(source, axis).select(axis, -1)) if source.shape[axis] else out.zero_()

@@ -28,8 +28,6 @@ from relayrl.envs.native.random_streams import fresh_seed, world_keys
 from relayrl.envs.native.worlds import Blueprint, Worlds
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 
-_COUNTERS = ("stream_key", "episode", "elapsed_steps")
-
 
 class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
     """`B` worlds of one blueprint behind the `VectorEnvironment` contract."""
@@ -114,7 +112,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         return VectorReset(groups, state=self._global_state)
 
     def render(self, world: int) -> Array:
-        """`[H, W, 3]` uint8 picture of world `b` as it is now."""
+        """`[H, W, 3]` uint8 picture of one world as it is now; worlds count from 0."""
         if not self._begun or not 0 <= world < self.num_envs:
             raise EnvError(f"there is no running world {world}; reset() first, then render 0 … {self.num_envs - 1}")
         state = {name: self._xp.to_host(array[..., world]) for name, array in self.worlds.state.items()}
@@ -124,8 +122,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         """Counters `[B]` and the worlds' arrays `[B, …]` with their axes reversed (`[2, E, B]` → `[B, E, 2]`), on the host."""
         if not self._begun:
             raise EnvError("get_state() before reset(); there is no state yet")
-        counters = dict(zip(_COUNTERS, (self._stream_key, self._episode, self._elapsed_steps), strict=True))
-        state = {name: self._xp.to_host(array) for name, array in counters.items()}
+        state = {name: self._xp.to_host(array) for name, array in self._counters().items()}
         for name, array in self.worlds.state.items():
             state[name] = np.ascontiguousarray(self._xp.to_host(array).T)
         return state
@@ -133,8 +130,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
     def set_state(self, state: Mapping[str, Array]) -> None:
         if not self.env_ids:
             raise EnvError("set_state() before init_num_envs(); call init_num_envs(B) first")
-        counters = dict(zip(_COUNTERS, (self._stream_key, self._episode, self._elapsed_steps), strict=True))
-        targets = counters | dict(self.worlds.state)
+        targets = {**self._counters(), **self.worlds.state}
         if set(state) != set(targets):
             odd = sorted(set(state) ^ set(targets))
             raise CheckpointError(f"the state is not one of native:{self.blueprint.name}: {odd} are not in both")
@@ -149,6 +145,10 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self.worlds.observe()
         self._deliver_observations()
         self._begun = True
+
+    def _counters(self) -> dict[str, XArray]:
+        """[B] each: what decides the worlds' future besides their own state."""
+        return {"stream_key": self._stream_key, "episode": self._episode, "elapsed_steps": self._elapsed_steps}
 
     def _checked(self, actions: Mapping[str, Any]) -> dict[str, XArray]:
         checked = {}

@@ -49,6 +49,7 @@ def fresh_seed() -> int:
 
 def world_keys(xp: ArrayNamespace, seed: int, worlds: XArray) -> XArray:
     """[K] int64 keys of the streams of `worlds` (indices) under `seed`: a function of `(seed, b)` alone."""
+    seed = int(seed)
     if seed < 0:
         raise ConfigError(f"seed {seed} is negative; use an integer of 0 or more")
     words = [_signed(seed >> shift) for shift in range(0, max(seed.bit_length(), 1), 64)]

@@ -1,4 +1,4 @@
-"""PPO's hyper-parameters. Free of torch, so that settings can be read and refused in an instant."""
+"""Hyper-parameters of every algorithm. Free of torch, so that settings can be read and refused in an instant."""
 
 from __future__ import annotations
 
@@ -16,22 +16,34 @@ class Schedule(Enum):
     LINEAR = "linear"
 
 
-class PPOParams(Settings):
-    """PPO's hyper-parameters. An iteration is a pass over the data."""
+class OnPolicyParams(Settings):
+    """What algorithms that learn from their own rollouts share."""
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
     lam: float = Field(0.97, ge=0, le=1, description="GAE's trade of bias for variance")
-    clip_ratio: float = Field(0.2, gt=0, description="how far the probability ratio may move")
     pi_lr: float = Field(3e-4, gt=0, description="policy learning rate")
     vf_lr: float = Field(1e-3, gt=0, description="value learning rate")
-    train_pi_iters: int = Field(80, ge=1, description="policy passes over the data, at most")
     train_vf_iters: int = Field(80, ge=1, description="value passes over the data")
-    target_kl: float | None = Field(0.01, gt=0, description="policy passes stop at 1.5 times this; null: never")
     traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
     num_minibatches: int = Field(1, ge=1, description="minibatches a pass; 1 uses the whole batch at once")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     max_grad_norm: float | None = Field(0.5, gt=0, description="gradient clipping per network; null: none")
-    value_clip: float | None = Field(None, gt=0, description="how far the value may move per update; null: freely")
     normalize_advantages: bool = Field(True, description="per update, over all rows")
     normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")
     lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant, or linear to zero over the run")
+
+
+class PPOParams(OnPolicyParams):
+    """PPO. An iteration is a pass over the data."""
+
+    clip_ratio: float = Field(0.2, gt=0, description="how far the probability ratio may move")
+    train_pi_iters: int = Field(80, ge=1, description="policy passes over the data, at most")
+    target_kl: float | None = Field(0.01, gt=0, description="policy passes stop at 1.5 times this; null: never")
+    value_clip: float | None = Field(None, gt=0, description="how far the value may move per update; null: freely")
+
+
+class REINFORCEParams(OnPolicyParams):
+    """REINFORCE, with or without a learned baseline."""
+
+    with_vf_baseline: bool = Field(False, description="subtract a learned value, and estimate advantages with lam")
+    gamma: float = Field(0.98, ge=0, le=1, description="discount")

@@ -1,7 +1,7 @@
-"""PPO's losses and their gradients for one minibatch, twice: through autograd for any policy, in NumPy for perceptrons.
+"""Gradients of an actor and a critic for one minibatch, twice: through autograd for any policy, in NumPy for perceptrons.
 
 Both leave the gradients in the parameters' `.grad` and give the same metrics; tests hold them to each other. The losses
-themselves, as equations, are in `losses`.
+themselves, as equations, are in `losses`; which one an algorithm minimises is its `PolicyLoss`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_estimate, value_loss
-from relayrl.algorithms.ppo_params import PPOParams
+from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_estimate, log_likelihood, value_loss
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.numpy_actor_critic import NumpyActorCritic
@@ -46,11 +46,76 @@ class Batch:
         return Batch(*(None if c is None else c[where] for c in self.columns()))  # type: ignore[arg-type]
 
 
-class PPOGradients(ABC):
-    """Evaluates a policy and differentiates PPO's losses."""
+class PolicyLoss(ABC):
+    """A loss of log-probabilities, given as `log_ratio = log π(a) − log π_old(a)`."""
 
-    def __init__(self, policy: ActorCritic, params: PPOParams) -> None:
-        self.policy, self.params = policy, params
+    @abstractmethod
+    def loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        """The loss, for autograd."""
+
+    @abstractmethod
+    def loss_and_slope(self, log_ratio: Array, advantage: Array) -> tuple[float, Array]:
+        """The same loss, and its derivative by each row's log-probability."""
+
+    @abstractmethod
+    def clip_fraction(self, ratio: Array) -> float:
+        """Share of rows that the loss clips."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedSurrogate(PolicyLoss):
+    """PPO's: −E[min(r Â, clip(r, 1 ± ε) Â)]."""
+
+    clip_ratio: float
+
+    def loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        return clipped_surrogate(log_ratio.exp(), advantage, self.clip_ratio)
+
+    def loss_and_slope(self, log_ratio: Array, advantage: Array) -> tuple[float, Array]:
+        ratio = np.exp(log_ratio)
+        free = ratio * advantage
+        clipped = np.clip(ratio, 1.0 - self.clip_ratio, 1.0 + self.clip_ratio) * advantage
+        # The slope in log r is −r Â where the free term is the smaller, and 0 where the clip holds.
+        slope = free * (free <= clipped) * np.float32(-1.0 / len(advantage))
+        return -float(np.minimum(free, clipped).mean()), slope
+
+    def clip_fraction(self, ratio: Array) -> float:
+        return float((np.abs(ratio - 1.0) > self.clip_ratio).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class LogLikelihood(PolicyLoss):
+    """REINFORCE's: −E[log π(a) Â]."""
+
+    def loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        return log_likelihood(log_ratio, advantage)
+
+    def loss_and_slope(self, log_ratio: Array, advantage: Array) -> tuple[float, Array]:
+        return -float((log_ratio * advantage).mean()), advantage * np.float32(-1.0 / len(advantage))
+
+    def clip_fraction(self, ratio: Array) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is minimised: a policy loss with an entropy bonus, a value loss, and how far the policy may move."""
+
+    policy_loss: PolicyLoss
+    entropy_coef: float
+    value_clip: float | None = None
+    target_kl: float | None = None
+
+    def is_exceeded_by(self, kl: float) -> bool:
+        """Whether the policy has moved too far from the one that acted."""
+        return self.target_kl is not None and kl > 1.5 * self.target_kl
+
+
+class Gradients(ABC):
+    """Evaluates a policy and differentiates an objective."""
+
+    def __init__(self, policy: ActorCritic, objective: Objective) -> None:
+        self.policy, self.objective = policy, objective
 
     @abstractmethod
     def features(self, obs: Any) -> Array:
@@ -72,12 +137,8 @@ class PPOGradients(ABC):
     def value_gradient(self, rows: Batch) -> Metrics:
         """Differentiate the value's loss."""
 
-    def exceeds_target(self, kl: float) -> bool:
-        """Whether the policy has moved too far from the one that acted."""
-        return self.params.target_kl is not None and kl > 1.5 * self.params.target_kl
 
-
-class AutogradGradients(PPOGradients):
+class AutogradGradients(Gradients):
     """For any policy: plain torch."""
 
     @torch.no_grad()
@@ -94,42 +155,37 @@ class AutogradGradients(PPOGradients):
         return np.asarray(self.policy.head.log_prob(distribution, torch.from_numpy(action)).numpy())
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
-        head, params = self.policy.head, self.params
+        head, objective = self.policy.head, self.objective
         distribution = self.policy.distribution(torch.from_numpy(rows.features), _tensor(rows.mask))
-        logp = head.log_prob(distribution, torch.from_numpy(rows.action))
-        log_ratio = logp - torch.from_numpy(rows.logp)
-        ratio = log_ratio.exp()
-        kl = float(kl_estimate(log_ratio.detach(), ratio.detach()))
-        if self.exceeds_target(kl):
+        log_ratio = head.log_prob(distribution, torch.from_numpy(rows.action)) - torch.from_numpy(rows.logp)
+        ratio = log_ratio.detach().exp()
+        kl = float(kl_estimate(log_ratio.detach(), ratio))
+        if objective.is_exceeded_by(kl):
             return None
-        loss = clipped_surrogate(ratio, torch.from_numpy(rows.advantage), params.clip_ratio)
+        loss = objective.policy_loss.loss(log_ratio, torch.from_numpy(rows.advantage))
         entropy = head.entropy(distribution).mean()
-        for parameter in self.policy.actor_parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        (loss - params.entropy_coef * entropy).backward()  # type: ignore[no-untyped-call]
-        clipped = float(((ratio.detach() - 1.0).abs() > params.clip_ratio).float().mean())
-        return _policy_metrics(float(loss.detach()), kl, float(entropy.detach()), clipped)
+        _forget_gradients(self.policy.actor_parameters())
+        (loss - objective.entropy_coef * entropy).backward()  # type: ignore[no-untyped-call]
+        clip_fraction = objective.policy_loss.clip_fraction(ratio.numpy())
+        return _policy_metrics(float(loss.detach()), kl, float(entropy.detach()), clip_fraction)
 
     def value_gradient(self, rows: Batch) -> Metrics:
         value = self.policy.normalized_value(torch.from_numpy(rows.features))
         target = torch.from_numpy(rows.target)
-        if self.params.value_clip is None:
+        if self.objective.value_clip is None:
             loss = value_loss(value, target)
         else:
-            loss = clipped_value_loss(value, torch.from_numpy(rows.old_value), target, self.params.value_clip)
-        for parameter in self.policy.critic_parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+            loss = clipped_value_loss(value, torch.from_numpy(rows.old_value), target, self.objective.value_clip)
+        _forget_gradients(self.policy.critic_parameters())
         loss.backward()  # type: ignore[no-untyped-call]
         return {"value/loss": float(loss.detach())}
 
 
-class NumpyGradients(PPOGradients):
+class NumpyGradients(Gradients):
     """For perceptrons on the CPU: the same derivatives, written out."""
 
-    def __init__(self, policy: ActorCritic, params: PPOParams) -> None:
-        super().__init__(policy, params)
+    def __init__(self, policy: ActorCritic, objective: Objective) -> None:
+        super().__init__(policy, objective)
         self._numpy = NumpyActorCritic(policy)
 
     def features(self, obs: Any) -> Array:
@@ -142,25 +198,20 @@ class NumpyGradients(PPOGradients):
         return self.policy.head.log_prob_numpy(self._numpy.distribution(features, mask), action).copy()
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
-        head, clip, advantage = self.policy.head, self.params.clip_ratio, rows.advantage
+        head, objective = self.policy.head, self.objective
         parameters = self._numpy.distribution(rows.features, rows.mask)
         log_ratio = head.log_prob_numpy(parameters, rows.action) - rows.logp
         ratio = np.exp(log_ratio)
         kl = float((ratio - 1.0 - log_ratio).mean())
-        if self.exceeds_target(kl):
+        if objective.is_exceeded_by(kl):
             return None
-        surrogate = ratio * advantage
-        clipped_surrogate = np.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage
-        # −min(r Â, clip(r) Â) has slope −r Â in log r where the first is the smaller, and 0 where the clip holds.
-        is_free = surrogate <= clipped_surrogate
-        by_logp = surrogate * is_free * np.float32(-1.0 / len(rows))
-        self._numpy.backward_distribution(parameters, rows.action, by_logp, -self.params.entropy_coef / len(rows))
-        loss = -float(np.minimum(surrogate, clipped_surrogate).mean())
-        clip_fraction = float((np.abs(ratio - 1.0) > clip).mean())
-        return _policy_metrics(loss, kl, float(head.entropy_numpy(parameters).mean()), clip_fraction)
+        loss, slope = objective.policy_loss.loss_and_slope(log_ratio, rows.advantage)
+        self._numpy.backward_distribution(parameters, rows.action, slope, -objective.entropy_coef / len(rows))
+        entropy = float(head.entropy_numpy(parameters).mean())
+        return _policy_metrics(loss, kl, entropy, objective.policy_loss.clip_fraction(ratio))
 
     def value_gradient(self, rows: Batch) -> Metrics:
-        value, clip = self._numpy.normalized_value(rows.features), self.params.value_clip
+        value, clip = self._numpy.normalized_value(rows.features), self.objective.value_clip
         error = value - rows.target
         square = error * error
         if clip is not None:
@@ -174,9 +225,15 @@ class NumpyGradients(PPOGradients):
         return {"value/loss": 0.5 * float(square.mean())}
 
 
-def ppo_gradients(policy: ActorCritic, params: PPOParams) -> PPOGradients:
+def gradients_of(policy: ActorCritic, objective: Objective) -> Gradients:
     """The fastest way to differentiate this policy."""
-    return (NumpyGradients if NumpyActorCritic.supports(policy) else AutogradGradients)(policy, params)
+    return (NumpyGradients if NumpyActorCritic.supports(policy) else AutogradGradients)(policy, objective)
+
+
+def _forget_gradients(parameters: list[torch.nn.Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.zero_()
 
 
 def _tensor(array: Array | None) -> torch.Tensor | None:

@@ -1,0 +1,171 @@
+"""What algorithms that learn from their own rollouts have in common: preparing rows, stepping two networks, passes over data.
+
+An `update` takes the rollouts of one policy version:
+
+1. one batched forward pass for values, successor values and, where the actor did not record them, log-probabilities;
+2. advantages, by the algorithm's rule, cut by termination only;
+3. passes over the valid rows in shuffled minibatches, the algorithm's number for the policy and for the value;
+4. the policy's passes stop where the objective's KL limit is exceeded, before the step that would go on.
+
+Gradients are `policy_gradients`; this file schedules them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.params import OnPolicyParams, Schedule
+from relayrl.algorithms.policy_gradients import Batch, Metrics, Objective, gradients_of
+from relayrl.algorithms.returns import explained_variance, normalized, with_successor_values
+from relayrl.data.columns import Rollout
+from relayrl.data.trees import Array, map_tree
+from relayrl.errors import TrainingDivergedError
+from relayrl.models.actor_critic import ActorCritic
+
+
+class OnPolicyAlgorithm(ABC):
+    """Trains one `ActorCritic` from rollouts of its own making."""
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        params: OnPolicyParams,
+        objective: Objective,
+        rng: np.random.Generator,
+        *,
+        policy_passes: int,
+        value_passes: int,
+    ) -> None:
+        self.policy, self._params, self._rng = policy, params, rng
+        self._policy_passes, self._value_passes = policy_passes, value_passes
+        self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
+        self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
+        self._gradients = gradients_of(policy, objective)
+
+    @abstractmethod
+    def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
+        """[T, L] how much better each action was than expected; `next_value` as `returns` describes it."""
+
+    def update(self, rollouts: list[Rollout], progress: float) -> Metrics:
+        """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics."""
+        if self._params.lr_schedule is Schedule.LINEAR:
+            self._pi_optimizer.lr = self._params.pi_lr * (1.0 - progress)
+            self._vf_optimizer.lr = self._params.vf_lr * (1.0 - progress)
+        batch = _concatenated([self._prepare(rollout) for rollout in rollouts])
+        metrics = {
+            "value/explained_variance": explained_variance(batch.old_value, batch.target),
+            "value/mean": float(batch.old_value.mean()),
+        }
+        self._normalize(batch)
+        metrics |= self._train(batch)
+        self._update_normalizer(rollouts)
+        return metrics
+
+    def _prepare(self, rollout: Rollout) -> Batch:
+        """The rollout's valid rows with advantages and value targets."""
+        gradients = self._gradients
+        shape = rollout.reward.shape
+        obs, action, mask = (_flat(c) for c in (rollout.obs, rollout.action, rollout.action_mask))
+        features = gradients.features(obs)
+        value = gradients.value(features).reshape(shape)
+        successor_value = gradients.value(gradients.features(rollout.successors.obs))
+        next_value = with_successor_values(value, rollout.successors, successor_value)
+        advantage = self.advantages(rollout, value, next_value)
+        logp = gradients.log_prob(features, mask, action) if rollout.logp is None else _flat(rollout.logp)
+        numbers = (_flat(c) for c in (advantage, advantage + value, value))
+        batch = Batch(features, action, mask, logp, *numbers)
+        return batch if rollout.valid.all() else batch.rows(rollout.valid.reshape(-1))
+
+    def _normalize(self, batch: Batch) -> None:
+        if self._params.normalize_advantages:
+            batch.advantage = normalized(batch.advantage)
+        if self._params.normalize_returns:
+            moments = self.policy.return_normalizer
+            moments.update(torch.from_numpy(batch.target[:, None]))
+            shift, scale = moments.shift.numpy(), moments.scale.numpy()
+            batch.target = (batch.target - shift) * scale
+            batch.old_value = (batch.old_value - shift) * scale
+
+    def _train(self, batch: Batch) -> Metrics:
+        sums: Metrics = {}
+        counts = {"policy": 0, "value": 0}
+        trains_pi = True
+        size = -(-len(batch) // self._params.num_minibatches)
+        for iteration in range(max(self._policy_passes, self._value_passes)):
+            trains_pi = trains_pi and iteration < self._policy_passes
+            trains_vf = iteration < self._value_passes
+            if not (trains_pi or trains_vf):
+                break
+            if self._params.num_minibatches > 1:
+                batch = batch.rows(self._rng.permutation(len(batch)))
+            for start in range(0, len(batch), size):
+                rows = batch.rows(slice(start, start + size))
+                pi_metrics = self._policy_step(rows) if trains_pi else None
+                trains_pi = pi_metrics is not None
+                vf_metrics = self._value_step(rows) if trains_vf else None
+                counts["policy"] += pi_metrics is not None
+                counts["value"] += vf_metrics is not None
+                for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
+                    sums[name] = sums.get(name, 0.0) + number
+        metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
+        return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
+
+    def _policy_step(self, rows: Batch) -> Metrics | None:
+        metrics = self._gradients.policy_gradient(rows)
+        if metrics is not None:
+            _require_finite(metrics["policy/loss"], "policy", "pi_lr")
+            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
+        return metrics
+
+    def _value_step(self, rows: Batch) -> Metrics:
+        metrics = self._gradients.value_gradient(rows)
+        _require_finite(metrics["value/loss"], "value", "vf_lr")
+        metrics["value/gradient_norm"] = self._vf_optimizer.step()
+        return metrics
+
+    def _update_normalizer(self, rollouts: list[Rollout]) -> None:
+        """Last of all: acting, log-probabilities and training of one rollout must see the same normalisation."""
+        if self.policy.normalizer is None:
+            return
+        for rollout in rollouts:
+            raw = self.policy.encoder(map_tree(torch.from_numpy, rollout.obs))
+            self.policy.normalizer.update(raw[torch.from_numpy(rollout.valid)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the next update, besides the policy itself."""
+        optimizers = {"pi": self._pi_optimizer.state_dict(), "vf": self._vf_optimizer.state_dict()}
+        return {"optimizers": optimizers, "rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._pi_optimizer.load_state_dict(state["optimizers"]["pi"])
+        self._vf_optimizer.load_state_dict(state["optimizers"]["vf"])
+        self._rng.bit_generator.state = state["rng"]
+
+
+def _require_finite(loss: float, network: str, rate: str) -> None:
+    if not math.isfinite(loss):
+        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")
+
+
+def _flat(column: Any) -> Any:
+    """`[T, L, …]` as `[M, …]`."""
+    if column is None:
+        return None
+    return map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), column)
+
+
+def _concatenated(parts: list[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    columns: list[Array | None] = []
+    for same in zip(*(part.columns() for part in parts), strict=True):
+        present = [c for c in same if c is not None]
+        columns.append(np.concatenate(present) if present else None)
+    return Batch(*columns)  # type: ignore[arg-type]

@@ -1,0 +1,36 @@
+"""REINFORCE (Williams, 1992): one step along the likelihood of what went well, with or without a learned baseline.
+
+Without a baseline, an action's weight is its reward-to-go; where an episode was cut, what would have followed counts as
+nothing, for there is no value to tell. With one, it is a GAE advantage, and a cut bootstraps from the value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.params import REINFORCEParams
+from relayrl.algorithms.policy_gradients import LogLikelihood, Objective
+from relayrl.algorithms.returns import gae
+from relayrl.data.columns import Rollout
+from relayrl.data.trees import Array
+from relayrl.models.actor_critic import ActorCritic
+
+
+class REINFORCE(OnPolicyAlgorithm):
+    """One pass of the policy over each rollout."""
+
+    def __init__(self, policy: ActorCritic, params: REINFORCEParams, rng: np.random.Generator) -> None:
+        self.params = params
+        objective = Objective(LogLikelihood(), params.entropy_coef)
+        value_passes = params.train_vf_iters if params.with_vf_baseline else 0
+        super().__init__(policy, params, objective, rng, policy_passes=1, value_passes=value_passes)
+
+    def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
+        flags = (rollout.terminated, rollout.truncated, rollout.valid)
+        gamma = self.params.gamma
+        if self.params.with_vf_baseline:
+            return gae(rollout.reward, value, next_value, *flags, gamma=gamma, lam=self.params.lam)
+        # With V = 0 and λ = 1, GAE is the discounted reward-to-go.
+        nothing = np.zeros_like(value)
+        return gae(rollout.reward, nothing, nothing, *flags, gamma=gamma, lam=1.0)
