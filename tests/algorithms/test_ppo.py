@@ -12,7 +12,8 @@ from relayrl.algorithms.policy_gradients import AutogradGradients, Batch, NumpyG
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.errors import TrainingDivergedError
-from relayrl.models.actor_critic import ActorCritic, parameter_hash
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import Activation, NetworkSettings
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec import example_rollout, plain_arrow_round_trip, plain_columns
 from relayrl.data.codec import Compression, decode_rollout, decode_trajectory, encode
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.schema import layout_of, space_columns
@@ -111,6 +111,12 @@ def test_compression_makes_repetitive_data_smaller() -> None:
     assert small < fast < 0.75 * plain
 
 
+@pytest.mark.parametrize("compression", Compression)
+def test_the_floor_of_the_benchmark_brings_the_same_columns_back(compression: Compression) -> None:
+    columns = plain_columns(example_rollout(30, 4))
+    assert differences(plain_arrow_round_trip(columns, compression), columns) == []
+
+
 def test_the_kind_of_data_is_checked() -> None:
     rollout = example_rollout(5, 2)
     trajectory = next(rollout.trajectories())
@@ -194,6 +200,8 @@ def test_keys_with_dots_and_percent_signs_have_columns_of_their_own() -> None:
         ({"action": [1, 2]}, "'action' is a list; copy it to a NumPy array"),
         ({"failed": np.ones((5, 2), bool)}, "must be truncated and not valid"),
         ({"truncated": np.ones((5, 2), bool)}, "successors must be the rows"),
+        ({"first_step": np.array([0, -1])}, "'first_step' must be 2 int64 numbers from 0 on"),
+        ({"first_episode": np.zeros(3, np.int64)}, "'first_episode' must be 2 int64"),
         ({"memory": np.zeros((5, 2, 1), np.complex64)}, "cannot be stored"),
     ],
 )
@@ -210,6 +218,8 @@ def test_trajectories_that_do_not_fit_are_refused() -> None:
         encode(empty)
     with pytest.raises(ConfigError, match="must be truncated"):
         encode(dataclasses.replace(trajectory, failed=True))
+    with pytest.raises(ConfigError, match="numbers from 0 on"):
+        encode(dataclasses.replace(trajectory, first_step=-1))
     nested = dataclasses.replace(trajectory, observation_space=spaces.Tuple([spaces.Discrete(2)]))
     with pytest.raises(ConfigError, match="'obs' should be a tuple of 1, it is one ndarray"):
         encode(nested)

@@ -141,6 +141,11 @@ FORGERIES: dict[str, tuple[str, Callable[[pa.RecordBatch], pa.RecordBatch], str]
         lambda b: with_column(b, "episode", pa.array(range(b.num_rows))),
         "consecutive steps of one episode",
     ),
+    "a trajectory before its episode": (
+        "trajectory",
+        lambda b: with_column(b, "step", pa.array(range(-3, b.num_rows - 3))),
+        "consecutive steps of one episode",
+    ),
     "a trajectory of two worlds": (
         "trajectory",
         lambda b: with_column(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_worlds import Dice, Relay, Trouble, imports_torch
+from worker_worlds import Dice, Mortal, Relay, Trouble, imports_torch
 
 from relayrl.envs.contract import VectorEnvironment, VectorStep, world_seeds
 from relayrl.envs.registry import make_vector
@@ -253,6 +253,34 @@ def test_too_many_lost_workers_become_an_error_that_says_so() -> None:
     play(env, 1)
     with pytest.raises(EnvironmentFailedError, match=r"exited with code 7 \(not restarted: 1 restarts"):
         play(env, 1)
+
+
+def test_a_worker_that_cannot_be_replaced_becomes_an_error(tmp_path: Path) -> None:
+    options = {"grave": str(tmp_path / "grave")}
+    env = make_vector(Mortal, EnvSettings(num_envs=2, workers=1, options=options, max_restarts_per_minute=2, **RESTART))
+    env.reset(seed=SEED)
+    with pytest.raises(EnvironmentFailedError, match=r"gone for good \(not restarted: 2 restarts"):
+        play(env, 1)
+
+
+def test_an_interrupted_step_stops_the_workers() -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    env = trouble("hang")
+    play(env, 2)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(env, 1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(EnvError, match="after an interrupted step"):
+        play(env, 1)
+    with pytest.raises(EnvError, match="the workers have been stopped"):
+        env.reset()
+    env.close()
 
 
 def test_a_factory_that_raises_in_a_worker_shows_its_traceback() -> None:

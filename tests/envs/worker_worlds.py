@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -109,6 +110,20 @@ class Trouble(ScalarEnvironment):
             case "wrong_reward":
                 return result._replace(reward=None)  # type: ignore[arg-type]
         return result
+
+
+class Mortal(Dice):
+    """Ends its process in its first step, and cannot be built again after that."""
+
+    def __init__(self, *, grave: str) -> None:
+        super().__init__()
+        self._grave = Path(grave)
+        if self._grave.exists():
+            raise RuntimeError("gone for good")
+
+    def step(self, action: Any) -> ScalarStep:
+        self._grave.touch()
+        os._exit(4)
 
 
 class Masked(gymnasium.Env[Any, Any]):

@@ -12,11 +12,12 @@ from gymnasium import spaces
 from relayrl.data.trees import leaf_dtype, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import DecodeError, ExportError
 from relayrl.models import export
-from relayrl.models.actor_critic import ActorCritic, parameter_hash
+from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import NumpyActor, TorchActor, live_actor
 from relayrl.models.networks import RunningNormalizer
+from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import NetworkSettings
 
 ACTIONS = {

@@ -7,8 +7,8 @@ from relayrl.algorithms.returns import gae
 from relayrl.data.trees import Array, Tree
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings, FailurePolicy
-from relayrl.models.action_heads import action_head
 from relayrl.models.actor import Actor
+from relayrl.models.head_registry import likelihood_head as action_head
 from relayrl.runtime.collector import Collector
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_estimate, log_likelihood, value_loss
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.numpy_actor_critic import NumpyActorCritic
+from relayrl.models.numpy_policy import NumpyActorCritic, runs_in_numpy
 
 Metrics = dict[str, float]
 
@@ -227,7 +227,7 @@ class NumpyGradients(Gradients):
 
 def gradients_of(policy: ActorCritic, objective: Objective) -> Gradients:
     """The fastest way to differentiate this policy."""
-    return (NumpyGradients if NumpyActorCritic.supports(policy) else AutogradGradients)(policy, objective)
+    return (NumpyGradients if runs_in_numpy(policy.actor, policy.critic) else AutogradGradients)(policy, objective)
 
 
 def _forget_gradients(parameters: list[torch.nn.Parameter]) -> None:

@@ -92,7 +92,8 @@ def plain_arrow_round_trip(columns: dict[str, Array], compression: Compression) 
     """NumPy columns to IPC bytes and back with nothing but pyarrow."""
     batch = pa.RecordBatch.from_pydict({name: _plain_column(column) for name, column in columns.items()})
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression.value)
+    codec = None if compression is Compression.NONE else compression.value
+    options = pa.ipc.IpcWriteOptions(compression=codec)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     with pa.ipc.open_stream(sink.getvalue()) as reader:

@@ -87,7 +87,7 @@ def trajectory_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -
         raise DecodeError("a trajectory without steps")
     _require_group(batch, layout)
     episode, step = _read(batch, EPISODE, leading), _read(batch, STEP, leading)
-    if (episode != episode[0]).any() or (step != step[0] + np.arange(T)).any():
+    if episode[0] < 0 or (episode != episode[0]).any() or step[0] < 0 or (step != step[0] + np.arange(T)).any():
         raise DecodeError("the rows of a trajectory are not the consecutive steps of one episode")
     if not _read(batch, VALID, leading).all():
         raise DecodeError("a trajectory has a row that is not valid")

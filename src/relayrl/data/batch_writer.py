@@ -58,6 +58,10 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
         columns[leaf.name] = to_arrow(leaf, getattr(rollout, leaf.name), leading)
     if not failed_rows_are_void(rollout.failed, rollout.valid, rollout.truncated):
         raise ConfigError("a row that failed must be truncated and not valid")
+    for name in ("first_episode", "first_step"):
+        numbers = getattr(rollout, name)
+        if numbers.shape != (L,) or numbers.dtype != np.int64 or (numbers < 0).any():
+            raise ConfigError(f"{name!r} must be {L} int64 numbers from 0 on, one for each lane")
     ended = rollout.ended
     episode, step = number_rows(ended, rollout.first_episode, rollout.first_step, pooled_empty)
     columns |= {"episode": to_arrow(EPISODE, episode, leading), "step": to_arrow(STEP, step, leading)}
@@ -79,6 +83,8 @@ def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
     T, *_ = leading = (len(trajectory),)
     if T == 0:
         raise ConfigError("a trajectory without steps cannot be stored")
+    if trajectory.episode < 0 or trajectory.first_step < 0:
+        raise ConfigError("a trajectory's episode and first step are numbers from 0 on")
     if trajectory.failed and not trajectory.truncated:
         raise ConfigError("a failed trajectory must be truncated")
     spaces = (trajectory.observation_space, trajectory.action_space)

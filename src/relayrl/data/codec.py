@@ -37,7 +37,7 @@ _MAX_CACHED_SCHEMA_BYTES = 1 << 16
 class Compression(Enum):
     """Arrow's own compression of column buffers: none, fast, or small."""
 
-    NONE = None
+    NONE = "none"
     LZ4 = "lz4"
     ZSTD = "zstd"
 
@@ -71,7 +71,8 @@ def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollou
 
 
 def _write(sink: pa.NativeFile, batch: pa.RecordBatch, compression: Compression) -> None:
-    options = pa.ipc.IpcWriteOptions(compression=compression.value)
+    codec = None if compression is Compression.NONE else compression.value
+    options = pa.ipc.IpcWriteOptions(compression=codec)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
 

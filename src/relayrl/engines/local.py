@@ -32,10 +32,11 @@ from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings
 from relayrl.errors import ConfigError
-from relayrl.models.actor_critic import ActorCritic, parameter_hash
+from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import live_actor
+from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, evaluate
 from relayrl.training.checkpoints import CheckpointStore

@@ -37,10 +37,7 @@ class ObservationChecker:
 
     def find_bad(self, obs: Tree, rows: Array) -> list[BadObservation]:
         """The lanes among `rows` ([B, N] bool) whose observation (`obs` [B, N, …]) fails the check."""
-        if self._check is ObservationCheck.FINITE and isinstance(obs, np.ndarray):
-            if obs.dtype.kind != "f" or np.isfinite(obs).all():
-                return []
-        elif self._check is ObservationCheck.OFF:
+        if self._check is ObservationCheck.OFF:
             return []
         bad: list[BadObservation] = []
         for (path, leaf), (_, space) in zip(leaves(obs), self._space_leaves, strict=True):

@@ -27,7 +27,8 @@ from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 Factory = Callable[..., Any]
 
 PETTINGZOO_LIBRARIES = ("mpe2", "pettingzoo")
-LIBRARIES = (*PETTINGZOO_LIBRARIES, "vmas", "native")
+VECTOR_LIBRARIES = ("vmas", "native")
+LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,10 @@ class EnvRecipe:
         return self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", repr(self.env))
 
     @property
-    def is_ours(self) -> bool:
-        """Whether the environment is from a library whose adapter is part of RelayRL."""
-        return isinstance(self.env, str) and self.env.partition(":")[0] in LIBRARIES
+    def library(self) -> str | None:
+        """The library whose adapter in RelayRL makes the environment; None for Gymnasium's and users' own."""
+        prefix = self.env.partition(":")[0] if isinstance(self.env, str) else None
+        return prefix if prefix in LIBRARIES else None
 
     def build(self) -> Any:
         """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""

@@ -22,7 +22,7 @@ from relayrl.envs import gymnasium_adapter
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.failures import WorldFailure
 from relayrl.envs.guarded_vector import guard
-from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
 from relayrl.envs.settings import EnvSettings, FailurePolicy
 from relayrl.envs.vectorise import run_in_process, vectorise
 from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
@@ -33,6 +33,8 @@ def make_vector(env: str | Factory, settings: EnvSettings) -> VectorEnvironment:
     find_factory(env)
     recipe = EnvRecipe(env, settings.options)
     if settings.workers > 0:
+        if recipe.library in VECTOR_LIBRARIES:
+            raise ConfigError(f"{env} steps all worlds in one call; set workers to 0")
         from relayrl.envs.worker_pool import WorkerPool
 
         return vectorise(lambda: WorkerPool(recipe, settings), settings)
@@ -68,7 +70,7 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment:
         raise ConfigError(
             f"{recipe.name} steps all worlds in one call and cannot restart one; set on_failure to 'raise'"
         )
-    return _ready(first if recipe.is_ours else guard(first, settings.observation_check), settings)
+    return _ready(first if recipe.library is not None else guard(first, settings.observation_check), settings)
 
 
 def _build_first(recipe: EnvRecipe) -> Any:

@@ -39,6 +39,7 @@ class ScalarLoop(WorldLoop[Any]):
         group = self._group = buffers.groups[SINGLE_AGENT]
         num_worlds = self.num_worlds
         self._steps: list[Callable[[Any], Any]] = [_not_installed] * num_worlds
+        self._actions: Tree = index(group.action, (slice(None), 0))  # [B, …]
         self._batches = tuple(_concatenation_target(obs) for obs in group.obs)
         self._infos: list[Mapping[str, Any]] = [_NO_INFO] * num_worlds
         self._masks: list[Any] = [None] * num_worlds
@@ -73,7 +74,7 @@ class ScalarLoop(WorldLoop[Any]):
         self._infos = [_NO_INFO] * num_worlds
         self._masks = [None] * num_worlds
         # A copy: worlds may keep the action that they were given, and the buffer is overwritten by the next step.
-        actions = _rows(index(self._group.action, (slice(None), 0)), num_worlds)
+        actions = _rows(self._actions, num_worlds)
         worlds = zip(range(num_worlds), self._steps, actions, strict=True)
         failures: list[WorldFailure] = []
         while True:
@@ -107,7 +108,8 @@ class ScalarLoop(WorldLoop[Any]):
         self.buffers.episode_over[b] = True
         write(group.final_obs, (b, 0), observation)
         first_observation, info = self._worlds[b].reset()
-        self._masks[b] = info.get("action_mask")
+        if group.action_mask is not None:
+            self._masks[b] = info.get("action_mask")
         return first_observation
 
     def _write_observations(self, observations: list[Any]) -> list[WorldFailure]:
@@ -167,5 +169,7 @@ def _concatenation_target(obs: Tree) -> Array | None:
 
 def _rows(actions: Any, num_worlds: int) -> Sequence[Any]:
     """One action per world: scalars or arrays of their own for plain spaces, trees for nested ones."""
+    if isinstance(actions, np.ndarray):
+        return list(actions.copy())
     own = map_tree(np.copy, actions)
-    return list(own) if isinstance(own, np.ndarray) else [index(own, b) for b in range(num_worlds)]
+    return [index(own, b) for b in range(num_worlds)]

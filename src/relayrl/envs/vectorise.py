@@ -112,12 +112,14 @@ class VectorisedWorlds(VectorEnvironment):
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         self._require_open()
         if not self._has_reset:
-            raise EnvError("step() before reset(); reset all worlds first")
+            raise EnvError("step() before reset(), or after an interrupted step; reset all worlds first")
         copy_actions(self._buffers.groups, actions)
+        self._has_reset = False  # An interrupt leaves some worlds ahead of others: they cannot just go on.
         self._buffers.flip()
         self._num_steps += 1
         failures = self._runner.step()
         failed = self._restart_until_well(failures, may_fail=set(range(self.num_envs)), void=True) if failures else None
+        self._has_reset = True
         half = self._buffers.half
         return VectorStep(
             groups={name: arrays.step(half) for name, arrays in self._buffers.groups.items()},
@@ -194,7 +196,7 @@ class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
     def get_state(self) -> dict[str, Array]:
         self._require_open()
         if not self._has_reset:
-            raise EnvError("get_state() before reset(); there is nothing to save yet")
+            raise EnvError("get_state() before reset(), or after an interrupted step; there is nothing whole to save")
         state = {f"shown/{name}": array for name, array in read_buffers(self._buffers).items()}
         state["num_steps"] = np.array(self._num_steps)
         state["seeds"] = np.array([NO_SEED if seed is None else seed for seed in self._seeds])

@@ -30,7 +30,7 @@ from relayrl.envs.worker_link import WorkerLink, anonymous_file, stop_links
 from relayrl.envs.worker_process import in_worker
 from relayrl.envs.world_buffers import BufferCarver, ByteCounter, WorldBuffers, allocate_buffers
 from relayrl.envs.world_loop import WorldRunner, WorldState
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, EnvError
 
 _CLOSE_GRACE_S = 2.0
 _LIVENESS_S = 0.5
@@ -155,6 +155,8 @@ class WorkerPool(WorldRunner):
 
         An interrupted exchange leaves answers in the pipes that nobody would match with their questions, so the pool ends.
         """
+        if not self._finish.alive:
+            raise EnvError("the workers have been stopped, by an interrupt or a failure; make a new environment")
         answers = _Answers()
         waiting: dict[int, WorkerLink] = {}
         try:

@@ -18,8 +18,8 @@ from gymnasium import spaces
 from relayrl.data.trees import Array, Space, leaf_dtype
 from relayrl.envs.classic_control_state import state_port
 from relayrl.envs.contract import StatefulEnvironment
-from relayrl.envs.failures import FailureKind, WorldFailure
-from relayrl.envs.observation_check import ObservationChecker
+from relayrl.envs.failures import WorldFailure
+from relayrl.envs.result_check import ResultChecker
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import NO_SEED, WorldBuffers, WorldLayout
 from relayrl.errors import EnvError
@@ -87,13 +87,7 @@ class WorldLoop(WorldRunner, Generic[World]):
     def attach(self, buffers: WorldBuffers, check: ObservationCheck) -> None:
         """Use these buffers, one row per world; called once, before the first reset."""
         self.buffers = buffers
-        self._checkers = (
-            {}
-            if check is ObservationCheck.OFF
-            else {
-                name: ObservationChecker(group.observation_space, check) for name, group in self.layout.groups.items()
-            }
-        )
+        self._checker = ResultChecker(self.layout, buffers, check)
         self._busy = memoryview(buffers.busy_world.data)
         for b, world in enumerate(self._worlds):
             self._install(b, world)
@@ -104,8 +98,8 @@ class WorldLoop(WorldRunner, Generic[World]):
         self.buffers.episode_over.fill(False)
         self._lanes_ended = False
         failures = self._step_worlds()
-        failures += self._check_results({failure.world for failure in failures})
-        return failures
+        skip = {failure.world for failure in failures}
+        return failures + self._checker.find_failures(lanes_ended=self._lanes_ended, skip=skip)
 
     def reset_selected(self) -> list[WorldFailure]:
         return self._on_selected(self._begin, "reset()")
@@ -147,7 +141,6 @@ class WorldLoop(WorldRunner, Generic[World]):
 
     def _on_selected(self, begin: Callable[[int, int | None], None], doing: str) -> list[WorldFailure]:
         buffers = self.buffers
-        self._lanes_ended = False
         failures = []
         for b in np.flatnonzero(buffers.selected).tolist():
             self._busy[0] = b
@@ -156,24 +149,8 @@ class WorldLoop(WorldRunner, Generic[World]):
                 begin(b, None if seed == NO_SEED else seed)
             except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 failures.append(WorldFailure.of_exception(b, error, doing))
-        return failures + self._check_results({failure.world for failure in failures})
-
-    def _check_results(self, skip: set[int]) -> list[WorldFailure]:
-        failures: dict[int, WorldFailure] = {}
-        for name, checker in self._checkers.items():
-            arrays = self.buffers.groups[name]
-            agent_ids = self.layout.groups[name].agent_ids
-            if not np.isfinite(arrays.reward).all():
-                for b, n in np.argwhere(~np.isfinite(arrays.reward)).tolist():
-                    reason = f"agent {agent_ids[n]!r}: the reward is {arrays.reward[b, n]}"
-                    failures.setdefault(b, WorldFailure(b, FailureKind.RAISED, reason))
-            bad = checker.find_bad(arrays.obs[self.buffers.half], arrays.active)
-            if self._lanes_ended:
-                bad += checker.find_bad(arrays.final_obs, arrays.terminated | arrays.truncated)
-            for lane in bad:
-                reason = f"agent {agent_ids[lane.agent]!r}: {lane.reason}"
-                failures.setdefault(lane.env, WorldFailure(lane.env, FailureKind.OBSERVATION, reason))
-        return [failure for world, failure in failures.items() if world not in skip]
+        skip = {failure.world for failure in failures}
+        return failures + self._checker.find_failures(lanes_ended=False, skip=skip)
 
     def _port(self, world: World) -> StatefulEnvironment:
         port = state_port(world)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from relayrl.data.trees import Array, Tree
-from relayrl.models.action_heads import ActionHead
+from relayrl.models.action_head import ActionHead
 
 
 class Actor(ABC):

@@ -7,9 +7,9 @@ Inputs, each with a free batch axis first:
 
 Outputs:
 
-    distribution   parameters of the action distribution, as `action_heads` lays them out
+    distribution   parameters of the action distribution, as `action_head` lays them out
     action         the most likely action, clipped to the space's bounds
-    value          the critic's value, in units of reward
+    value          the critic's value, in units of reward; only where the policy has a critic of its own
 
 Both formats carry the same metadata (`METADATA_KEYS`), so that a file alone is enough to act: spaces as JSON, the group's
 name, the policy version. An export is compared with the live policy before it counts as written.
@@ -28,9 +28,11 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ExportError
-from relayrl.models.action_heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.box_heads import BoxHead, SquashedGaussianHead
+from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.policy import Policy
 
 OPSET = 17
 TOLERANCE = 1e-5
@@ -42,18 +44,26 @@ class ExportGraph(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, policy: ActorCritic, masked: bool) -> None:
+    def __init__(self, policy: Policy, masked: bool) -> None:
         super().__init__()
         self.policy, self.masked = policy, masked
-        if isinstance(policy.head, GaussianHead):
+        if isinstance(policy.head, BoxHead):
             self.register_buffer("low", torch.from_numpy(policy.head.low))
             self.register_buffer("high", torch.from_numpy(policy.head.high))
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         mask = inputs[-1] if self.masked else None
         flat = inputs[:-1] if self.masked else inputs
-        distribution, value = self.policy(unflatten(self.policy.observation_space, iter(flat)), mask)
-        return distribution, self._mode(distribution), value
+        features = self.policy.features(unflatten(self.policy.observation_space, iter(flat)))
+        distribution = self.policy.distribution(features, mask)
+        outputs = (distribution, self._mode(distribution))
+        return (*outputs, self.policy.value(features)) if isinstance(self.policy, ActorCritic) else outputs
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of what `forward` gives."""
+        names = ["distribution", "action"]
+        return [*names, "value"] if isinstance(self.policy, ActorCritic) else names
 
     def _mode(self, distribution: Tensor) -> Tensor:
         head = self.policy.head
@@ -64,12 +74,14 @@ class ExportGraph(nn.Module):
             return torch.stack(parts, -1)
         if isinstance(head, BernoulliHead):
             return (distribution > 0).to(torch.int8)
-        assert isinstance(head, GaussianHead)
+        assert isinstance(head, BoxHead)
         mean = distribution[..., : head.num_actions]
+        if isinstance(head, SquashedGaussianHead):
+            mean = mean.tanh() * self.policy.action_scale + self.policy.action_center
         return mean.maximum(self.low).minimum(self.high)
 
 
-def export_policy(policy: ActorCritic, metadata: PolicyMetadata, path: Path, file_format: ExportFormat) -> Path:
+def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_format: ExportFormat) -> Path:
     """Write `policy` to `path`, whole or not at all, and check the file against the policy."""
     graph = ExportGraph(policy, metadata.masked).eval()
     example = _example_inputs(policy, metadata.masked, num_rows=3)
@@ -89,7 +101,7 @@ def export_policy(policy: ActorCritic, metadata: PolicyMetadata, path: Path, fil
     return path
 
 
-def _example_inputs(policy: ActorCritic, masked: bool, num_rows: int) -> tuple[Tensor, ...]:
+def _example_inputs(policy: Policy, masked: bool, num_rows: int) -> tuple[Tensor, ...]:
     """Plausible random inputs: samples of the observation space, everything allowed."""
     rng = np.random.default_rng(0)
     inputs = []
@@ -102,13 +114,10 @@ def _example_inputs(policy: ActorCritic, masked: bool, num_rows: int) -> tuple[T
     return tuple(inputs)
 
 
-def input_names(policy: ActorCritic, masked: bool) -> list[str]:
+def input_names(policy: Policy, masked: bool) -> list[str]:
     """Names of the graph's inputs, in order."""
     names = [f"obs.{path}" if path else "obs" for path, _ in space_leaves(policy.observation_space)]
     return [*names, "action_mask"] if masked else names
-
-
-OUTPUT_NAMES = ["distribution", "action", "value"]
 
 
 def _onnx_bytes(graph: ExportGraph, example: tuple[Tensor, ...], metadata: PolicyMetadata) -> bytes:
@@ -124,8 +133,8 @@ def _onnx_bytes(graph: ExportGraph, example: tuple[Tensor, ...], metadata: Polic
             example,
             buffer,  # type: ignore[arg-type]  # a file object is what this exporter takes besides a path
             input_names=names,
-            output_names=OUTPUT_NAMES,
-            dynamic_axes={name: {0: "batch"} for name in [*names, *OUTPUT_NAMES]},
+            output_names=graph.output_names,
+            dynamic_axes={name: {0: "batch"} for name in [*names, *graph.output_names]},
             opset_version=OPSET,
             dynamo=False,
         )
@@ -149,7 +158,7 @@ def _verify_onnx(graph: ExportGraph, path: Path) -> None:
     with torch.no_grad():
         expected = [output.numpy() for output in graph(*inputs)]
     got = ExportedActor(path).run([tensor.numpy() for tensor in inputs])
-    for name, want, have in zip(OUTPUT_NAMES, expected, got, strict=True):
+    for name, want, have in zip(graph.output_names, expected, got, strict=True):
         if name != "action" and not np.allclose(want, have, rtol=1e-4, atol=TOLERANCE):
             raise ExportError(
                 f"{path.name}: output {name!r} differs from the policy by {np.abs(want - have).max():.2e}"

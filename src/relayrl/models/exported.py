@@ -13,8 +13,9 @@ import numpy as np
 from relayrl.data.space_json import space_from_json, space_to_json
 from relayrl.data.trees import Array, Space, Tree, leaves
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.models.action_heads import action_head
+from relayrl.models.action_head import HeadKind
 from relayrl.models.actor import Actor
+from relayrl.models.head_registry import head_of_kind
 
 METADATA_PREFIX = "relayrl."
 MAX_SPACE_ELEMENTS = 1 << 24
@@ -43,6 +44,7 @@ class PolicyMetadata:
     masked: bool
     observation_space: Space
     action_space: Space
+    head: HeadKind = HeadKind.STOCHASTIC
 
     def as_strings(self) -> dict[str, str]:
         """Flat strings, for the metadata of either format."""
@@ -52,6 +54,7 @@ class PolicyMetadata:
             "group": self.group,
             "policy_version": str(self.policy_version),
             "masked": json.dumps(self.masked),
+            "head": self.head.value,
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
         }
@@ -68,6 +71,7 @@ class PolicyMetadata:
                 group=own["group"],
                 policy_version=int(own["policy_version"]),
                 masked=bool(json.loads(own["masked"])),
+                head=HeadKind(own["head"]),
                 observation_space=space_from_json(own["observation_space"], max_elements=MAX_SPACE_ELEMENTS),
                 action_space=space_from_json(own["action_space"], max_elements=MAX_SPACE_ELEMENTS),
             )
@@ -90,7 +94,7 @@ class ExportedActor(Actor):
         except Exception as error:  # onnxruntime's exceptions share no public base class
             raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
-        self.head = action_head(self.metadata.action_space)
+        self.head = head_of_kind(self.metadata.action_space, self.metadata.head)
         self._names = [node.name for node in self._session.get_inputs()]
 
     def run(self, inputs: list[Array]) -> list[Array]:

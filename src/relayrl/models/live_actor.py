@@ -12,14 +12,14 @@ import torch
 
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.models.actor import Actor
-from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.numpy_actor_critic import NumpyActorCritic
+from relayrl.models.numpy_policy import NumpyPolicy, runs_in_numpy
+from relayrl.models.policy import Policy
 
 
 class TorchActor(Actor):
     """Acts through the policy's own forward pass."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: Policy) -> None:
         self.policy, self.head = policy, policy.head
 
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
@@ -32,13 +32,13 @@ class TorchActor(Actor):
 class NumpyActor(Actor):
     """Acts through NumPy views of the policy's parameters."""
 
-    def __init__(self, policy: ActorCritic) -> None:
-        self._numpy, self.head = NumpyActorCritic(policy), policy.head
+    def __init__(self, policy: Policy) -> None:
+        self._numpy, self.head = NumpyPolicy(policy), policy.head
 
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
         return self._numpy.distribution(self._numpy.features(obs), mask)
 
 
-def live_actor(policy: ActorCritic) -> Actor:
+def live_actor(policy: Policy) -> Actor:
     """The fastest actor for a policy in this process."""
-    return NumpyActor(policy) if NumpyActorCritic.supports(policy) else TorchActor(policy)
+    return NumpyActor(policy) if runs_in_numpy(policy.actor) else TorchActor(policy)

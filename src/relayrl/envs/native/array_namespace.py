@@ -26,19 +26,9 @@ Function: TypeAlias = Callable[..., XArray]
 
 
 _SHARED_NAMES = (
-    *("add", "subtract", "multiply", "divide", "square", "sqrt", "exp", "log1p", "sin", "cos", "absolute", "floor"),
-    *(
-        "negative",
-        "maximum",
-        "less",
-        "less_equal",
-        "greater",
-        "greater_equal",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-    ),
-    "where",
+    *("add", "subtract", "multiply", "divide", "negative", "absolute", "floor", "maximum"),
+    *("square", "sqrt", "exp", "log1p", "sin", "cos", "where"),
+    *("less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_not"),
 )
 """Functions that have the same name and meaning in both libraries."""
 

@@ -1,6 +1,6 @@
-"""An `ActorCritic` of perceptrons in NumPy: what it computes and how it is differentiated, on its live parameters.
+"""A policy of perceptrons in NumPy: what it computes and how it is differentiated, on its live parameters.
 
-Acting and, on the CPU, learning go through here. Tests hold every number to the torch module's.
+Acting and, for on-policy algorithms on the CPU, learning go through here. Tests hold every number to the torch module's.
 """
 
 from __future__ import annotations
@@ -8,44 +8,55 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from relayrl.data.trees import Array
-from relayrl.models.action_heads import GaussianHead
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.box_heads import GaussianHead
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
+from relayrl.models.policy import Policy
 
 
-class NumpyActorCritic:
+def runs_in_numpy(*networks: nn.Module) -> bool:
+    """Whether the networks are perceptrons on the CPU."""
+    return all(isinstance(n, Perceptron) and next(n.parameters()).device.type == "cpu" for n in networks)
+
+
+class NumpyPolicy:
     """The policy's functions for rows `[M, …]`; arrays that it returns are overwritten by its next call."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: Policy) -> None:
         self.policy, self.head = policy, policy.head
-        self._actor, self._critic = NumpyPerceptron(policy.actor), NumpyPerceptron(policy.critic)
-        self._normalizer, self._moments = policy.normalizer, policy.return_normalizer
+        self._actor, self._normalizer = NumpyPerceptron(policy.actor), policy.normalizer
         if isinstance(self.head, GaussianHead):
             self._log_std = policy.log_std.detach().numpy()
             self._log_scale = np.log(self.head.half_range)
 
-    @staticmethod
-    def supports(policy: ActorCritic) -> bool:
-        """Whether actor and critic are perceptrons on the CPU."""
-        networks = (policy.actor, policy.critic)
-        return all(isinstance(n, Perceptron) and next(n.parameters()).device.type == "cpu" for n in networks)
-
     def features(self, obs: Any) -> Array:
-        """[M, F] what both networks see."""
+        """[M, F] what the networks see."""
         encoded = self.policy.encoder.encode_numpy(obs)
         n = self._normalizer
         return encoded if n is None else np.clip((encoded - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
 
     def distribution(self, features: Array, mask: Array | None) -> Array:
-        """[M, P] parameters of the action distribution, in the environment's units."""
+        """[M, P] parameters of the action distribution, as the head lays them out."""
         outputs = self._actor.forward(features)
         if isinstance(self.head, GaussianHead):
             mean = outputs * self.head.half_range + self.head.center
             log_std = np.broadcast_to(self._log_std + self._log_scale, mean.shape)
             return np.concatenate([mean, log_std], -1)
         return self.head.parameters_numpy(outputs, mask)
+
+
+class NumpyActorCritic(NumpyPolicy):
+    """The functions and gradients of an `ActorCritic`."""
+
+    policy: ActorCritic
+
+    def __init__(self, policy: ActorCritic) -> None:
+        super().__init__(policy)
+        self._likelihood = policy.head
+        self._critic, self._moments = NumpyPerceptron(policy.critic), policy.return_normalizer
 
     def normalized_value(self, features: Array) -> Array:
         """[M] the critic's output, in normalised returns."""
@@ -63,12 +74,12 @@ class NumpyActorCritic:
         `logp_gradient` [M] is the loss's derivative by each action's log-probability, `entropy_gradient` that by each
         row's entropy.
         """
-        gradient = self.head.parameter_gradient(parameters, action, logp_gradient, entropy_gradient)
-        if isinstance(self.head, GaussianHead):
+        gradient = self._likelihood.parameter_gradient(parameters, action, logp_gradient, entropy_gradient)
+        if isinstance(self._likelihood, GaussianHead):
             mean_gradient, log_std_gradient = np.split(gradient, 2, -1)
             assert self.policy.log_std.grad is not None
             np.sum(log_std_gradient, 0, out=self.policy.log_std.grad.numpy())
-            gradient = mean_gradient * self.head.half_range
+            gradient = mean_gradient * self._likelihood.half_range
         self._actor.backward(gradient)
 
     def backward_value(self, gradient: Array) -> None:

@@ -1,29 +1,15 @@
-"""Action distributions: what a policy's output vector means, once in torch (learning) and once in NumPy (acting).
-
-A head belongs to an action space. The network gives it `num_outputs` raw numbers; `parameters` turns them into the
-distribution's parameters `[…, P]` (the only thing an exported graph must output), of which `log_prob` and `entropy` learn
-in torch, and `sample` and `mode` act in NumPy. The parameters are in the units of the environment:
-
-    Discrete        log-probabilities, masked ones at MASKED_LOGIT before the softmax
-    MultiDiscrete   the components' log-probabilities side by side
-    MultiBinary     logits of the ones
-    Box             mean and log standard deviation side by side; actions are clipped to the bounds only on their way into
-                    the environment (`to_environment`), so that a stored action has the probability it was drawn with
-
-torch is not imported: tensors come in, and their own methods are called, so an actor without torch can use this file.
-"""
+"""Heads of Discrete, MultiDiscrete and MultiBinary action spaces."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.trees import Array, Space
+from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
+from relayrl.models.action_head import LikelihoodHead
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,64 +17,12 @@ if TYPE_CHECKING:
 MASKED_LOGIT = -1e9
 """Logit of a forbidden action: finite, so that `0 * log 0` never becomes NaN in gradients; its probability is exactly 0."""
 
-LOG_2PI = math.log(2.0 * math.pi)
 
-
-class ActionHead(ABC):
-    """The distribution over one action space."""
-
-    num_outputs: int
-    num_parameters: int
-    mask_width: int | None = None
-
-    @abstractmethod
-    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        """[…] log density of `action` [..., *action shape]."""
-
-    @abstractmethod
-    def entropy(self, parameters: Tensor) -> Tensor:
-        """[…] entropy in nats."""
-
-    @abstractmethod
-    def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Distribution parameters [..., P] from raw network outputs and the action mask."""
-
-    def parameters_numpy(self, outputs: Array, mask: Array | None) -> Array:
-        """The same as `parameters`, in NumPy; the outputs themselves unless overridden."""
-        return outputs
-
-    @abstractmethod
-    def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
-        """Actions drawn with `rng`; the same parameters and generator state give the same actions everywhere."""
-
-    @abstractmethod
-    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
-        """[…] the same as `log_prob`, in NumPy."""
-
-    @abstractmethod
-    def entropy_numpy(self, parameters: Array) -> Array:
-        """[…] the same as `entropy`, in NumPy."""
-
-    @abstractmethod
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        """[M, O] derivative of a loss by what `parameters` was computed from: the raw outputs, for a box the parameters.
-
-        `by_logp` [M] is the loss's derivative by each row's log-probability, `by_entropy` that by each row's entropy.
-        """
-
-    @abstractmethod
-    def mode(self, parameters: Array) -> Array:
-        """The most likely action."""
-
-    def to_environment(self, action: Array) -> Array:
-        """The action as the environment takes it."""
-        return action
-
-
-class CategoricalHead(ActionHead):
+class CategoricalHead(LikelihoodHead):
     """One choice among `n`."""
 
     def __init__(self, space: spaces.Discrete) -> None:
+        self.space = space
         self.num_outputs = self.num_parameters = self.mask_width = int(space.n)
         self.start = int(space.start)
 
@@ -135,10 +69,11 @@ class CategoricalHead(ActionHead):
         return np.asarray(parameters.argmax(-1) + self.start)
 
 
-class MultiCategoricalHead(ActionHead):
+class MultiCategoricalHead(LikelihoodHead):
     """Several independent choices."""
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
+        self.space = space
         if space.nvec.ndim != 1:
             raise ConfigError(f"action space {space}: only one-dimensional MultiDiscrete spaces are supported")
         self.parts = [
@@ -195,10 +130,11 @@ class MultiCategoricalHead(ActionHead):
         )
 
 
-class BernoulliHead(ActionHead):
+class BernoulliHead(LikelihoodHead):
     """Independent bits."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
+        self.space = space
         if len(space.shape) != 1:
             raise ConfigError(f"action space {space}: only one-dimensional MultiBinary spaces are supported")
         self.num_outputs = self.num_parameters = int(space.shape[0])
@@ -235,76 +171,7 @@ class BernoulliHead(ActionHead):
         return np.asarray((parameters > 0).astype(np.int8))
 
 
-class GaussianHead(ActionHead):
-    """Independent normal distributions. The policy scales mean and deviation to the space before they come here."""
-
-    def __init__(self, space: spaces.Box) -> None:
-        if len(space.shape) != 1:
-            raise ConfigError(f"action space {space}: only one-dimensional Box spaces are supported")
-        if not np.issubdtype(space.dtype, np.floating):
-            raise ConfigError(f"action space {space}: a Box action space must be of a floating dtype")
-        self.num_actions = int(space.shape[0])
-        self.num_outputs = self.num_parameters = 2 * self.num_actions
-        bounded = np.isfinite(space.low) & np.isfinite(space.high)
-        self.low, self.high = space.low.astype(np.float32), space.high.astype(np.float32)
-        low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-        self.center, self.half_range = ((low + high) / 2.0).astype(np.float32), ((high - low) / 2.0).astype(np.float32)
-        self._dtype = space.dtype
-
-    def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        return outputs
-
-    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        mean, log_std = parameters.chunk(2, -1)
-        z = (action - mean) * (-log_std).exp()
-        return (-0.5 * z * z - log_std).sum(-1) - 0.5 * LOG_2PI * self.num_actions
-
-    def entropy(self, parameters: Tensor) -> Tensor:
-        return parameters.chunk(2, -1)[1].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
-
-    def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
-        mean, log_std = np.split(parameters, 2, -1)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        return np.asarray(mean + np.exp(log_std) * noise)
-
-    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
-        mean, log_std = np.split(parameters, 2, -1)
-        z = (action - mean) * np.exp(-log_std)
-        return np.asarray((-0.5 * z * z - log_std).sum(-1) - np.float32(0.5 * LOG_2PI * self.num_actions))
-
-    def entropy_numpy(self, parameters: Array) -> Array:
-        log_std = parameters[..., self.num_actions :]
-        return np.asarray(log_std.sum(-1) + np.float32(0.5 * (1.0 + LOG_2PI) * self.num_actions))
-
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        # With z = (a − μ) / σ:  ∂ log p / ∂μ = z / σ;   ∂ log p / ∂ log σ = z² − 1;   ∂H / ∂ log σ = 1
-        mean, log_std = np.split(parameters, 2, -1)
-        inverse_std = np.exp(-log_std)
-        z = (action - mean) * inverse_std
-        by_mean, by_log_std = z * inverse_std * by_logp[:, None], (z * z - 1.0) * by_logp[:, None] + by_entropy
-        return np.concatenate([by_mean, by_log_std], -1)
-
-    def mode(self, parameters: Array) -> Array:
-        return self.to_environment(parameters[..., : self.num_actions])
-
-    def to_environment(self, action: Array) -> Array:
-        return np.asarray(np.clip(action, self.low, self.high), dtype=self._dtype)
-
-
 def log_softmax(logits: Array) -> Array:
     """Log of the softmax over the last axis."""
     shifted = logits - logits.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
-
-
-def action_head(space: Space) -> ActionHead:
-    """The head of an action space."""
-    if isinstance(space, spaces.Discrete):
-        return CategoricalHead(space)
-    if isinstance(space, spaces.MultiDiscrete):
-        return MultiCategoricalHead(space)
-    if isinstance(space, spaces.MultiBinary):
-        return BernoulliHead(space)
-    if isinstance(space, spaces.Box):
-        return GaussianHead(space)
-    raise ConfigError(f"action space {space} is not supported; use Discrete, MultiDiscrete, MultiBinary or Box")

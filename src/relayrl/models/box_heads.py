@@ -1,0 +1,146 @@
+"""Heads of Box action spaces: normal, squashed normal, and deterministic."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.trees import Array
+from relayrl.errors import ConfigError
+from relayrl.models.action_head import ActionHead, HeadKind, LikelihoodHead
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOG_2PI = math.log(2.0 * math.pi)
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Bounds of a squashed normal's log deviation (Haarnoja et al., 2018)."""
+
+
+class BoxHead(ActionHead):
+    """What distributions over a box share: its bounds, and the scale that is 1 in the middle of the networks."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        if len(space.shape) != 1:
+            raise ConfigError(f"action space {space}: only one-dimensional Box spaces are supported")
+        if not np.issubdtype(space.dtype, np.floating):
+            raise ConfigError(f"action space {space}: a Box action space must be of a floating dtype")
+        self.space = space
+        self.num_actions = int(space.shape[0])
+        bounded = np.isfinite(space.low) & np.isfinite(space.high)
+        self.is_bounded = bool(bounded.all())
+        self.low, self.high = space.low.astype(np.float32), space.high.astype(np.float32)
+        low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+        self.center, self.half_range = ((low + high) / 2.0).astype(np.float32), ((high - low) / 2.0).astype(np.float32)
+
+    def to_environment(self, action: Array) -> Array:
+        return np.asarray(np.clip(action, self.low, self.high), dtype=self.space.dtype)
+
+
+class GaussianHead(BoxHead, LikelihoodHead):
+    """Independent normal distributions. The policy scales mean and deviation to the space before they come here."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__(space)
+        self.num_outputs = self.num_parameters = 2 * self.num_actions
+
+    def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        return outputs
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        mean, log_std = parameters.chunk(2, -1)
+        z = (action - mean) * (-log_std).exp()
+        return (-0.5 * z * z - log_std).sum(-1) - 0.5 * LOG_2PI * self.num_actions
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        return parameters.chunk(2, -1)[1].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = np.split(parameters, 2, -1)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        return np.asarray(mean + np.exp(log_std) * noise)
+
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
+        mean, log_std = np.split(parameters, 2, -1)
+        z = (action - mean) * np.exp(-log_std)
+        return np.asarray((-0.5 * z * z - log_std).sum(-1) - np.float32(0.5 * LOG_2PI * self.num_actions))
+
+    def entropy_numpy(self, parameters: Array) -> Array:
+        log_std = parameters[..., self.num_actions :]
+        return np.asarray(log_std.sum(-1) + np.float32(0.5 * (1.0 + LOG_2PI) * self.num_actions))
+
+    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
+        # With z = (a − μ) / σ:  ∂ log p / ∂μ = z / σ;   ∂ log p / ∂ log σ = z² − 1;   ∂H / ∂ log σ = 1
+        mean, log_std = np.split(parameters, 2, -1)
+        inverse_std = np.exp(-log_std)
+        z = (action - mean) * inverse_std
+        by_mean, by_log_std = z * inverse_std * by_logp[:, None], (z * z - 1.0) * by_logp[:, None] + by_entropy
+        return np.concatenate([by_mean, by_log_std], -1)
+
+    def mode(self, parameters: Array) -> Array:
+        return self.to_environment(parameters[..., : self.num_actions])
+
+
+class SquashedGaussianHead(BoxHead):
+    """SAC's: a normal distribution sent through tanh onto the bounds. The parameters are those before the tanh."""
+
+    kind = HeadKind.SQUASHED
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__(space)
+        _require_bounds(self, "SAC")
+        self.num_outputs = self.num_parameters = 2 * self.num_actions
+
+    def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        import torch
+
+        mean, log_std = outputs.chunk(2, -1)
+        return torch.cat([mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)], -1)
+
+    def parameters_numpy(self, outputs: Array, mask: Array | None) -> Array:
+        mean, log_std = np.split(outputs, 2, -1)
+        return np.concatenate([mean, np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)], -1)
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = np.split(parameters, 2, -1)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        return self._squashed(mean + np.exp(log_std) * noise)
+
+    def mode(self, parameters: Array) -> Array:
+        return self.to_environment(self._squashed(parameters[..., : self.num_actions]))
+
+    def _squashed(self, x: Array) -> Array:
+        return np.asarray(np.tanh(x) * self.half_range + self.center)
+
+
+class DeterministicHead(BoxHead):
+    """DDPG's and TD3's: the action itself; drawing one adds normal noise in units of half the range, within the bounds."""
+
+    kind = HeadKind.DETERMINISTIC
+
+    def __init__(self, space: spaces.Box, noise_scale: float = 0.0) -> None:
+        super().__init__(space)
+        _require_bounds(self, "a deterministic policy")
+        self.noise_scale = noise_scale
+        self.num_outputs = self.num_parameters = self.num_actions
+
+    def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        return outputs
+
+    def parameters_numpy(self, outputs: Array, mask: Array | None) -> Array:
+        return np.asarray(np.tanh(outputs) * self.half_range + self.center)
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
+        noise = rng.standard_normal(parameters.shape, dtype=np.float32) * self.half_range
+        return np.asarray(np.clip(parameters + np.float32(self.noise_scale) * noise, self.low, self.high))
+
+    def mode(self, parameters: Array) -> Array:
+        return self.to_environment(parameters)
+
+
+def _require_bounds(head: BoxHead, what: str) -> None:
+    if not head.is_bounded:
+        raise ConfigError(f"action space {head.space}: {what} needs finite bounds; PPO and REINFORCE do not")

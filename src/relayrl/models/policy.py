@@ -1,0 +1,88 @@
+"""A policy: everything between an observation and the distribution of its action. What acts, and what is exported.
+
+Algorithms add what they need to learn (a critic, Q-networks, targets) beside it or in a subclass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from relayrl.data.trees import Space
+from relayrl.models.action_head import ActionHead
+from relayrl.models.box_heads import BoxHead, DeterministicHead, GaussianHead
+from relayrl.models.networks import ObservationEncoder, RunningNormalizer
+from relayrl.models.perceptron import Perceptron
+from relayrl.models.settings import NetworkSettings
+
+ACTOR_OUTPUT_GAIN = 0.01
+"""Small last layer: the first policy is nearly the same for every observation (Andrychowicz et al., 2021)."""
+
+
+class Policy(nn.Module):
+    """Encoder, optional normalisation, actor network and head."""
+
+    head: ActionHead
+    action_scale: Tensor
+    action_center: Tensor
+
+    def __init__(
+        self, observation_space: Space, head: ActionHead, network: NetworkSettings, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.observation_space, self.network = observation_space, network
+        self.head = head
+        self.encoder = ObservationEncoder(observation_space)
+        self.normalizer = self._make_normalizer() if network.normalize_observations else None
+        outputs = head.num_outputs
+        if isinstance(head, BoxHead):
+            self.register_buffer("action_scale", torch.from_numpy(head.half_range))
+            self.register_buffer("action_center", torch.from_numpy(head.center))
+        if isinstance(head, GaussianHead):
+            outputs = head.num_actions
+            self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
+        sizes = (self.encoder.num_features, *network.hidden_sizes, outputs)
+        self.actor = Perceptron(sizes, network.activation, ACTOR_OUTPUT_GAIN, generator)
+
+    @property
+    def action_space(self) -> Space:
+        """What the head's actions belong to."""
+        return self.head.space
+
+    def _make_normalizer(self) -> RunningNormalizer:
+        adapts = np.concatenate([np.full(e.width, e.is_continuous) for e in self.encoder.encodings])
+        return RunningNormalizer(self.encoder.num_features, adapts)
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What the policy's loss trains."""
+        own = list(self.actor.parameters())
+        return [*own, self.log_std] if isinstance(self.head, GaussianHead) else own
+
+    def features(self, obs: Any) -> Tensor:
+        """[..., F] what the networks see."""
+        encoded: Tensor = self.encoder(obs)
+        return encoded if self.normalizer is None else self.normalizer(encoded)
+
+    def distribution(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[..., P] parameters of the action distribution, as the head lays them out."""
+        outputs: Tensor = self.actor(features)
+        if isinstance(self.head, DeterministicHead):
+            return outputs.tanh() * self.action_scale + self.action_center
+        if isinstance(self.head, GaussianHead):
+            mean = outputs * self.action_scale + self.action_center
+            log_std = self.log_std + self.action_scale.log()
+            outputs = torch.cat([mean, log_std.expand_as(mean)], -1)
+        return self.head.parameters(outputs, mask)
+
+
+def parameter_hash(module: nn.Module) -> str:
+    """SHA-256 over every parameter and buffer, names included: equal hashes mean equal policies, bit for bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
