@@ -66,6 +66,12 @@ def test_an_end_on_a_row_without_a_decision_ends_the_decision_before_it():
     assert got == pytest.approx([-3.0, 0.0, 1.6])
 
 
+def test_a_reward_after_an_agents_end_belongs_to_no_decision():
+    # Row 0 ends the lane; row 1 may be another episode, before the lane's first turn: Â0 = 1 − 2.
+    got = advantages(column(1, 5, 1), column(2, 9, 3), column(9, 3, 4), flags(1, 0, 0), flags(0, 0, 0), flags(1, 0, 1))
+    assert got == pytest.approx([-1.0, 0.0, 1.6])
+
+
 def test_gaps_change_nothing_where_there_are_none():
     rng = np.random.default_rng(0)
     shape = (20, 3)

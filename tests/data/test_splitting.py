@@ -108,9 +108,9 @@ def test_rewards_of_rows_that_are_not_valid_go_to_the_last_valid_row_before_them
     }
 
 
-def test_a_dead_agents_late_reward_belongs_to_its_last_action() -> None:
+def test_a_reward_after_an_agents_end_belongs_to_no_action() -> None:
     first, second = cut(one_lane("11..1", terminated=".1..."))
-    assert (summary(first)["reward"], summary(first)["end"]) == ([0, 1 + 2 + 3], "te")
+    assert (summary(first)["reward"], summary(first)["end"]) == ([0, 1], "te")
     assert summary(second) == {
         "episode": 5,
         "first_step": 0,
@@ -125,7 +125,7 @@ def test_a_fragment_without_a_valid_row_yields_nothing_but_counts_as_an_episode(
     first, second = cut(one_lane("1...1", terminated="1.1.."))
     assert (first.episode, second.episode) == (4, 6)
     assert second.reward.tolist() == [4]
-    assert first.reward.tolist() == [0 + 1 + 2 + 3]
+    assert first.reward.tolist() == [0]
     assert cut(one_lane("...", terminated="..1")) == []
 
 

@@ -31,12 +31,18 @@ RESTART: dict[str, Any] = {"on_failure": FailurePolicy.RESTART}
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """No process, file descriptor or shared memory outlives a test."""
-    processes, descriptors, memory = children(), len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    processes, descriptors, memory = children(), len(os.listdir("/proc/self/fd")), mapped_worlds()
     yield
     gc.collect()
     assert children() == processes
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert set(os.listdir("/dev/shm")) == memory
+    assert mapped_worlds() == memory
+    assert not [name for name in os.listdir("/dev/shm") if "relayrl" in name]
+
+
+def mapped_worlds() -> int:
+    """Pieces of shared memory with worlds that this process maps."""
+    return Path("/proc/self/maps").read_text().count("relayrl-worlds")
 
 
 def children() -> set[int]:

@@ -6,8 +6,9 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 
     obs[t]  →  action[t] (with logp[t], value[t], under action_mask[t])  →  reward[t], terminated[t], truncated[t]
 
-- `valid[t]` is False where the lane did not act: the agent was dead, absent, or it was not its turn. Its reward still
-  counts: rewards that arrive on such rows, and an episode's end, belong to the lane's last valid row before them.
+- `valid[t]` is False where the lane did not act: the agent was dead, absent, or it was not its turn. What arrives on such
+  rows, rewards and the episode's end, belongs to the lane's last valid row before them; what arrives after its end, or
+  before its first action of an episode, belongs to no action.
 - `terminated` cuts the bootstrap, `truncated` does not: its value comes from the *successor* observation.
 - `failed[t]`: the environment crashed on this row and was restarted. Such a row is never valid, and is truncated.
 - `successors` holds, sparsely, the observation that followed a row where `obs[t + 1]` is not it: where a lane's episode

@@ -40,7 +40,7 @@ def split_rollout(rollout: Rollout) -> Iterator[Trajectory]:
     successors = rollout.successors.step * L + rollout.successors.lane
     if not np.array_equal(successors, np.flatnonzero(rows_with_successor(ended))):
         raise ConfigError("a rollout's successors must be the rows where a lane ended and the whole last row, in order")
-    reward = credited_rewards(rollout.reward, rollout.valid, rollout.failed)
+    reward = credited_rewards(rollout)
     for lane in range(L):
         episode, first_step, begin = int(rollout.first_episode[lane]), int(rollout.first_step[lane]), 0
         for end in (*np.flatnonzero(ended[:-1, lane]).tolist(), T - 1):
@@ -51,13 +51,19 @@ def split_rollout(rollout: Rollout) -> Iterator[Trajectory]:
             episode, first_step, begin = episode + 1, 0, end + 1
 
 
-def credited_rewards(reward: Array, valid: Array, failed: Array) -> Array:
-    """[T, L] rewards in which those of rows that are not valid are added to their lane's last valid row before them."""
+def credited_rewards(rollout: Rollout) -> Array:
+    """[T, L] rewards, those of rows that are not valid added to the lane's last valid row before them.
+
+    What arrives after a lane's end, or before its first action of an episode, belongs to no action and is left out.
+    """
+    reward, valid = rollout.reward, rollout.valid
     if valid.all():
         return reward
     rows = np.arange(len(reward))[:, None]
     last_valid = np.maximum.accumulate(np.where(valid, rows, -1), axis=0)
-    stray_row, stray_lane = np.nonzero(~valid & ~failed & (last_valid >= 0))
+    last_end = np.full_like(last_valid, -1)
+    last_end[1:] = np.maximum.accumulate(np.where(rollout.ended, rows, -1), axis=0)[:-1]
+    stray_row, stray_lane = np.nonzero(~valid & ~rollout.failed & (last_valid > last_end))
     credited = reward.copy()
     np.add.at(credited, (last_valid[stray_row, stray_lane], stray_lane), reward[stray_row, stray_lane])
     return credited
