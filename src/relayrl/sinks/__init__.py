@@ -1,0 +1,1 @@
+"""Where trajectories are kept and read back from: files, databases, memory."""

@@ -1,0 +1,95 @@
+"""The part of a sink that is the same for all that store: check, hold back, write in bulk, be retried.
+
+A subclass says how records become durable (`_persist`) and what to let go of (`_release`); it is never called by two threads
+at once. Records leave the buffer when `_persist` has returned, so that whatever happens before is retried as a whole.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from uuid import UUID
+
+from relayrl.data.columns import Trajectory
+from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook
+from relayrl.sinks.contract import SinkClosedError, TrajectorySink
+from relayrl.sinks.sink_settings import SinkSettings
+
+
+class BufferedSink(TrajectorySink):
+    """Holds trajectories until the buffer is full, its oldest is old, or somebody flushes."""
+
+    def __init__(self, url: str, settings: SinkSettings) -> None:
+        self._url = url
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._layouts = LayoutBook()
+        self._held: dict[UUID, CheckedTrajectory] = {}
+        self._num_held_bytes = 0
+        self._held_since_s = 0.0
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def num_held(self) -> int:
+        """Trajectories that were taken and are not durable yet."""
+        return len(self._held)
+
+    def write(self, trajectories: Sequence[Trajectory]) -> None:
+        with self._lock:
+            self._require_open("write")
+            records = [self._check(trajectory) for trajectory in trajectories]
+            if self._is_due():
+                self.flush()
+            if not self._held:
+                self._held_since_s = time.monotonic()
+            for record in records:
+                if self._held.setdefault(record.trajectory.trajectory_id, record) is record:
+                    self._num_held_bytes += record.num_bytes
+
+    def flush(self) -> None:
+        with self._lock:
+            self._require_open("flush")
+            if not self._held:
+                return
+            self._persist(list(self._held.values()))
+            self._held.clear()
+            self._num_held_bytes = 0
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                self.flush()
+            finally:
+                self._is_closed = True
+                self._held.clear()
+                self._release()
+
+    def _check(self, trajectory: Trajectory) -> CheckedTrajectory:
+        """The trajectory as it will be stored; `ConfigError` if it cannot be."""
+        return self._layouts.check(trajectory)
+
+    @abstractmethod
+    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+        """Make records durable; `SinkWriteError` otherwise. May be called again with what a failed call had."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Let go of files and connections."""
+
+    def _is_due(self) -> bool:
+        if not self._held:
+            return False
+        age_s = time.monotonic() - self._held_since_s
+        return self._num_held_bytes >= self._settings.max_buffered_bytes or age_s >= self._settings.max_buffered_s
+
+    def _require_open(self, method: str) -> None:
+        if self._is_closed:
+            raise SinkClosedError(f"{method}() after close() on {self._url}; open a new sink to append")

@@ -1,0 +1,185 @@
+"""What a sink and a source are, and how a URL opens one.
+
+    with open_sink("arrow:runs/experience") as sink:
+        sink.write(trajectories)
+        sink.flush()                    # from here on they survive kill -9 and loss of power
+    with open_source("arrow:runs/experience") as source:
+        for trajectory in source: …
+
+    arrow:DIR   parquet:DIR   csv:DIR   sqlite:FILE   postgresql://user@host/database   memory:NAME
+
+A sink keeps every field of a trajectory bit for bit. What it promises:
+
+- `write` takes all of a call's trajectories or, when it raises, none of them. They are the sink's until the next flush:
+  their arrays must not be changed.
+- `flush` returns when everything taken is durable. When it raises, the sink still holds what is not, and the next flush
+  tries again.
+- A trajectory is stored once, however often it is written: its `trajectory_id` decides. So whatever failed may be retried.
+- `close` flushes, may be called twice, and lets go of files and connections even when the flush fails.
+- All methods may be called from any thread. Any number of sinks and sources, in any number of processes, may use one URL.
+
+`relayrl.testing.sink_contract` checks all this on any sink. Not here: how each kind stores (`arrow_files`, …), buffering
+(`buffered`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from relayrl.data.columns import Trajectory
+from relayrl.data.schema import Layout
+from relayrl.errors import ConfigError, RelayRLError, UnknownNameError
+from relayrl.sinks.sink_settings import SinkSettings
+
+
+class SinkError(RelayRLError):
+    """A sink or source could not do its work."""
+
+
+class SinkClosedError(SinkError):
+    """A sink or source was used after it was closed."""
+
+
+class SinkWriteError(SinkError):
+    """Trajectories could not be made durable; the sink still holds `num_trajectories` of them unless it was closed."""
+
+    def __init__(self, reason: str, num_trajectories: int) -> None:
+        super().__init__(f"{num_trajectories} trajectories are not durable yet: {reason}")
+        self.num_trajectories = num_trajectories
+
+
+class TrajectorySink(ABC):
+    """Takes trajectories and keeps them."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it writes, as it may be shown: without a password."""
+
+    @abstractmethod
+    def write(self, trajectories: Sequence[Trajectory]) -> None:
+        """Take trajectories; durable after the next `flush`."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Return when everything taken is durable; `SinkWriteError` if it cannot be made so."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Flush and let go of everything; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCount:
+    """How much a source holds, duplicates counted once."""
+
+    num_trajectories: int
+    num_steps: int
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What the last pass over a source had to leave out, and why nothing else was."""
+
+    num_duplicates: int = 0
+    """Copies of trajectories that had been read already: somebody retried."""
+    torn: dict[str, int] = field(default_factory=dict)
+    """Bytes at the end of part files that a writer did not finish (it was killed, or is still writing), by file."""
+    unfinished: list[str] = field(default_factory=list)
+    """Files that were never finished and hold no flushed data."""
+
+
+class TrajectorySource(ABC):
+    """Gives back what sinks have made durable; each `trajectory_id` once.
+
+    What one sink wrote of one group comes in the order in which it was written. Arrays are read-only and may share memory
+    with their neighbours: copy what you keep for long. `report` is about the last pass, and complete when that has ended.
+    """
+
+    report: ReadReport
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it reads, as it may be shown: without a password."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Trajectory]:
+        """A pass over everything that is durable when it begins."""
+
+    @abstractmethod
+    def count(self) -> SourceCount:
+        """Trajectories and steps, without reading observations where the storage allows it."""
+
+    @abstractmethod
+    def layouts(self) -> tuple[Layout, ...]:
+        """The groups and spaces that occur, each once; `Layout.schema` is the Arrow schema."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_MODULES = {
+    "arrow": "arrow_files",
+    "parquet": "parquet_files",
+    "csv": "csv_files",
+    "sqlite": "sqlite_database",
+    "postgresql": "postgres_database",
+    "memory": "memory",
+}
+SCHEMES = tuple(_MODULES)
+
+
+def open_sink(url: str, settings: SinkSettings | None = None) -> TrajectorySink:
+    """The sink at a URL; what is there already is kept and added to."""
+    module = importlib.import_module(f"relayrl.sinks.{_module_of(url)}")
+    sink: TrajectorySink = module.open_sink(url, settings or SinkSettings())
+    return sink
+
+
+def open_source(url: str) -> TrajectorySource:
+    """The source at a URL; `ConfigError` if nothing was ever recorded there."""
+    module = importlib.import_module(f"relayrl.sinks.{_module_of(url)}")
+    source: TrajectorySource = module.open_source(url)
+    return source
+
+
+def rest_of(url: str, what: str) -> str:
+    """What stands behind the scheme; `what` names it where it is missing."""
+    scheme, _, rest = url.partition(":")
+    if not rest:
+        raise ConfigError(f"the URL {url!r} has no {what}; write {scheme}:{what}")
+    return rest
+
+
+def _module_of(url: str) -> str:
+    scheme, separator, _ = url.partition(":")
+    if not separator:
+        raise ConfigError(f"{url!r} is no URL of a sink; write for example arrow:{url or 'DIR'}")
+    if scheme == "postgres":
+        scheme = "postgresql"
+    if scheme not in _MODULES:
+        raise UnknownNameError("kind of sink", scheme, SCHEMES)
+    return _MODULES[scheme]
