@@ -22,14 +22,14 @@ class FlatAdam:
 
     def __init__(self, parameters: Sequence[nn.Parameter], lr: float, max_grad_norm: float | None) -> None:
         self.lr, self._max_grad_norm = lr, max_grad_norm
-        self._vector = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self.gradient = torch.zeros_like(self._vector)
-        self._first_moment, self._second_moment = torch.zeros_like(self._vector), torch.zeros_like(self._vector)
+        self.vector = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.gradient = torch.zeros_like(self.vector)
+        self._first_moment, self._second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
         self._num_steps = 0
         offset = 0
         for p in parameters:
             where = slice(offset, offset + p.numel())
-            p.data = self._vector[where].view_as(p)
+            p.data = self.vector[where].view_as(p)
             p.grad = self.gradient[where].view_as(p)
             offset += p.numel()
 
@@ -46,7 +46,7 @@ class FlatAdam:
         v.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
         correction1, correction2 = 1.0 - BETA1**self._num_steps, 1.0 - BETA2**self._num_steps
         denominator = v.sqrt().div_(math.sqrt(correction2)).add_(EPSILON)
-        self._vector.addcdiv_(m, denominator, value=-self.lr / correction1)
+        self.vector.addcdiv_(m, denominator, value=-self.lr / correction1)
         return norm
 
     def state_dict(self) -> dict[str, Any]:

@@ -47,3 +47,57 @@ class REINFORCEParams(OnPolicyParams):
 
     with_vf_baseline: bool = Field(False, description="subtract a learned value, and estimate advantages with lam")
     gamma: float = Field(0.98, ge=0, le=1, description="discount")
+
+
+class OffPolicyParams(Settings):
+    """What algorithms that learn from a replay buffer share."""
+
+    gamma: float = Field(0.99, ge=0, le=1, description="discount")
+    tau: float = Field(0.005, gt=0, le=1, description="share of the newest parameters that targets take over per step")
+    actor_lr: float = Field(3e-4, gt=0, description="policy learning rate")
+    critic_lr: float = Field(3e-4, gt=0, description="Q-networks' learning rate")
+    batch_size: int = Field(128, ge=1, description="transitions per gradient step")
+    buffer_size: int = Field(50_000, ge=1, description="transitions kept")
+    learning_starts: int = Field(128, ge=1, description="random steps before the first gradient step")
+    update_interval: int = Field(1, ge=1, description="environment steps between updates")
+    train_iters: int = Field(1, ge=1, description="gradient steps per update")
+    num_step_returns: int = Field(1, ge=1, description="rewards summed before bootstrapping")
+    priority_exponent: float = Field(0.0, ge=0, description="0: uniform replay; larger: by temporal-difference error")
+    priority_correction: float = Field(0.4, ge=0, le=1, description="how far prioritised sampling is corrected for")
+
+
+class DDPGParams(OffPolicyParams):
+    """DDPG."""
+
+    noise_scale: float = Field(0.1, ge=0, description="exploration noise, in units of half the action range")
+    update_interval: int = Field(50, ge=1, description="environment steps between updates")
+    train_iters: int = Field(50, ge=1, description="gradient steps per update")
+
+
+class MADDPGParams(DDPGParams):
+    """MADDPG."""
+
+    tau: float = Field(0.01, gt=0, le=1, description="share of the newest parameters that targets take over per step")
+    buffer_size: int = Field(1_000_000, ge=1, description="transitions kept")
+    traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
+
+
+class TD3Params(OffPolicyParams):
+    """TD3."""
+
+    batch_size: int = Field(256, ge=1, description="transitions per gradient step")
+    buffer_size: int = Field(1_000_000, ge=1, description="transitions kept")
+    exploration_noise: float = Field(0.1, ge=0, description="exploration noise, in units of half the action range")
+    policy_noise: float = Field(0.2, ge=0, description="noise on target actions, in units of half the action range")
+    noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
+    learning_starts: int = Field(25_000, ge=1, description="random steps before the first gradient step")
+    policy_frequency: int = Field(2, ge=1, description="Q steps per step of the policy and of all targets")
+
+
+class SACParams(OffPolicyParams):
+    """SAC."""
+
+    learns_temperature: bool = Field(True, description="adapt the entropy's weight to `target_entropy`")
+    init_temperature: float = Field(1.0, gt=0, description="the entropy's weight at the start")
+    temperature_lr: float = Field(3e-4, gt=0, description="learning rate of that weight")
+    target_entropy: float | None = Field(None, description="null: minus the number of action dimensions")

@@ -44,10 +44,10 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
     engine = LocalEngine(settings, directory)
     if request.resume:
         engine.resume()
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    interrupt = _Interrupt()
     try:
-        with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
-            result = engine.run(display.update)
+        with interrupt, progress_display(settings.env, settings.algo, enabled=not quiet) as display:
+            result = engine.run(lambda progress: interrupt.raise_after(display.update(progress)))
     except KeyboardInterrupt:
         engine.save()
         print(f"interrupted; continue with: relayrl train --resume --run-dir {directory.path}", file=sys.stderr)
@@ -89,8 +89,29 @@ def _log_to(path: Path) -> None:
     logger.setLevel(logging.INFO)
 
 
-def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _Interrupt:
+    """Ctrl-C or SIGTERM once: stop after the present update, so that what is saved is whole. Twice: stop at once."""
+
+    def __init__(self) -> None:
+        self._is_requested = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._is_requested:
+            raise SystemExit(130)
+        self._is_requested = True
+
+    def raise_after(self, _shown: None) -> None:
+        """Between two updates: stop if someone asked for it."""
+        if self._is_requested:
+            raise KeyboardInterrupt
 
 
 def _advise(mean_return: float, std_return: float, episodes: int, run_dir: str) -> None:

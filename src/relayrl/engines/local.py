@@ -20,11 +20,7 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from relayrl.algorithms.on_policy import OnPolicyAlgorithm
-from relayrl.algorithms.params import PPOParams, REINFORCEParams
-from relayrl.algorithms.ppo import PPO
-from relayrl.algorithms.reinforce import REINFORCE
-from relayrl.config.settings import Settings
+from relayrl.engines.assembly import assemble
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.seeding import Stream, stream_seed
@@ -32,7 +28,6 @@ from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings
 from relayrl.errors import ConfigError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import live_actor
@@ -40,7 +35,6 @@ from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, evaluate
 from relayrl.training.checkpoints import CheckpointStore
-from relayrl.training.on_policy import OnPolicyTrainer
 from relayrl.training.statistics import ProgressCsv, Statistics, StatisticsWriter, TensorBoardEvents
 
 logger = logging.getLogger(__name__)
@@ -108,33 +102,21 @@ class LocalEngine:
         self._settings, self._directory = settings, directory
         limit_threads(settings.threads)
         self._env = on_host(make_vector(settings.env, settings.environment))
-        self._policies = {name: self._make_policy(i, name) for i, name in enumerate(self._env.groups)}
-        self._trainer = OnPolicyTrainer(self._make_algorithms(), settings.trainer.max_steps)
+        parts = assemble(settings, self._env)
+        self._policies, self._trainer = parts.policies, parts.trainer
         self._collector = Collector(
             self._env,
-            {name: live_actor(policy) for name, policy in self._policies.items()},
-            num_steps=settings.trainer.time_horizon,
+            parts.actors,
+            num_steps=parts.rollout_steps,
             seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
             rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
         )
+        self._block_steps = parts.rollout_steps * self._env.num_envs
         writers: list[StatisticsWriter] = [ProgressCsv(directory.progress)]
         if tensorboard:
             writers.append(TensorBoardEvents(directory.path))
         self._statistics = Statistics(writers)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
-
-    def _make_policy(self, index: int, name: str) -> ActorCritic:
-        group = self._env.groups[name]
-        generator = torch.Generator().manual_seed(stream_seed(self._settings.seed, Stream.INITIALISATION, index))
-        return ActorCritic(group.observation_space, group.action_space, self._settings.network, generator)
-
-    def _make_algorithms(self) -> dict[str, OnPolicyAlgorithm]:
-        make = on_policy_algorithm(self._settings.params)
-        seeds = (stream_seed(self._settings.seed, Stream.LEARNING, i) for i in range(len(self._policies)))
-        return {
-            name: make(policy, np.random.default_rng(seed))
-            for (name, policy), seed in zip(self._policies.items(), seeds, strict=True)
-        }
 
     def resume(self) -> bool:
         """Continue from the newest checkpoint of the run directory; False if it has none. Episodes begin afresh."""
@@ -170,8 +152,7 @@ class LocalEngine:
 
     def _train(self, on_progress: Callable[[Progress], None], started: float) -> None:
         schedule, trainer = self._settings.trainer, self._trainer
-        block = schedule.time_horizon * self._env.num_envs
-        last_step = max(schedule.max_steps // block, 1) * block
+        last_step = max(schedule.max_steps // self._block_steps, 1) * self._block_steps
         next_summary = trainer.num_env_steps + schedule.summary_freq
         next_checkpoint = trainer.num_env_steps + schedule.checkpoint_interval
         clock = _PhaseClock()
@@ -219,6 +200,7 @@ class LocalEngine:
             masked=group.masks_actions,
             observation_space=group.observation_space,
             action_space=group.action_space,
+            head=self._policies[name].head.kind,
         )
 
     def _evaluate(self) -> EvaluationResult | None:
@@ -252,15 +234,6 @@ class LocalEngine:
             run_dir=str(self._directory.path),
             returns=evaluation.returns if evaluation else (),
         )
-
-
-def on_policy_algorithm(params: Settings) -> Callable[[ActorCritic, np.random.Generator], OnPolicyAlgorithm]:
-    """What makes the algorithm that `params` belong to."""
-    if isinstance(params, PPOParams):
-        return lambda policy, rng: PPO(policy, params, rng)
-    if isinstance(params, REINFORCEParams):
-        return lambda policy, rng: REINFORCE(policy, params, rng)
-    raise ConfigError(f"{type(params).__name__} belong to no algorithm of this engine")
 
 
 def limit_threads(count: int) -> None:

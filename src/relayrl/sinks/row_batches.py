@@ -98,7 +98,8 @@ def _numbered(values: Sequence[Hashable]) -> tuple[list[Any], Array]:
 
 def count_rows(column: pa.Array) -> list[tuple[UUID, int]]:
     """Every trajectory in a column `trajectory_id`, with its number of rows."""
-    indices, names = names_from_arrow(column, "trajectory_id")
+    indices, ids = names_from_arrow(column, "trajectory_id")
+    names: list[str] = ids.to_pylist()
     begins = _run_begins(indices)
     lengths = np.diff(begins, append=len(indices)).tolist()
     return [(_uuid(names[i]), length) for i, length in zip(indices[begins].tolist(), lengths, strict=True)]
@@ -123,7 +124,8 @@ class _Split:
     def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
         self._batch = batch
         self._layout = layout
-        indices, self._ids = names_from_arrow(batch.column("trajectory_id"), "trajectory_id")
+        indices, ids = names_from_arrow(batch.column("trajectory_id"), "trajectory_id")
+        self._ids: list[str] = ids.to_pylist()
         self._begins = _run_begins(indices)
         self._ends = np.append(self._begins[1:], batch.num_rows)
         self._which = indices[self._begins]
@@ -166,7 +168,8 @@ class _Split:
         """The name of each trajectory; all its rows must have it."""
         indices, names = names_from_arrow(self._batch.column(name), name)
         self._require_constant(indices, name)
-        return [names[i] for i in indices[self._begins].tolist()]
+        texts: list[str] = names.to_pylist()
+        return [texts[i] for i in indices[self._begins].tolist()]
 
     def _require_constant(self, column: Array, name: str) -> None:
         inner = np.ones(len(column), dtype=bool)
@@ -178,7 +181,7 @@ class _Split:
         self._require_constant(episode, "episode")
         self._require_constant(step - np.arange(len(step)), "step")
         indices, names = names_from_arrow(self._batch.column("group"), "group")
-        if any(names[i] != self._layout.group for i in np.unique(indices).tolist()):
+        if any(names[i].as_py() != self._layout.group for i in np.unique(indices).tolist()):
             raise DecodeError("column 'group' differs from the schema's metadata")
         if not self._column("valid", VALID, (len(step),)).all():
             raise DecodeError("a trajectory has a row that is not valid")

@@ -16,8 +16,8 @@ class FileSettings(Settings):
     max_batch_rows: int = Field(
         default=65_536, ge=1, description="Most steps in one record batch or row group; a longer trajectory has its own."
     )
-    arrow_compression: Compression = Field(default=Compression.NONE, description="null, lz4 or zstd.")
-    parquet_compression: Compression = Field(default=Compression.ZSTD, description="null, lz4 or zstd.")
+    arrow_compression: Compression = Field(default=Compression.NONE, description="none, lz4 or zstd.")
+    parquet_compression: Compression = Field(default=Compression.ZSTD, description="none, lz4 or zstd.")
 
 
 class DatabaseSettings(Settings):

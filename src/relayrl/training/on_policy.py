@@ -1,10 +1,4 @@
-"""The on-policy trainer: takes the rollouts of one policy version, updates every group's policy, publishes the next version.
-
-    trainer.receive({"agent": rollout})     # one rollout per policy group
-    metrics = trainer.advance()             # update; trainer.policy_version is one higher
-
-It schedules; the mathematics is the algorithm's, acting is the collector's.
-"""
+"""The on-policy trainer: every rollout is learned from once, by the policy that made it."""
 
 from __future__ import annotations
 
@@ -14,29 +8,24 @@ from typing import Any
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
+from relayrl.training.trainer import Trainer
 
 
-class OnPolicyTrainer:
+class OnPolicyTrainer(Trainer):
     """Trains one algorithm per policy group in lockstep with collection."""
 
     def __init__(self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int) -> None:
+        super().__init__(max_steps)
         self._algorithms = dict(algorithms)
-        self._max_steps = max_steps
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
-        self.num_env_steps = 0
         self._num_steps_learned = 0
-        self.policy_version = 0
 
-    def receive(self, rollouts: Mapping[str, Rollout]) -> None:
-        """Take one rollout per group, all of the same worlds and steps."""
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         for group, rollout in rollouts.items():
             self._pending[group].append(rollout)
-        first = next(iter(rollouts.values()))
-        self.num_env_steps += first.num_steps * len(first.header.env_ids)
 
     def advance(self) -> dict[str, float]:
-        """Update every policy from what was received; metrics of several groups are prefixed by the group's name."""
-        progress = min(1.0, self._num_steps_learned / self._max_steps)
+        progress = min(1.0, self._num_steps_learned / self.max_steps)
         metrics: dict[str, float] = {}
         for group, algorithm in self._algorithms.items():
             prefix = "" if len(self._algorithms) == 1 else f"{group}/"
@@ -47,7 +36,6 @@ class OnPolicyTrainer:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters, and each group's policy and algorithm."""
         groups = {
             name: {"policy": algorithm.policy.state_dict(), "algorithm": algorithm.state_dict()}
             for name, algorithm in self._algorithms.items()
@@ -55,7 +43,6 @@ class OnPolicyTrainer:
         return {"num_env_steps": self.num_env_steps, "policy_version": self.policy_version, "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
         if set(state["groups"]) != set(self._algorithms):
             raise CheckpointError(
                 f"checkpoint has groups {sorted(state['groups'])}, the run {sorted(self._algorithms)}"

@@ -1,0 +1,95 @@
+"""TD3 (Fujimoto et al., 2018) and DDPG (Lillicrap et al., 2016), which is TD3 without its three additions.
+
+    y  = r + γ min_i Q′_i(s′, clip(π′(s′) + ε)),   ε = clip(N(0, policy_noise), ± noise_clip)
+    L_Q = Σ_i ½ E[(Q_i(s, a) − y)²]
+    L_π = −E[Q_1(s, π(s))], every `policy_frequency` steps of the critics, together with all targets
+
+Actions and noise are in units of half the action range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from relayrl.algorithms.critic_views import CriticView
+from relayrl.algorithms.off_policy import (
+    GroupBatch,
+    GroupLearner,
+    Metrics,
+    OffPolicyAlgorithm,
+    actions_of,
+    features_of,
+    mean_valid,
+    next_features_of,
+)
+from relayrl.algorithms.params import DDPGParams, OffPolicyParams, TD3Params
+from relayrl.models.policy import Policy
+
+
+class DDPG(OffPolicyAlgorithm):
+    """One Q-network, a step of the policy with every step of it, exact target actions."""
+
+    num_q = 1
+    policy_frequency = 1
+
+    def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
+        """[M, N, A] what the target policy would do next, scaled to [−1, 1]."""
+        return learner.scaled(learner.target_policy.distribution(own.next_features))
+
+    def target_values(self, group: str, batch: Mapping[str, GroupBatch]) -> Tensor:
+        learner, own = self.groups[group], batch[group]
+        actions = {name: self.target_actions(self.groups[name], part) for name, part in batch.items()}
+        following: Tensor = learner.target_q(self.view.inputs(group, next_features_of(batch), actions))
+        return own.reward + own.discount * following.amin(0)
+
+    def update_policies(self, batch: Mapping[str, GroupBatch]) -> Metrics:
+        if self._num_updates % self.policy_frequency:
+            return {}
+        metrics: Metrics = {}
+        for name, learner in self.groups.items():
+            own = batch[name]
+            action = learner.scaled(learner.policy.distribution(own.features))
+            inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action)
+            learner.q.requires_grad_(False)
+            loss = -mean_valid(learner.q.judges[0](inputs).squeeze(-1), own.valid)
+            learner.actor_optimizer.gradient.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]
+            learner.q.requires_grad_(True)
+            norm = learner.actor_optimizer.step()
+            prefix = self._prefix(name)
+            metrics |= {f"{prefix}policy/loss": float(loss.detach()), f"{prefix}policy/gradient_norm": norm}
+        for learner in self.groups.values():
+            learner.follow()
+        return metrics
+
+
+class TD3(DDPG):
+    """Twin Q-networks, smoothed target actions, and a policy that waits for its critics."""
+
+    num_q = 2
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        num_agents: Mapping[str, int],
+        view: type[CriticView],
+        params: TD3Params,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(policies, num_agents, view, params, generator)
+        self.params, self.policy_frequency = params, params.policy_frequency
+
+    def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
+        exact = super().target_actions(learner, own)
+        noise = torch.randn(exact.shape, generator=self._generator) * self.params.policy_noise
+        return (exact + noise.clamp(-self.params.noise_clip, self.params.noise_clip)).clamp(-1.0, 1.0)
+
+
+def exploration_noise(params: OffPolicyParams) -> float:
+    """Deviation of the noise that is added when acting, in units of half the action range."""
+    if isinstance(params, TD3Params):
+        return params.exploration_noise
+    return params.noise_scale if isinstance(params, DDPGParams) else 0.0

@@ -1,0 +1,235 @@
+"""`csv:DIR`: part files that every program and every person can read, and that lose nothing all the same.
+
+    DIR/part-….csv     a line of column names, then a line per step
+    DIR/part-….json    group and spaces: what the numbers mean
+
+Columns are those of `relayrl.data.schema` with one cell per leaf (`csv_cells`). `successor` is 1 on a trajectory's last row,
+where `successor.obs…` hold the observation after it, and 0 elsewhere. Nothing is quoted: commas, quotes, percent signs and
+control characters in names are written `%2C`, `%22`, …, so that a row is a line and a cut-off end is found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from relayrl.data.arrow_arrays import from_arrow, successors_to_arrow, to_arrow
+from relayrl.data.schema import EPISODE, FAILED, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
+from relayrl.data.trees import Array
+from relayrl.errors import DecodeError
+from relayrl.sinks.buffered import BufferedSink
+from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
+from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource, rest_of
+from relayrl.sinks.csv_cells import from_cells, to_cells
+from relayrl.sinks.layout_json import layout_from_json, layout_to_json
+from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path, write_whole
+from relayrl.sinks.row_batches import to_batches
+from relayrl.sinks.sink_settings import SinkSettings
+from relayrl.sinks.text_escapes import escape_for_csv, unescape
+
+SUFFIX = ".csv"
+_NAMES = ("trajectory_id", "env_id", "agent_id", "group")
+_CHUNK_BYTES = 16 << 20
+_MAX_OPEN_PARTS = 16
+
+
+def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
+    """A sink that begins new parts in the directory of `url`."""
+    return CsvSink(url, Path(rest_of(url, "DIR")), settings)
+
+
+def open_source(url: str) -> TrajectorySource:
+    """All parts in the directory of `url`."""
+    return CsvSource(url, Path(rest_of(url, "DIR")), SUFFIX)
+
+
+class CsvSink(BufferedSink):
+    """Keeps one open part per layout."""
+
+    def __init__(self, url: str, directory: Path, settings: SinkSettings) -> None:
+        super().__init__(url, settings)
+        make_directory(directory)
+        self._directory = directory
+        self._names = PartNames(directory, SUFFIX)
+        self._parts: dict[int, _OpenPart] = {}
+
+    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+        limits = self._settings.files
+        try:
+            for layout, batch in to_batches(records, limits.max_batch_rows):
+                part = self._parts.get(id(layout))
+                if part is None:
+                    part = self._parts[id(layout)] = _OpenPart(self._names.next(), layout)
+                part.write(_lines(layout, batch), batch.num_rows)
+            for key, part in list(self._parts.items()):
+                part.sync()
+                if part.is_full(limits.max_part_bytes, limits.max_part_rows) or len(self._parts) > _MAX_OPEN_PARTS:
+                    self._parts.pop(key).close()
+            sync_path(self._directory)
+        except (OSError, pa.ArrowException) as error:
+            self._release()
+            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
+
+    def _release(self) -> None:
+        """After an error nobody knows what a part ends with, so that even then no more is written to it."""
+        for part in self._parts.values():
+            part.close()
+        self._parts.clear()
+
+
+class _OpenPart:
+    """A part under construction; what its numbers mean is durable before the first of them."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self.layout = layout  # keeps the id alive by which the sink finds this part
+        self._num_rows = 0
+        write_whole(path.with_suffix(".json"), layout_to_json(layout).encode())
+        self._file = path.open("xb", buffering=0)
+        names = [name for _, name, _ in _cell_columns(layout)]
+        self.write(",".join(map(escape_for_csv, names)).encode() + b"\n", 0)
+
+    def write(self, data: bytes | pa.Buffer, num_rows: int) -> None:
+        rest = memoryview(data)
+        while len(rest):
+            rest = rest[self._file.write(rest) :]
+        self._num_rows += num_rows
+
+    def is_full(self, max_bytes: int, max_rows: int) -> bool:
+        return self._num_rows >= max_rows or self._file.tell() >= max_bytes
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cell_columns(layout: Layout) -> Iterator[tuple[str, str, Leaf | None]]:
+    """Every column of cells: the kind of column, its name in the file, and the leaf where it holds numbers."""
+    leaves = {leaf.name: leaf for leaf in (EPISODE, STEP, TERMINATED, TRUNCATED, FAILED, VALID)}
+    leaves |= {leaf.name: leaf for leaf in stored_leaves(layout)}
+    for name in layout.schema.names:
+        if name in _NAMES:
+            yield "name", name, None
+        elif name == "successor":
+            yield "successor", name, None
+            for leaf in layout.observation:
+                yield "final", f"successor.{leaf.name}", leaf
+        else:
+            yield "step", name, leaves[name]
+
+
+def _lines(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:
+    """The bytes of the batch's rows."""
+    num_rows, column = batch.num_rows, batch.column("successor")
+    has_successor = np.asarray(pc.list_value_length(column).to_numpy(zero_copy_only=False)).astype(bool)
+    finals = column.flatten()
+    cells: list[pa.Array] = []
+    for kind, name, leaf in _cell_columns(layout):
+        if kind == "name":
+            names = batch.column(name)
+            escaped = pa.array([escape_for_csv(text) for text in names.dictionary.to_pylist()], pa.large_string())
+            cells.append(escaped.take(names.indices))
+        elif kind == "successor":
+            cells.append(pa.array(has_successor.view(np.uint8)).cast(pa.large_string()))
+        elif leaf is not None and kind == "final":
+            written = to_cells(leaf, from_arrow(leaf, finals.field(leaf.name), (len(finals),)))
+            which = pa.array(np.cumsum(has_successor) - 1, mask=~has_successor)
+            cells.append(pc.fill_null(written.take(which), ""))
+        elif leaf is not None:
+            cells.append(to_cells(leaf, from_arrow(leaf, batch.column(name), (num_rows,))))
+    ends = pa.array(["\n"] * num_rows, pa.large_string())
+    lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), ends, "")
+    first, last = np.frombuffer(lines.buffers()[1], np.int64)[[lines.offset, lines.offset + num_rows]].tolist()
+    return lines.buffers()[2].slice(first, last - first)
+
+
+class CsvSource(PartsSource):
+    """Reads a part in chunks of whole trajectories."""
+
+    def _read(self, path: Path) -> Iterator[tuple[Layout, pa.RecordBatch]]:
+        layout = self._read_layout(path)
+        if layout is None:
+            return
+        rest, is_header_read = b"", False
+        with path.open("rb") as file:
+            while chunk := file.read(max(_CHUNK_BYTES, len(rest))):
+                rest += chunk
+                if not is_header_read:
+                    line, newline, rest_after = rest.partition(b"\n")
+                    if not newline:
+                        continue
+                    _check_header(path, layout, line)
+                    rest, is_header_read = rest_after, True
+                batch, num_bytes = _batch_of(path, layout, rest[: rest.rfind(b"\n") + 1])
+                rest = rest[num_bytes:]
+                if batch is not None:
+                    yield layout, batch
+        if rest:
+            self._note_torn(path, len(rest))
+
+    def _read_layout(self, path: Path) -> Layout | None:
+        try:
+            return layout_from_json(path.with_suffix(".json").read_text())
+        except FileNotFoundError as error:
+            raise DecodeError(f"{path} cannot be understood without {path.with_suffix('.json').name}") from error
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise DecodeError(f"{path.with_suffix('.json')} is damaged: {error}") from error
+
+
+def _check_header(path: Path, layout: Layout, line: bytes) -> None:
+    expected = ",".join(escape_for_csv(name) for _, name, _ in _cell_columns(layout))
+    if line.decode(errors="replace") != expected:
+        raise DecodeError(f"{path} has other columns than its spaces say")
+
+
+def _batch_of(path: Path, layout: Layout, text: bytes) -> tuple[pa.RecordBatch | None, int]:
+    """The whole trajectories in whole lines, and how many bytes they take."""
+    if not text:
+        return None, 0
+    columns = list(_cell_columns(layout))
+    names = [name for _, name, _ in columns]
+    try:
+        cells = pa_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=pa_csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
+            parse_options=pa_csv.ParseOptions(quote_char=False, double_quote=False, ignore_empty_lines=False),
+            convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        ).combine_chunks()
+        marks = cells["successor"].combine_chunks().to_numpy(zero_copy_only=False)
+        ends = np.flatnonzero(marks == "1")
+        if not len(ends):
+            return None, 0
+        num_rows = int(ends[-1]) + 1
+        newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+        return _from_cells(layout, cells.slice(0, num_rows), ends), int(newlines[num_rows - 1]) + 1
+    except (pa.ArrowException, DecodeError) as error:
+        raise DecodeError(f"{path} is damaged: {error}") from error
+
+
+def _from_cells(layout: Layout, table: pa.Table, ends: Array) -> pa.RecordBatch:
+    num_rows = table.num_rows
+    cells = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
+    columns: dict[str, Any] = {}
+    finals = []
+    for kind, name, leaf in _cell_columns(layout):
+        if kind == "name":
+            encoded = cells[name].dictionary_encode()
+            texts = pa.array([unescape(text) for text in encoded.dictionary.to_pylist()], pa.string())
+            index_type = layout.schema.field(name).type.index_type
+            columns[name] = pa.DictionaryArray.from_arrays(encoded.indices.cast(index_type), texts)
+        elif leaf is not None and kind == "final":
+            field = replace(leaf, name=name)
+            finals.append(to_arrow(leaf, from_cells(field, cells[name].take(pa.array(ends))), (len(ends),)))
+        elif leaf is not None:
+            columns[name] = to_arrow(leaf, from_cells(leaf, cells[name]), (num_rows,))
+    columns["successor"] = successors_to_arrow(layout.schema.field("successor").type, ends, num_rows, finals)
+    return pa.RecordBatch.from_arrays([columns[name] for name in layout.schema.names], schema=layout.schema)

@@ -1,0 +1,87 @@
+"""The off-policy trainer: rollouts go into replay; gradient steps follow in proportion to environment steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relayrl.algorithms.off_policy import OffPolicyAlgorithm
+from relayrl.algorithms.params import OffPolicyParams
+from relayrl.data.columns import Rollout
+from relayrl.training.replay import JointReplay
+from relayrl.training.trainer import Trainer
+
+
+class OffPolicyTrainer(Trainer):
+    """Trains all policies from one joint replay."""
+
+    def __init__(
+        self,
+        algorithm: OffPolicyAlgorithm,
+        params: OffPolicyParams,
+        num_envs: int,
+        max_steps: int,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(max_steps)
+        self._algorithm, self._params, self._rng = algorithm, params, rng
+        self.replay = JointReplay(params.buffer_size, num_envs, priority_exponent=params.priority_exponent)
+        self._owed_steps = 0
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether actions should still be random."""
+        return self.num_env_steps < self._params.learning_starts
+
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
+        self.replay.add(rollouts)
+        first = next(iter(rollouts.values()))
+        if not self.is_warming_up:
+            self._owed_steps += first.num_steps * len(first.header.env_ids)
+
+    def advance(self) -> dict[str, float]:
+        """One update for every `update_interval` environment steps since the last call."""
+        params = self._params
+        sums: dict[str, list[float]] = {}
+        while self._owed_steps >= params.update_interval:
+            self._owed_steps -= params.update_interval
+            for _ in range(params.train_iters):
+                for name, number in self._gradient_step().items():
+                    sums.setdefault(name, []).append(number)
+            self.policy_version += 1
+        metrics = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
+        return metrics | {"replay/size": float(len(self.replay))}
+
+    def _gradient_step(self) -> dict[str, float]:
+        params = self._params
+        transitions = self.replay.sample(
+            params.batch_size,
+            self._rng,
+            gamma=params.gamma,
+            num_step_returns=params.num_step_returns,
+            correction=params.priority_correction,
+        )
+        metrics, errors = self._algorithm.update(transitions)
+        self.replay.set_priorities(transitions.rows, errors)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        policies = {name: learner.policy.state_dict() for name, learner in self._algorithm.groups.items()}
+        return {
+            "num_env_steps": self.num_env_steps,
+            "policy_version": self.policy_version,
+            "owed_steps": self._owed_steps,
+            "policies": policies,
+            "algorithm": self._algorithm.state_dict(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_env_steps, self.policy_version = state["num_env_steps"], state["policy_version"]
+        self._owed_steps = state["owed_steps"]
+        for name, learner in self._algorithm.groups.items():
+            learner.policy.load_state_dict(state["policies"][name])
+        self._algorithm.load_state_dict(state["algorithm"])
+        self._rng.bit_generator.state = state["rng"]

@@ -1,0 +1,46 @@
+"""What a trainer is: takes rollouts, updates every group's policy, counts.
+
+    while trainer.num_env_steps < trainer.max_steps:
+        trainer.receive(rollouts)      # one rollout per policy group, of the same worlds and steps
+        metrics = trainer.advance()    # update as far as what was received allows
+
+It schedules; the mathematics is the algorithm's, acting is the collector's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from relayrl.data.columns import Rollout
+
+
+class Trainer(ABC):
+    """Schedules an algorithm."""
+
+    def __init__(self, max_steps: int) -> None:
+        self.max_steps = max_steps
+        self.num_env_steps = 0
+        self.policy_version = 0
+
+    def receive(self, rollouts: Mapping[str, Rollout]) -> None:
+        """Take one rollout per group."""
+        first = next(iter(rollouts.values()))
+        self.num_env_steps += first.num_steps * len(first.header.env_ids)
+        self._keep(rollouts)
+
+    @abstractmethod
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None: ...
+
+    @abstractmethod
+    def advance(self) -> dict[str, float]:
+        """Learn from what was received; gives metrics, prefixed by the group's name where there are several groups."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the future of the run, policies included."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
