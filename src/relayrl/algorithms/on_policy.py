@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from relayrl.algorithms.joint_observations import CentralInputs
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OnPolicyParams, Schedule
 from relayrl.algorithms.policy_gradients import Batch, Metrics, Objective, gradients_of
@@ -52,34 +54,43 @@ class OnPolicyAlgorithm(ABC):
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         """[T, L] how much better each action was than expected; `next_value` as `returns` describes it."""
 
-    def update(self, rollouts: list[Rollout], progress: float) -> Metrics:
-        """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics."""
+    def update(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Metrics:
+        """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics.
+
+        A central critic needs what it sees of each rollout in `central`.
+        """
         if self._params.lr_schedule is Schedule.LINEAR:
             self._pi_optimizer.lr = self._params.pi_lr * (1.0 - progress)
             self._vf_optimizer.lr = self._params.vf_lr * (1.0 - progress)
-        batch = _concatenated([self._prepare(rollout) for rollout in rollouts])
+        views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
+        parts = [self._prepare(rollout, view) for rollout, view in zip(rollouts, views, strict=True)]
+        batch = _concatenated(parts)
         metrics = {
             "value/explained_variance": explained_variance(batch.old_value, batch.target),
             "value/mean": float(batch.old_value.mean()),
         }
         self._normalize(batch)
         metrics |= self._train(batch)
-        self._update_normalizer(rollouts)
+        self._update_normalizers(rollouts, central)
         return metrics
 
-    def _prepare(self, rollout: Rollout) -> Batch:
+    def _prepare(self, rollout: Rollout, central: CentralInputs | None) -> Batch:
         """The rollout's valid rows with advantages and value targets."""
         gradients = self._gradients
         shape = rollout.reward.shape
         obs, action, mask = (_flat(c) for c in (rollout.obs, rollout.action, rollout.action_mask))
         features = gradients.features(obs)
-        value = gradients.value(features).reshape(shape)
-        successor_value = gradients.value(gradients.features(rollout.successors.obs))
+        if central is None:
+            seen, seen_next = features, gradients.features(rollout.successors.obs)
+        else:
+            seen, seen_next = (self._normalized(view) for view in (_flat(central.rows), central.successors))
+        value = gradients.value(seen).reshape(shape)
+        successor_value = gradients.value(seen_next)
         next_value = with_successor_values(value, rollout.successors, successor_value)
         advantage = self.advantages(rollout, value, next_value)
         logp = gradients.log_prob(features, mask, action) if rollout.logp is None else _flat(rollout.logp)
-        numbers = (_flat(c) for c in (advantage, advantage + value, value))
-        batch = Batch(features, action, mask, logp, *numbers)
+        advantage, target, old_value = (_flat(c) for c in (advantage, advantage + value, value))
+        batch = Batch(features, action, mask, logp, advantage, target, old_value, None if central is None else seen)
         return batch if rollout.valid.all() else batch.rows(rollout.valid.reshape(-1))
 
     def _normalize(self, batch: Batch) -> None:
@@ -129,13 +140,19 @@ class OnPolicyAlgorithm(ABC):
         metrics["value/gradient_norm"] = self._vf_optimizer.step()
         return metrics
 
-    def _update_normalizer(self, rollouts: list[Rollout]) -> None:
+    def _normalized(self, central: Array) -> Array:
+        n = self.policy.critic_normalizer
+        return central if n is None else np.clip((central - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
+
+    def _update_normalizers(self, rollouts: list[Rollout], central: list[CentralInputs] | None) -> None:
         """Last of all: acting, log-probabilities and training of one rollout must see the same normalisation."""
-        if self.policy.normalizer is None:
-            return
-        for rollout in rollouts:
-            raw = self.policy.encoder(map_tree(torch.from_numpy, rollout.obs))
-            self.policy.normalizer.update(raw[torch.from_numpy(rollout.valid)])
+        if self.policy.normalizer is not None:
+            for rollout in rollouts:
+                raw = self.policy.encoder(map_tree(torch.from_numpy, rollout.obs))
+                self.policy.normalizer.update(raw[torch.from_numpy(rollout.valid)])
+        if self.policy.critic_normalizer is not None:
+            for view in central or []:
+                self.policy.critic_normalizer.update(torch.from_numpy(_flat(view.rows)))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policy itself."""

@@ -33,13 +33,20 @@ class Batch:
     advantage: Array
     target: Array
     old_value: Array
+    central: Array | None = None  # what a central critic sees instead of the features
+
+    @property
+    def critic_features(self) -> Array:
+        """What the critic sees."""
+        return self.features if self.central is None else self.central
 
     def __len__(self) -> int:
         return len(self.advantage)
 
     def columns(self) -> tuple[Array | None, ...]:
         """All columns, in the order of the fields."""
-        return (self.features, self.action, self.mask, self.logp, self.advantage, self.target, self.old_value)
+        own = (self.features, self.action, self.mask, self.logp, self.advantage, self.target, self.old_value)
+        return (*own, self.central)
 
     def rows(self, where: Any) -> Batch:
         """Some of the rows: a view for a slice, a copy for indices."""
@@ -123,7 +130,7 @@ class Gradients(ABC):
 
     @abstractmethod
     def value(self, features: Array) -> Array:
-        """[M] values in units of reward; the caller's to keep."""
+        """[M] values, in units of reward, of what the critic sees; the caller's to keep."""
 
     @abstractmethod
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
@@ -170,7 +177,7 @@ class AutogradGradients(Gradients):
         return _policy_metrics(float(loss.detach()), kl, float(entropy.detach()), clip_fraction)
 
     def value_gradient(self, rows: Batch) -> Metrics:
-        value = self.policy.normalized_value(torch.from_numpy(rows.features))
+        value = self.policy.normalized_value(torch.from_numpy(rows.critic_features))
         target = torch.from_numpy(rows.target)
         if self.objective.value_clip is None:
             loss = value_loss(value, target)
@@ -211,7 +218,7 @@ class NumpyGradients(Gradients):
         return _policy_metrics(loss, kl, entropy, objective.policy_loss.clip_fraction(ratio))
 
     def value_gradient(self, rows: Batch) -> Metrics:
-        value, clip = self._numpy.normalized_value(rows.features), self.objective.value_clip
+        value, clip = self._numpy.normalized_value(rows.critic_features), self.objective.value_clip
         error = value - rows.target
         square = error * error
         if clip is not None:

@@ -26,8 +26,15 @@ class AlgorithmEntry:
 _ENTRIES = [
     AlgorithmEntry("reinforce", REINFORCEParams, "policy gradient on whole returns, optional learned baseline"),
     AlgorithmEntry("ireinforce", REINFORCEParams, "REINFORCE for several agents, each with a critic of its own view"),
+    AlgorithmEntry(
+        "mareinforce",
+        REINFORCEParams,
+        "REINFORCE for several agents, with critics that see all of them",
+        is_central=True,
+    ),
     AlgorithmEntry("ppo", PPOParams, "clipped policy gradient"),
     AlgorithmEntry("ippo", PPOParams, "PPO for several agents, each with a critic of its own view"),
+    AlgorithmEntry("mappo", PPOParams, "PPO for several agents, with critics that see all of them", is_central=True),
     AlgorithmEntry("ddpg", DDPGParams, "deterministic policy gradient from replay, Box actions"),
     AlgorithmEntry("iddpg", DDPGParams, "DDPG for several agents, each with a critic of its own view"),
     AlgorithmEntry(

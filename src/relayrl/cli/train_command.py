@@ -39,7 +39,7 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
         return 0
     _log_to(directory.log)
 
-    from relayrl.engines.local import LocalEngine
+    from relayrl.engines.local import LocalEngine, Progress
 
     engine = LocalEngine(settings, directory)
     if request.resume:
@@ -47,7 +47,12 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
     interrupt = _Interrupt()
     try:
         with interrupt, progress_display(settings.env, settings.algo, enabled=not quiet) as display:
-            result = engine.run(lambda progress: interrupt.raise_after(display.update(progress)))
+
+            def watch(progress: Progress) -> None:
+                display.update(progress)
+                interrupt.raise_if_requested()
+
+            result = engine.run(watch)
     except KeyboardInterrupt:
         engine.save()
         print(f"interrupted; continue with: relayrl train --resume --run-dir {directory.path}", file=sys.stderr)
@@ -108,8 +113,8 @@ class _Interrupt:
             raise SystemExit(130)
         self._is_requested = True
 
-    def raise_after(self, _shown: None) -> None:
-        """Between two updates: stop if someone asked for it."""
+    def raise_if_requested(self) -> None:
+        """To be called between two updates."""
         if self._is_requested:
             raise KeyboardInterrupt
 

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.algorithms.critic_views import CentralView, LocalView
+from relayrl.algorithms.joint_observations import central_width
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.params import (
@@ -35,6 +36,7 @@ from relayrl.models.actor import Actor
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.live_actor import live_actor
+from relayrl.models.networks import ObservationEncoder
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.training.off_policy import OffPolicyTrainer
@@ -69,13 +71,17 @@ def _on_policy(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     policies: dict[str, Policy] = {}
     algorithms: dict[str, OnPolicyAlgorithm] = {}
     make = _on_policy_algorithm(settings)
+    is_central = algorithm(settings.algo).is_central
+    num_agents = {name: group.num_agents for name, group in env.groups.items()}
+    num_features = {name: ObservationEncoder(g.observation_space).num_features for name, g in env.groups.items()}
     for i, (name, group) in enumerate(env.groups.items()):
         generator = _generator(settings, Stream.INITIALISATION, i)
-        policy = ActorCritic(group.observation_space, group.action_space, settings.network, generator)
+        width = central_width(num_features, num_agents, name) if is_central else None
+        policy = ActorCritic(group.observation_space, group.action_space, settings.network, generator, width)
         policies[name] = policy
         algorithms[name] = make(policy, np.random.default_rng(stream_seed(settings.seed, Stream.LEARNING, i)))
     actors = {name: live_actor(policy) for name, policy in policies.items()}
-    trainer = OnPolicyTrainer(algorithms, settings.trainer.max_steps)
+    trainer = OnPolicyTrainer(algorithms, settings.trainer.max_steps, is_central=is_central)
     return Assembly(policies, actors, trainer, settings.trainer.time_horizon)
 
 

@@ -23,6 +23,7 @@ from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.failures import WorldFailure
 from relayrl.envs.guarded_vector import guard
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.regrouped import regrouped
 from relayrl.envs.settings import EnvSettings, FailurePolicy
 from relayrl.envs.vectorise import run_in_process, vectorise
 from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
@@ -30,6 +31,10 @@ from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
 
 def make_vector(env: str | Factory, settings: EnvSettings) -> VectorEnvironment:
     """`settings.num_envs` worlds of `env`, an ENV string or a factory, ready to reset."""
+    return regrouped(_make_worlds(env, settings), settings.sharing)
+
+
+def _make_worlds(env: str | Factory, settings: EnvSettings) -> VectorEnvironment:
     find_factory(env)
     recipe = EnvRecipe(env, settings.options)
     if settings.workers > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from relayrl.config.settings import Settings
 
@@ -39,4 +39,14 @@ class EnvSettings(Settings):
     max_restarts_per_minute: int = Field(10, ge=1, description="above this rate a restart becomes an error")
     step_timeout_s: float = Field(60.0, gt=0, description="deadline of one step in a worker")
     start_timeout_s: float = Field(120.0, gt=0, description="deadline for a worker to build its worlds")
+    sharing: str | dict[str, str] = Field(
+        "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
+
+    @field_validator("sharing")
+    @classmethod
+    def _known_sharing(cls, value: str | dict[str, str]) -> str | dict[str, str]:
+        if isinstance(value, str) and value not in ("shared", "separate"):
+            raise ValueError("sharing is 'shared', 'separate', or a mapping of agents to policies")
+        return value

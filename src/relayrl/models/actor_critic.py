@@ -1,4 +1,7 @@
-"""The policy that on-policy algorithms train: an actor, and a critic that shares nothing with it."""
+"""The policy that on-policy algorithms train: an actor, and a critic that shares nothing with it.
+
+A central critic judges the whole world and serves training alone: what is exported of such a policy is its actor.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,20 @@ class ActorCritic(Policy):
     head: LikelihoodHead
 
     def __init__(
-        self, observation_space: Space, action_space: Space, network: NetworkSettings, generator: torch.Generator
+        self,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSettings,
+        generator: torch.Generator,
+        central_width: int | None = None,
     ) -> None:
+        """With `central_width`, the critic sees that many numbers of the whole world instead of the observation."""
         super().__init__(observation_space, likelihood_head(action_space), network, generator)
-        sizes = (self.encoder.num_features, *network.hidden_sizes, 1)
+        self.is_central = central_width is not None
+        width = self.encoder.num_features if central_width is None else central_width
+        normalizes = self.is_central and network.normalize_observations
+        self.critic_normalizer = RunningNormalizer(width) if normalizes else None
+        sizes = (width, *network.hidden_sizes, 1)
         self.critic = Perceptron(sizes, network.activation, 1.0, generator)
         self.return_normalizer = RunningNormalizer(1)
 

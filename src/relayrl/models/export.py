@@ -57,13 +57,15 @@ class ExportGraph(nn.Module):
         features = self.policy.features(unflatten(self.policy.observation_space, iter(flat)))
         distribution = self.policy.distribution(features, mask)
         outputs = (distribution, self._mode(distribution))
-        return (*outputs, self.policy.value(features)) if isinstance(self.policy, ActorCritic) else outputs
+        if isinstance(self.policy, ActorCritic) and not self.policy.is_central:
+            return (*outputs, self.policy.value(features))
+        return outputs
 
     @property
     def output_names(self) -> list[str]:
         """Names of what `forward` gives."""
         names = ["distribution", "action"]
-        return [*names, "value"] if isinstance(self.policy, ActorCritic) else names
+        return [*names, "value"] if has_own_critic(self.policy) else names
 
     def _mode(self, distribution: Tensor) -> Tensor:
         head = self.policy.head
@@ -112,6 +114,11 @@ def _example_inputs(policy: Policy, masked: bool, num_rows: int) -> tuple[Tensor
     if masked:
         inputs.append(torch.ones((num_rows, policy.head.mask_width or 0), dtype=torch.bool))
     return tuple(inputs)
+
+
+def has_own_critic(policy: Policy) -> bool:
+    """Whether a value can be told from the observation alone."""
+    return isinstance(policy, ActorCritic) and not policy.is_central
 
 
 def input_names(policy: Policy, masked: bool) -> list[str]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.splitting import trajectory_id
-from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
+from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
 from relayrl.errors import ConfigError
 from relayrl.runtime.acting_layout import ActingLayout
 
@@ -37,10 +37,10 @@ _CLOSED = -1
 class Lane:
     """One actor's place in the pages: who it is, and which episode it is in."""
 
-    __slots__ = ("episode", "first_step", "key", "number", "pages")
+    __slots__ = ("agent_id", "episode", "first_step", "key", "number", "pages")
 
-    def __init__(self, key: UUID, number: int) -> None:
-        self.key, self.number = key, number
+    def __init__(self, key: UUID, number: int, agent_id: str) -> None:
+        self.key, self.number, self.agent_id = key, number, agent_id
         self.episode = self.first_step = 0
         self.pages: list[int] = []
 
@@ -54,6 +54,7 @@ class StepPages:
         self.num_closed = 0
         """Grows whenever a lane closes: whoever remembers lane numbers checks them again then."""
         self._lanes: list[Lane | None] = []
+        self._free_numbers: list[int] = []
         self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to nobody
         self._room = np.zeros(0, np.int64)  # rows that may follow before a new page or a cut is due
         rows = _FIRST_PAGES * PAGE_ROWS
@@ -74,17 +75,17 @@ class StepPages:
         """Pages that memory is held for."""
         return len(self._columns["reward"]) // PAGE_ROWS
 
-    def open_lane(self, key: UUID) -> Lane:
+    def open_lane(self, key: UUID, agent_id: str) -> Lane:
         """A lane in its first episode; `key` is never used again, so that trajectory ids are unique."""
-        free = next((i for i, lane in enumerate(self._lanes) if lane is None), len(self._lanes))
-        if free == len(self._lanes):
-            longer = max(16, 2 * free)
-            self._lanes += [None] * (longer - free)
-            self._last = np.concatenate([self._last, np.zeros(longer - free, np.int64)])
-            self._room = np.concatenate([self._room, np.full(longer - free, _CLOSED)])
-        lane = Lane(key, free)
-        self._lanes[free] = lane
-        self._last[free] = self._room[free] = 0
+        if not self._free_numbers:
+            more = max(16, len(self._lanes))
+            self._free_numbers += range(len(self._lanes) + more - 1, len(self._lanes) - 1, -1)
+            self._lanes += [None] * more
+            self._last = np.concatenate([self._last, np.zeros(more, np.int64)])
+            self._room = np.concatenate([self._room, np.full(more, _CLOSED)])
+        lane = Lane(key, self._free_numbers.pop(), agent_id)
+        self._lanes[lane.number] = lane
+        self._last[lane.number] = self._room[lane.number] = 0
         return lane
 
     def close_lane(self, lane: Lane) -> None:
@@ -92,6 +93,7 @@ class StepPages:
         self._drop_pages(lane)
         self._lanes[lane.number] = None
         self._room[lane.number] = _CLOSED
+        self._free_numbers.append(lane.number)
         self.num_closed += 1
 
     def is_open(self, lane: Lane) -> bool:
@@ -113,13 +115,12 @@ class StepPages:
         policy_version: int,
         mask: Array | None,
         reward: Array | None,
-        agent_ids: tuple[UUID, ...],
     ) -> list[tuple[UUID, Trajectory]]:
         """One step of each of `lanes` [L], which are open and differ. `reward` [L] belongs to their steps before it."""
         last, room = self._last[lanes], self._room[lanes]
         if reward is not None:
             self._credit(lanes, last, reward)
-        cut = self._make_room(lanes, last, room, obs, agent_ids) if room.min() < 1 else []
+        cut = self._make_room(lanes, last, room, obs) if room.min() < 1 else []
         rows = last + 1
         columns = self._columns
         write(columns["obs"], rows, obs)
@@ -147,18 +148,17 @@ class StepPages:
         policy_version: int,
         mask: Array | None,
         reward: float | None,
-        agent_id: UUID,
     ) -> list[tuple[UUID, Trajectory]]:
         """The same as `append` for one lane and rows [1, …], at a third of its cost."""
         number, columns = lane.number, self._columns
         row, room = self._last.item(number), self._room.item(number)
         if reward:
             if not lane.pages:
-                raise ConfigError(_no_action(agent_id))
+                raise ConfigError(_no_action(lane))
             columns["reward"][row] += reward
         cut: list[tuple[UUID, Trajectory]] = []
         if room < 1:
-            row, room, cut = self._turn_page(lane, row, index(obs, 0), agent_id)
+            row, room, cut = self._turn_page(lane, row, index(obs, 0))
             columns = self._columns
         row += 1
         target = columns["obs"]
@@ -181,19 +181,25 @@ class StepPages:
         return cut
 
     def end(
-        self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None, agent_id: UUID
+        self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None
     ) -> Trajectory:
         """The lane's episode is over; where nobody gave a final observation, the last one stands in for it."""
-        if not lane.pages:
-            raise ConfigError(_no_action(agent_id))
+        self.require_steps(lane)
         row = int(self._last[lane.number])
         self._columns["reward"][row] += reward
         final = index(self._columns["obs"], row) if final_obs is None else final_obs
-        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final, agent_id=agent_id)
+        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final)
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
 
-    def interrupt(self, lane: Lane, agent_id: UUID) -> Trajectory | None:
+    def require_steps(self, lane: Lane) -> None:
+        """Raise unless the lane is open and has acted in its present episode."""
+        if not self.is_open(lane):
+            raise ConfigError(f"actor {lane.agent_id} was removed; make a new one with new_actor()")
+        if not lane.pages:
+            raise ConfigError(_no_action(lane))
+
+    def interrupt(self, lane: Lane) -> Trajectory | None:
         """The actor stops in the middle of an episode: what came of its last action will never be known.
 
         The step is kept. `failed` and `truncated` say so, and its own observation stands in for the one after it.
@@ -201,12 +207,14 @@ class StepPages:
         if not lane.pages:
             return None
         last_obs = index(self._columns["obs"], int(self._last[lane.number]))
-        trajectory = self._take(lane, False, True, failed=True, final_obs=last_obs, agent_id=agent_id)
+        trajectory = self._take(lane, False, True, failed=True, final_obs=last_obs)
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
 
-    def open_lanes(self) -> list[Lane]:
-        return [lane for lane in self._lanes if lane is not None]
+    def set_max_length(self, max_length: int) -> None:
+        """Cut at another length; every lane looks at it again before its next row."""
+        self.max_length = max_length
+        self._room[self._room > 0] = 0
 
     def _credit(self, lanes: Array, last: Array, reward: Array) -> None:
         unborn = last == 0
@@ -215,26 +223,25 @@ class StepPages:
         self._columns["reward"][last] += reward
 
     def _make_room(
-        self, lanes: Array, last: Array, room: Array, obs: Tree, agent_ids: tuple[UUID, ...]
+        self, lanes: Array, last: Array, room: Array, obs: Tree
     ) -> list[tuple[UUID, Trajectory]]:
         """Change `last` and `room` in place so that every lane has a row after its last."""
         cut: list[tuple[UUID, Trajectory]] = []
         for i in np.flatnonzero(room < 1).tolist():
             lane = self._lanes[lanes[i]]
-            if lane is None:
-                raise ConfigError(f"actor {agent_ids[i]} was removed")
-            last[i], room[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i), agent_ids[i])
+            assert lane is not None
+            last[i], room[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i))
             cut += fragments
         return cut
 
     def _turn_page(
-        self, lane: Lane, last: int, obs: Tree, agent_id: UUID
+        self, lane: Lane, last: int, obs: Tree
     ) -> tuple[int, int, list[tuple[UUID, Trajectory]]]:
         """`(last row, room, fragments)` of a lane without room, after a cut where it is due, and with a new page."""
         cut: list[tuple[UUID, Trajectory]] = []
         length = self.num_open_steps(lane)
         if length >= self.max_length:
-            fragment = self._take(lane, False, False, failed=False, final_obs=obs, agent_id=agent_id)
+            fragment = self._take(lane, False, False, failed=False, final_obs=obs)
             lane.first_step += length
             cut.append((lane.key, fragment))
             length = 0
@@ -248,7 +255,7 @@ class StepPages:
         return last, min(in_page, self.max_length - length), cut
 
     def _take(
-        self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree, agent_id: UUID
+        self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree
     ) -> Trajectory:
         length = self.num_open_steps(lane)
         starts = np.asarray(lane.pages, np.int64) * PAGE_ROWS
@@ -257,9 +264,9 @@ class StepPages:
         final = allocate(layout.observation_space, ())
         write(final, ..., final_obs)
         trajectory = Trajectory(
-            trajectory_id=trajectory_id(lane.key, str(agent_id), lane.episode, lane.first_step),
+            trajectory_id=trajectory_id(lane.key, lane.agent_id, lane.episode, lane.first_step),
             env_id=lane.key,
-            agent_id=str(agent_id),
+            agent_id=lane.agent_id,
             group=layout.group,
             observation_space=layout.observation_space,
             action_space=layout.action_space,
@@ -299,10 +306,6 @@ def _twice_as_long(leaf: Array) -> Array:
     return longer
 
 
-def _no_action(agent_id: UUID) -> str:
-    return f"actor {agent_id} has not acted in this episode; a reward and an episode's end belong to an action"
+def _no_action(lane: Lane) -> str:
+    return f"actor {lane.agent_id} has not acted in this episode; a reward and an episode's end belong to an action"
 
-
-def space_of(layout: ActingLayout) -> Space:
-    """The observation space that the pages hold."""
-    return layout.observation_space

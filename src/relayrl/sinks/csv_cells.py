@@ -27,7 +27,7 @@ def to_cells(leaf: Leaf, array: Array) -> pa.Array:
     if leaf.width == 0:
         return pa.array([""] * len(array), pa.large_string())
     offsets = pa.array(np.arange(0, len(elements) + 1, leaf.width))
-    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), " ")
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), pa.scalar(" ", pa.large_string()))
 
 
 def from_cells(leaf: Leaf, cells: pa.Array) -> Array:

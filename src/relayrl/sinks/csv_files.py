@@ -143,11 +143,11 @@ def _lines(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:
         elif leaf is not None and kind == "final":
             written = to_cells(leaf, from_arrow(leaf, finals.field(leaf.name), (len(finals),)))
             which = pa.array(np.cumsum(has_successor) - 1, mask=~has_successor)
-            cells.append(pc.fill_null(written.take(which), ""))
+            cells.append(pc.fill_null(written.take(which), pa.scalar("", pa.large_string())))
         elif leaf is not None:
             cells.append(to_cells(leaf, from_arrow(leaf, batch.column(name), (num_rows,))))
-    ends = pa.array(["\n"] * num_rows, pa.large_string())
-    lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), ends, "")
+    comma, newline, nothing = (pa.scalar(text, pa.large_string()) for text in (",", "\n", ""))
+    lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, comma), newline, nothing)
     first, last = np.frombuffer(lines.buffers()[1], np.int64)[[lines.offset, lines.offset + num_rows]].tolist()
     return lines.buffers()[2].slice(first, last - first)
 
@@ -221,7 +221,9 @@ def _from_cells(layout: Layout, table: pa.Table, ends: Array) -> pa.RecordBatch:
     columns: dict[str, Any] = {}
     finals = []
     for kind, name, leaf in _cell_columns(layout):
-        if kind == "name":
+        if name == "trajectory_id":
+            columns[name] = _one_entry_each(cells[name], ends)
+        elif kind == "name":
             encoded = cells[name].dictionary_encode()
             texts = pa.array([unescape(text) for text in encoded.dictionary.to_pylist()], pa.string())
             index_type = layout.schema.field(name).type.index_type
@@ -233,3 +235,12 @@ def _from_cells(layout: Layout, table: pa.Table, ends: Array) -> pa.RecordBatch:
             columns[name] = to_arrow(leaf, from_cells(leaf, cells[name]), (num_rows,))
     columns["successor"] = successors_to_arrow(layout.schema.field("successor").type, ends, num_rows, finals)
     return pa.RecordBatch.from_arrays([columns[name] for name in layout.schema.names], schema=layout.schema)
+
+
+def _one_entry_each(ids: pa.Array, ends: Array) -> pa.DictionaryArray:
+    """The column `trajectory_id` of trajectories that end on the rows `ends`; a part may hold one of them twice."""
+    texts = ids.take(pa.array(ends))
+    indices = pa.array(np.repeat(np.arange(len(ends), dtype=np.int32), np.diff(ends, prepend=-1)))
+    if not pc.all(pc.equal(texts.take(indices), ids)).as_py():
+        raise DecodeError("a trajectory has no last row, or rows of another one")
+    return pa.DictionaryArray.from_arrays(indices, texts)

@@ -103,7 +103,7 @@ class _NewPart:
 
 
 def _stored_schema(layout: Layout) -> pa.Schema:
-    empty = {leaf.name for leaf in (*stored_leaves(layout), *layout.observation) if leaf.shape and not leaf.width}
+    empty = {leaf.name for leaf in (*stored_leaves(layout), *layout.observation) if leaf.width == 0}
     metadata = {**layout.schema.metadata, _LAYOUT: layout_to_json(layout).encode()}
     fields = []
     for column in layout.schema:
@@ -141,7 +141,7 @@ def _with_empty_leaves(table: pa.Table, layout: Layout) -> pa.RecordBatch:
     for name in schema.names:
         if name in batch.schema.names:
             columns[name] = batch.column(name)
-        elif name in leaves and not leaves[name].width:
+        elif name in leaves and leaves[name].width == 0:
             columns[name] = _empty(leaves[name], num_rows)
         elif name != "successor":
             raise DecodeError(f"column {name!r} is missing")
@@ -157,7 +157,7 @@ def _successors(batch: pa.RecordBatch, layout: Layout) -> pa.Array:
     last = np.append(np.flatnonzero(indices[1:] != indices[:-1]), len(indices) - 1)
     stored = batch.column("successor").flatten() if "successor" in batch.schema.names else None
     records = [
-        _empty(leaf, len(last)) if leaf.shape and not leaf.width or stored is None else stored.field(leaf.name)
+        _empty(leaf, len(last)) if leaf.width == 0 or stored is None else stored.field(leaf.name)
         for leaf in layout.observation
     ]
     if any(len(record) != len(last) for record in records):

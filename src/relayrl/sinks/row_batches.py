@@ -1,7 +1,7 @@
 """Many trajectories as one Arrow record batch, and back.
 
-A batch has the columns of `relayrl.data.schema` with the rows of whole trajectories one after the other; the dictionary of
-`trajectory_id` holds each once. Writing a trajectory at a time would cost a message and a dictionary for each.
+A batch has the columns of `relayrl.data.schema` with the rows of whole trajectories one after the other, and the dictionary
+of `trajectory_id` has an entry for each. Writing a trajectory at a time would cost a message and a dictionary for each.
 
 Reading believes nothing: what breaks a rule of the data model is a `DecodeError`. Arrays are views of the batch.
 """
@@ -129,7 +129,7 @@ class _Split:
         self._begins = _run_begins(indices)
         self._ends = np.append(self._begins[1:], batch.num_rows)
         self._which = indices[self._begins]
-        if len(np.unique(self._which)) != len(self._which) or len(set(self._ids)) != len(self._ids):
+        if len(np.unique(self._which)) != len(self._which):
             raise DecodeError("the rows of a trajectory do not follow each other")
 
     def trajectories(self) -> list[Trajectory]:
@@ -155,7 +155,9 @@ class _Split:
                     episode=int(episode[begin]),
                     first_step=int(step[begin]),
                     final_obs=unflatten(layout.observation_space, (leaf[k, ...] for leaf in finals)),
-                    **{name: bool(flag[k]) for name, flag in flags.items()},
+                    terminated=bool(flags["terminated"][k]),
+                    truncated=bool(flags["truncated"][k]),
+                    failed=bool(flags["failed"][k]),
                     **step_fields(layout, {name: column[rows] for name, column in columns.items()}),
                 )
             )

@@ -14,7 +14,9 @@ class FileSettings(Settings):
     max_part_bytes: int = Field(default=256 << 20, ge=1, description="A part file this long is closed; another begins.")
     max_part_rows: int = Field(default=10_000_000, ge=1, description="A part file of so many steps is closed.")
     max_batch_rows: int = Field(
-        default=65_536, ge=1, description="Most steps in one record batch or row group; a longer trajectory has its own."
+        default=65_536,
+        ge=1,
+        description="Most steps in one record batch or row group; a longer trajectory has its own.",
     )
     arrow_compression: Compression = Field(default=Compression.NONE, description="none, lz4 or zstd.")
     parquet_compression: Compression = Field(default=Compression.ZSTD, description="none, lz4 or zstd.")

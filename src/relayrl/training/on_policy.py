@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from relayrl.algorithms.joint_observations import CentralInputs, central_inputs
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
@@ -14,8 +15,12 @@ from relayrl.training.trainer import Trainer
 class OnPolicyTrainer(Trainer):
     """Trains one algorithm per policy group in lockstep with collection."""
 
-    def __init__(self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int) -> None:
+    def __init__(
+        self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int, *, is_central: bool = False
+    ) -> None:
+        """With `is_central`, critics see all agents of their world."""
         super().__init__(max_steps)
+        self._is_central = is_central
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
         self._num_steps_learned = 0
@@ -26,14 +31,24 @@ class OnPolicyTrainer(Trainer):
 
     def advance(self) -> dict[str, float]:
         progress = min(1.0, self._num_steps_learned / self.max_steps)
+        received, self._pending = self._pending, {group: [] for group in self._algorithms}
+        views = self._central_views(received) if self._is_central else None
         metrics: dict[str, float] = {}
         for group, algorithm in self._algorithms.items():
             prefix = "" if len(self._algorithms) == 1 else f"{group}/"
-            rollouts, self._pending[group] = self._pending[group], []
-            metrics |= {prefix + name: number for name, number in algorithm.update(rollouts, progress).items()}
+            own = algorithm.update(received[group], progress, None if views is None else views[group])
+            metrics |= {prefix + name: number for name, number in own.items()}
         self.policy_version += 1
         self._num_steps_learned = self.num_env_steps
         return metrics
+
+    def _central_views(self, received: Mapping[str, list[Rollout]]) -> dict[str, list[CentralInputs]]:
+        encoders = {group: algorithm.policy.encoder for group, algorithm in self._algorithms.items()}
+        views: dict[str, list[CentralInputs]] = {group: [] for group in received}
+        for block in zip(*received.values(), strict=True):
+            for group, view in central_inputs(dict(zip(received, block, strict=True)), encoders).items():
+                views[group].append(view)
+        return views
 
     def state_dict(self) -> dict[str, Any]:
         groups = {

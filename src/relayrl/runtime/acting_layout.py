@@ -1,0 +1,93 @@
+"""What a policy's requests and steps look like: spaces, mask, and which columns its policy fills. Checks requests by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from relayrl.data.space_json import space_to_json
+from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
+from relayrl.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ActingLayout:
+    """Policies with equal layouts can replace each other, and their actors share columns."""
+
+    group: str
+    observation_space: Space
+    action_space: Space
+    mask_width: int | None
+    needs_mask: bool
+    has_logp: bool
+    has_value: bool
+    _leaves: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        described = [(path, leaf_dtype(leaf), tuple(leaf.shape or ())) for path, leaf in space_leaves(self.observation_space)]
+        object.__setattr__(self, "_leaves", tuple(described))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for layouts that are equal."""
+        flags = f"{self.mask_width}/{self.needs_mask}/{self.has_logp}/{self.has_value}"
+        return self.group, space_to_json(self.observation_space), space_to_json(self.action_space), flags
+
+    def observations(self, obs: Any, num_rows: int) -> Tree:
+        """`obs` as arrays of the space's dtypes with `num_rows` rows: one observation per actor."""
+        if len(self._leaves) == 1 and not self._leaves[0][0]:
+            return self._array(obs, num_rows, *self._leaves[0])
+        flat = _flat(self.observation_space, obs)
+        arrays = [self._array(leaf, num_rows, *described) for leaf, described in zip(flat, self._leaves, strict=True)]
+        tree: Tree = unflatten(self.observation_space, iter(arrays))
+        return tree
+
+    def mask(self, mask: Any, num_rows: int) -> Array | None:
+        """`mask` as bool `[num_rows, A]`; every row allows something."""
+        if mask is None:
+            if self.needs_mask:
+                raise ConfigError("this policy was trained with action masks; give request_action() a mask")
+            return None
+        if self.mask_width is None:
+            raise ConfigError(f"actions of {self.action_space} cannot be masked; leave the mask out")
+        array = np.asarray(mask, bool)
+        if array.shape != (num_rows, self.mask_width):
+            raise ConfigError(f"mask has shape {array.shape}, expected {(num_rows, self.mask_width)}: one row per actor")
+        if not array.any(1).all():
+            raise ConfigError(f"the mask of row {int(np.argmin(array.any(1)))} allows no action")
+        return array
+
+    @staticmethod
+    def _array(leaf: Any, num_rows: int, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        array = leaf if type(leaf) is np.ndarray and leaf.dtype == dtype else _converted(leaf, path, dtype)
+        if array.shape != (num_rows, *shape):
+            where = f"obs.{path}" if path else "obs"
+            raise ConfigError(
+                f"{where} has shape {array.shape}, expected {(num_rows, *shape)}: one observation per actor"
+            )
+        return array
+
+
+def _converted(leaf: Any, path: str, dtype: np.dtype[Any]) -> Array:
+    try:
+        array = np.asarray(leaf)
+        if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise ConfigError(f"obs{'.' + path if path else ''} has dtype {array.dtype}, expected {dtype}")
+        return array.astype(dtype)
+    except ValueError as error:
+        raise ConfigError(f"obs{'.' + path if path else ''} is not an array: {error}") from error
+
+
+def _flat(space: Space, obs: Any) -> Iterable[Any]:
+    """The leaves of `obs` in the order of `space`, whatever order its dicts have."""
+    for path, _ in space_leaves(space):
+        leaf = obs
+        for part in path.split("."):
+            try:
+                leaf = leaf[int(part)] if isinstance(leaf, tuple | list) else leaf[part]
+            except (KeyError, IndexError, TypeError) as error:
+                raise ConfigError(f"obs has no {path!r}; it must be a tree of {space}") from error
+        yield leaf

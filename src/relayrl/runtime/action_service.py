@@ -1,0 +1,248 @@
+"""From ids and observations to actions, and from ended episodes to trajectories on their way to a sink.
+
+Invariants:
+
+- One observation per actor; an actor occurs once in a request. A request that raises has recorded nothing.
+- A request waits for room in its actors' buffers before anything happens, so that push-back never loses a step.
+- Rows of one request that share a policy are one forward pass.
+
+Not its job: who the actors are (`state_manager`), drawing actions (`published_policy`), carrying trajectories
+(`router_dispatcher`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from relayrl.data.columns import Trajectory
+from relayrl.data.trees import Array, Tree, index
+from relayrl.errors import ConfigError
+from relayrl.runtime.action_record import ActionRecord
+from relayrl.runtime.lifecycle_manager import LifecycleManager
+from relayrl.runtime.published_policy import ActionRequest, PublishedPolicy
+from relayrl.runtime.router_dispatcher import RouterDispatcher
+from relayrl.runtime.runtime_metrics import RuntimeMetrics
+from relayrl.runtime.state_manager import ActorHandle, PolicySlot, StateManager
+from relayrl.runtime.step_pages import Lane
+from relayrl.runtime.trajectory_buffer import Priority
+
+MAX_PLANS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """What is known of a tuple of ids until the table of actors changes."""
+
+    actor_ids: tuple[UUID, ...]
+    table: dict[UUID, ActorHandle]
+    handles: tuple[ActorHandle, ...]
+    lanes: tuple[Lane, ...]
+    lane_keys: tuple[UUID, ...]
+    slot: PolicySlot | None
+    numbers: Array
+    num_closed: int
+
+
+class ActionService:
+    """Serves `request_action` and `flag_last_action` for one run of the agent."""
+
+    def __init__(
+        self,
+        state: StateManager,
+        dispatcher: RouterDispatcher,
+        lifecycle: LifecycleManager,
+        metrics: RuntimeMetrics,
+    ) -> None:
+        self._state, self._dispatcher, self._lifecycle, self._metrics = state, dispatcher, lifecycle, metrics
+        self._plans: dict[int, RequestPlan] = {}
+
+    def request_action(self, actor_ids: Sequence[UUID], obs: Any, mask: Any, reward: Any) -> ActionRecord:
+        """Actions of the actors for one observation each; `reward` belongs to their previous actions."""
+        start_s = time.perf_counter()
+        self._lifecycle.enter()
+        metrics = self._metrics
+        try:
+            if len(actor_ids) == 1:
+                record = self._act_alone(actor_ids[0], obs, mask, reward)
+            else:
+                record = self._act(self._plan(actor_ids), obs, mask, reward)
+        except BaseException:
+            metrics.request_failures.inc()
+            raise
+        finally:
+            self._lifecycle.leave()
+        metrics.requests.inc()
+        metrics.actions.inc(len(record.actor_ids))
+        metrics.request_seconds.observe(time.perf_counter() - start_s)
+        return record
+
+    def flag_last_action(
+        self, actor_ids: Sequence[UUID], reward: Any, terminated: Any, truncated: Any, final_obs: Any
+    ) -> None:
+        """The episodes of the actors are over; `reward` belongs to their last actions."""
+        self._lifecycle.enter()
+        try:
+            plan = self._plan(actor_ids)
+            self._wait_for_room(plan.lane_keys)
+            self._end(plan, reward, terminated, truncated, final_obs)
+        finally:
+            self._lifecycle.leave()
+
+    def route(self, cut: Sequence[tuple[UUID, Trajectory]]) -> None:
+        """Hand over fragments that were cut because of their length."""
+        for lane_key, trajectory in cut:
+            self._dispatcher.put(lane_key, trajectory, Priority.FRAGMENT)
+
+    def _act_alone(self, actor_id: UUID, obs: Any, mask: Any, reward: Any) -> ActionRecord:
+        handle = self._state.handle(actor_id)
+        if self._dispatcher.is_pressed():
+            self._wait_for_room((handle.lane.key,))
+        policy = handle.slot.policy
+        layout = policy.model.layout
+        request = ActionRequest(
+            (actor_id,),
+            (handle.lane,),
+            None,
+            -1,
+            layout.observations(obs, 1),
+            None if mask is None and not layout.needs_mask else layout.mask(mask, 1),
+            None if reward is None else _one_reward(reward),
+        )
+        record = policy.act(request)
+        if request.cut:
+            self.route(request.cut)
+        return record
+
+    def _act(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any) -> ActionRecord:
+        if self._dispatcher.is_pressed():
+            self._wait_for_room(plan.lane_keys)
+        rewards = None if reward is None else _rewards(reward, len(plan.handles))
+        if plan.slot is not None:
+            return self._act_with(plan.slot.policy, plan, None, obs, mask, rewards)
+        rows_of: dict[PublishedPolicy, list[int]] = {}
+        for i, handle in enumerate(plan.handles):
+            rows_of.setdefault(handle.slot.policy, []).append(i)
+        parts = [(np.array(rows), policy) for policy, rows in rows_of.items()]
+        if len(parts) == 1:
+            return self._act_with(parts[0][1], plan, None, obs, mask, rewards)
+        records = [(rows, self._act_with(policy, plan, rows, obs, mask, rewards)) for rows, policy in parts]
+        return ActionRecord.merged(plan.actor_ids, records)
+
+    def _act_with(
+        self, policy: PublishedPolicy, plan: RequestPlan, rows: Array | None, obs: Any, mask: Any, reward: Array | None
+    ) -> ActionRecord:
+        """All rows of the request, or some of them, with one policy."""
+        layout, L = policy.model.layout, len(plan.handles)
+        seen, allowed = layout.observations(obs, L), layout.mask(mask, L)
+        if rows is None:
+            request = ActionRequest(
+                plan.actor_ids, plan.lanes, plan.numbers, plan.num_closed, seen, allowed, reward
+            )
+        else:
+            request = ActionRequest(
+                tuple(plan.actor_ids[i] for i in rows),
+                tuple(plan.lanes[i] for i in rows),
+                plan.numbers[rows],
+                -1,
+                index(seen, rows),
+                None if allowed is None else allowed[rows],
+                None if reward is None else reward[rows],
+            )
+        record = policy.act(request)
+        if request.cut:
+            self.route(request.cut)
+        return record
+
+    def _end(self, plan: RequestPlan, reward: Any, terminated: Any, truncated: Any, final_obs: Any) -> None:
+        L = len(plan.handles)
+        rewards = np.zeros(L, np.float32) if reward is None else _rewards(reward, L)
+        cut_off = _flags("truncated", truncated, L)
+        over = ~cut_off if terminated is None else _flags("terminated", terminated, L)
+        if not (over | cut_off).all():
+            raise ConfigError("flag_last_action() needs terminated or truncated for every actor it names")
+        if final_obs is None and (cut_off & ~over).any():
+            raise ConfigError(
+                "a truncated episode needs final_obs, what the actor saw last: its value is the bootstrap of the last step"
+            )
+        final: list[Tree | None] = [None] * L
+        for i, handle in enumerate(plan.handles):
+            if final_obs is not None:
+                final[i] = index(handle.pages.layout.observations(final_obs, L), i)
+            with handle.pages.lock:
+                handle.pages.require_steps(handle.lane)
+        for i, handle in enumerate(plan.handles):
+            with handle.pages.lock:
+                ended = handle.pages.end(handle.lane, float(rewards[i]), bool(over[i]), bool(cut_off[i]), final[i])
+            self._dispatcher.put(handle.lane.key, ended, Priority.EPISODE)
+
+    def _wait_for_room(self, lane_keys: Sequence[UUID]) -> None:
+        if all(self._dispatcher.has_room(key) for key in lane_keys):
+            return
+        self._metrics.push_backs.inc()
+        self._dispatcher.wait_for_room(lane_keys, self._lifecycle.require_running)
+
+    def _plan(self, actor_ids: Sequence[UUID]) -> RequestPlan:
+        table = self._state.handles
+        plan = self._plans.get(id(actor_ids))
+        if plan is not None and plan.actor_ids is actor_ids and plan.table is table:
+            return plan
+        plan = _make_plan(actor_ids, table, self._state)
+        if isinstance(actor_ids, tuple):  # a tuple cannot change, so that the plan holds until the table does
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[id(actor_ids)] = plan
+        return plan
+
+
+def _make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state: StateManager) -> RequestPlan:
+    if not actor_ids:
+        raise ConfigError("a request names at least one actor")
+    handles = tuple(state.handle(actor_id) for actor_id in actor_ids)
+    if len(set(handles)) != len(handles):
+        raise ConfigError("an actor occurs twice in one request; one observation per actor")
+    pages, slot = handles[0].pages, handles[0].slot
+    with pages.lock:
+        num_closed = pages.num_closed
+        is_open = all(handle.pages is not pages or pages.is_open(handle.lane) for handle in handles)
+    return RequestPlan(
+        actor_ids=actor_ids if isinstance(actor_ids, tuple) else tuple(actor_ids),
+        table=table,
+        handles=handles,
+        lanes=tuple(handle.lane for handle in handles),
+        lane_keys=tuple(handle.lane.key for handle in handles),
+        slot=slot if all(handle.slot is slot for handle in handles) else None,
+        numbers=np.array([handle.lane.number for handle in handles]),
+        num_closed=num_closed if is_open and all(handle.pages is pages for handle in handles) else -1,
+    )
+
+
+def _one_reward(reward: Any) -> float:
+    value = float(reward) if isinstance(reward, float | int) else float(_rewards(reward, 1)[0])
+    if not math.isfinite(value):
+        raise ConfigError(f"reward is {value}; it must be a finite number")
+    return value
+
+
+def _rewards(reward: Any, num_rows: int) -> Array:
+    array = np.asarray(reward, np.float32)
+    if array.shape == ():
+        array = np.full(num_rows, array, np.float32)
+    if array.shape != (num_rows,):
+        raise ConfigError(f"reward has shape {array.shape}, expected a number or {(num_rows,)}: one per actor")
+    if not math.isfinite(float(array.sum())):
+        raise ConfigError("a reward is NaN or infinite")
+    return array
+
+
+def _flags(name: str, value: Any, num_rows: int) -> Array:
+    array = np.asarray(value, bool)
+    if array.shape not in ((), (num_rows,)):
+        raise ConfigError(f"{name} has shape {array.shape}, expected a flag or {(num_rows,)}: one per actor")
+    return np.broadcast_to(array, num_rows)

@@ -1,0 +1,203 @@
+"""One version of a policy, published to actors: draws their actions and records their steps.
+
+Invariants:
+
+- It never changes: a request sees one whole model, and its rows say which version acted. A newer version is another object,
+  which requests that begin later get.
+- A request is recorded whole or, when anything about it fails, not at all. A policy that fails, or gives NaN, raises
+  `InferenceError`; it never answers a default action.
+
+Not its job: which actor acts with which policy (`state_manager`), or where cut trajectories go (`client_coordinator`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from enum import Enum
+from uuid import UUID
+
+import numpy as np
+
+from relayrl.data.columns import Trajectory
+from relayrl.data.trees import Array, Tree, map_tree
+from relayrl.errors import ConfigError
+from relayrl.models.action_head import LikelihoodHead
+from relayrl.models.discrete_heads import CategoricalHead
+from relayrl.runtime.action_record import ActionRecord
+from relayrl.runtime.client_config import BatchingSettings
+from relayrl.runtime.policy_model import PolicyModel
+from relayrl.runtime.request_batcher import RequestBatcher
+from relayrl.runtime.runtime_errors import InferenceError
+from relayrl.runtime.step_pages import Lane, StepPages
+
+
+class ActionChoice(Enum):
+    """How actions are chosen from the distribution."""
+
+    SAMPLE = "sample"
+    GREEDY = "greedy"
+
+
+class ActionRequest:
+    """What some actors of one policy ask; after it was served, `record` or `error`, and the fragments that were `cut`."""
+
+    __slots__ = ("actor_ids", "cut", "error", "lanes", "mask", "num_closed", "num_rows", "numbers", "obs", "record", "reward")
+
+    def __init__(
+        self,
+        actor_ids: tuple[UUID, ...],
+        lanes: tuple[Lane, ...],
+        numbers: Array | None,
+        num_closed: int,
+        obs: Tree,
+        mask: Array | None,
+        reward: Array | float | None,
+    ) -> None:
+        self.actor_ids, self.lanes, self.numbers, self.num_closed = actor_ids, lanes, numbers, num_closed
+        self.obs, self.mask, self.reward = obs, mask, reward
+        self.num_rows = len(lanes)
+        self.record: ActionRecord | None = None
+        self.error: BaseException | None = None
+        self.cut: list[tuple[UUID, Trajectory]] = []
+
+
+class PublishedPolicy:
+    """A model with its version, the pages that its steps go to, and a generator of its own."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        version: int,
+        pages: StepPages,
+        rng: np.random.Generator,
+        choice: ActionChoice,
+        batching: BatchingSettings,
+    ) -> None:
+        self.model, self.version, self.pages = model, version, pages
+        self._rng, self._choice, self._model_lock = rng, choice, threading.Lock()
+        self._is_categorical = isinstance(model.head, CategoricalHead)
+        self._versions = np.full(1, version, np.int64)
+        self._versions.flags.writeable = False
+        self.batcher: RequestBatcher[ActionRequest] = RequestBatcher(self._serve, batching)
+
+    def act(self, request: ActionRequest) -> ActionRecord:
+        """Serve one request; raises what went wrong with it."""
+        self.batcher.run((request,))
+        if request.error is not None:
+            raise request.error
+        assert request.record is not None
+        return request.record
+
+    def distribution(self, obs: Tree, mask: Array | None) -> Array:
+        """Parameters for rows of observations, which nobody asked for one by one and nobody records here."""
+        with self._model_lock:
+            return np.array(self.model.forward(obs, mask)[0])
+
+    def _serve(self, requests: Sequence[ActionRequest]) -> None:
+        for batch in _with_and_without_mask(requests):
+            try:
+                obs, mask = _joined(batch)
+                action, logp, value = self._draw(obs, mask)
+            except InferenceError as error:
+                for request in batch:
+                    request.error = error
+                continue
+            start = 0
+            for request in batch:
+                rows = slice(start, start + request.num_rows)
+                start = rows.stop
+                try:
+                    if len(batch) == 1:
+                        self._record(request, action, logp, value)
+                    else:
+                        self._record(
+                            request,
+                            action[rows],
+                            None if logp is None else logp[rows],
+                            None if value is None else value[rows],
+                        )
+                except (ConfigError, InferenceError) as error:
+                    request.error = error
+
+    def _draw(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None, Array | None]:
+        head = self.model.head
+        try:
+            with self._model_lock:
+                parameters, value = self.model.forward(obs, mask)
+        except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
+            raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
+        if self._choice is ActionChoice.SAMPLE:
+            action = head.sample(parameters, self._rng)
+        else:
+            action = head.mode(parameters)
+        if self._is_categorical:
+            assert isinstance(head, CategoricalHead)
+            chosen = action - head.start if head.start else action
+            logp = parameters[np.arange(len(action)), chosen] if len(action) > 1 else parameters[0, chosen]
+        elif isinstance(head, LikelihoodHead):
+            logp = np.asarray(head.log_prob_numpy(parameters, action), np.float32)
+        else:
+            logp = None
+        return action, logp, value
+
+    def _record(self, request: ActionRequest, action: Array, logp: Array | None, value: Array | None) -> None:
+        doubtful = action if logp is None else logp
+        total = doubtful.item() if doubtful.size == 1 else float(doubtful.sum())
+        if not math.isfinite(total):
+            raise InferenceError(
+                f"policy version {self.version} gave NaN or infinity for {request.actor_ids[:3]}; "
+                "look for NaN in the observations or in the model"
+            )
+        pages = self.pages
+        with pages.lock:
+            self._require_open(request)
+            if request.num_rows == 1:
+                reward = request.reward
+                one = reward if reward is None or isinstance(reward, float) else float(reward[0])
+                request.cut = pages.append_one(
+                    request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one
+                )
+            else:
+                assert request.numbers is not None
+                assert not isinstance(request.reward, float)
+                request.cut = pages.append(
+                    request.numbers,
+                    request.obs,
+                    action,
+                    logp,
+                    value,
+                    self.version,
+                    request.mask,
+                    request.reward,
+                )
+        versions = self._versions if request.num_rows == 1 else np.full(request.num_rows, self.version, np.int64)
+        taken = action if self._is_categorical else self.model.head.to_environment(action)
+        request.record = ActionRecord(request.actor_ids, taken, logp, value, versions)
+
+    def _require_open(self, request: ActionRequest) -> None:
+        if request.num_closed == self.pages.num_closed:  # nothing has closed since the lanes were looked up
+            return
+        for lane, actor_id in zip(request.lanes, request.actor_ids, strict=True):
+            if not self.pages.is_open(lane):
+                raise ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
+
+
+def _with_and_without_mask(requests: Sequence[ActionRequest]) -> list[Sequence[ActionRequest]]:
+    """Requests that can share a pass: those with masks and those without apart."""
+    if len(requests) == 1:
+        return [requests]
+    masked = [request for request in requests if request.mask is not None]
+    if not masked or len(masked) == len(requests):
+        return [requests]
+    return [masked, [request for request in requests if request.mask is None]]
+
+
+def _joined(batch: Sequence[ActionRequest]) -> tuple[Tree, Array | None]:
+    """Rows of all requests one below the other."""
+    if len(batch) == 1:
+        return batch[0].obs, batch[0].mask
+    obs: Tree = map_tree(lambda *leaf: np.concatenate(leaf), *(request.obs for request in batch))
+    masks = [request.mask for request in batch if request.mask is not None]
+    return obs, np.concatenate(masks) if masks else None

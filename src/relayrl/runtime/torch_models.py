@@ -1,0 +1,119 @@
+"""Policies that need torch: TorchScript files and live policies. The one file of the runtime that loads it, when it must."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relayrl.data.trees import Array, Tree, leaves, map_tree
+from relayrl.errors import ConfigError, DecodeError
+from relayrl.models.action_head import LikelihoodHead
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.exported import METADATA_PREFIX, PolicyMetadata
+from relayrl.models.head_registry import head_of_kind
+from relayrl.models.numpy_policy import NumpyActorCritic, NumpyPolicy, runs_in_numpy
+from relayrl.models.policy import Policy
+from relayrl.runtime.acting_layout import ActingLayout
+from relayrl.runtime.policy_model import CPU, PolicyModel, example_row, layout_of
+
+_METADATA_KEYS = (
+    "env",
+    "algo",
+    "group",
+    "policy_version",
+    "masked",
+    "head",
+    "observation_space",
+    "action_space",
+)
+
+
+class TorchScriptModel(PolicyModel):
+    """A policy from a TorchScript file."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        if not path.exists():
+            raise ConfigError(f"no model at {path}")
+        extra: dict[str, Any] = {METADATA_PREFIX + key: "" for key in _METADATA_KEYS}
+        try:
+            self._device = torch.device(device)
+            self._module = torch.jit.load(str(path), map_location=self._device, _extra_files=extra).eval()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise DecodeError(f"{path} is not a TorchScript model that runs on {device}: {error}") from error
+        strings = {key: value.decode() if isinstance(value, bytes) else value for key, value in extra.items()}
+        metadata = PolicyMetadata.from_strings({key: value for key, value in strings.items() if value})
+        self.head = head_of_kind(metadata.action_space, metadata.head)
+        self._masked, self.policy_version = metadata.masked, metadata.policy_version
+        outputs = self._outputs(*example_row(metadata, self.head))
+        self.layout = layout_of(metadata, self.head, has_value=len(outputs) > 2)
+
+    def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
+        outputs = self._outputs(obs, mask)
+        distribution = outputs[0]
+        if mask is not None and not self._masked:
+            distribution = self.head.parameters_numpy(distribution, mask)
+        return distribution, outputs[2] if len(outputs) > 2 else None
+
+    def _outputs(self, obs: Tree, mask: Array | None) -> list[Array]:
+        inputs = [_tensor(leaf, self._device) for _, leaf in leaves(obs)]
+        if self._masked and mask is not None:
+            inputs.append(_tensor(mask, self._device))
+        with torch.inference_mode():
+            return [output.cpu().numpy() for output in self._module(*inputs)]
+
+
+class LiveModel(PolicyModel):
+    """A frozen copy of a policy of this process."""
+
+    def __init__(self, policy: Policy, device: str) -> None:
+        self._policy = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
+        self._device, self.head = torch.device(device), self._policy.head
+        self.policy_version = None
+        has_value = isinstance(self._policy, ActorCritic)
+        self.layout = ActingLayout(
+            group="agent",
+            observation_space=policy.observation_space,
+            action_space=policy.action_space,
+            mask_width=self.head.mask_width,
+            needs_mask=False,
+            has_logp=isinstance(self.head, LikelihoodHead),
+            has_value=has_value,
+        )
+        self._numpy = _numpy_policy(self._policy)
+
+    def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
+        if self._numpy is not None:
+            features = self._numpy.features(obs)
+            distribution = self._numpy.distribution(features, mask)
+            value = self._numpy.value(features) if isinstance(self._numpy, NumpyActorCritic) else None
+            return distribution, value
+        with torch.inference_mode():
+            allowed = None if mask is None else _tensor(mask, self._device)
+            seen = self._policy.features(map_tree(lambda leaf: _tensor(leaf, self._device), obs))
+            parameters = self._policy.distribution(seen, allowed).cpu().numpy()
+            if not isinstance(self._policy, ActorCritic):
+                return parameters, None
+            return parameters, self._policy.value(seen).cpu().numpy()
+
+
+def live_model(source: Any, device: str) -> LiveModel:
+    """The model of a policy that lives in this process."""
+    if not isinstance(source, Policy):
+        raise ConfigError(
+            f"a {type(source).__name__} is no model; give a path to .onnx or .pt, a Policy, or a CustomPolicy of an Actor"
+        )
+    return LiveModel(source, device)
+
+
+def _numpy_policy(policy: Policy) -> NumpyPolicy | None:
+    if isinstance(policy, ActorCritic):
+        return NumpyActorCritic(policy) if runs_in_numpy(policy.actor, policy.critic) else None
+    return NumpyPolicy(policy) if runs_in_numpy(policy.actor) else None
+
+
+def _tensor(leaf: Array, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(leaf)
+    return tensor if device.type == CPU else tensor.to(device)

@@ -1,0 +1,228 @@
+"""`postgresql://…`: a PostgreSQL server, through psycopg and binary COPY (ADR 0005).
+
+A flush is one transaction: which trajectories are there already, then the new ones and their steps by COPY. `trajectory_id` is
+unique, so that of two writers of the same trajectory one is refused, starts over, and finds it there. When the connection is
+lost, even during the commit, the sink reconnects with back-off and starts over; nothing is lost or stored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from relayrl.data.columns import Trajectory
+from relayrl.data.schema import Layout
+from relayrl.errors import ConfigError, DecodeError
+from relayrl.sinks.buffered import BufferedSink
+from relayrl.sinks.checked_trajectory import CheckedTrajectory
+from relayrl.sinks.contract import (
+    ReadReport,
+    SinkClosedError,
+    SinkError,
+    SinkWriteError,
+    SourceCount,
+    TrajectorySink,
+    TrajectorySource,
+)
+from relayrl.sinks.database_migrations import POSTGRES, VERSION_TABLE, missing_statements
+from relayrl.sinks.database_rows import (
+    DATA,
+    HEADER,
+    StoredTrajectory,
+    layout_text_and_digest,
+    require_fits,
+    stored,
+    trajectory_of,
+)
+from relayrl.sinks.layout_json import layout_from_json
+from relayrl.sinks.postgres_connection import connect, cut_after, driver, without_password
+from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
+from relayrl.sinks.retries import BackOff
+from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
+
+if TYPE_CHECKING:
+    import psycopg
+
+_MIGRATION_LOCK = 0x72656C6179726C
+"""Key of the advisory lock under which tables are made: "relayrl" in ASCII."""
+_ROWS_PER_FETCH = 64
+
+
+def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
+    """A sink that adds to the database of `url`; its tables are made if they are not there."""
+    return PostgresSink(url, settings)
+
+
+def open_source(url: str) -> TrajectorySource:
+    """What the database of `url` holds."""
+    return PostgresSource(url, DatabaseSettings())
+
+
+class PostgresSink(BufferedSink):
+    """Adds to a database; holds one connection."""
+
+    def __init__(self, url: str, settings: SinkSettings) -> None:
+        super().__init__(without_password(url), settings)
+        self._psycopg = driver()
+        self._target = url
+        self._layout_keys: dict[int, tuple[Layout, int]] = {}
+        self._connection: psycopg.Connection | None = None
+        try:
+            self._connected(settings.database.connect_timeout_s)
+        except self._psycopg.Error as error:
+            raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
+
+    def _check(self, trajectory: Trajectory) -> CheckedTrajectory:
+        return require_fits(super()._check(trajectory))
+
+    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+        rows = [stored(record) for record in records]
+        back_off = BackOff(self._settings.database)
+        # OperationalError and InterfaceError: the server or the way to it; UniqueViolation: another writer was faster.
+        transient = (
+            self._psycopg.OperationalError,
+            self._psycopg.InterfaceError,
+            self._psycopg.errors.UniqueViolation,
+        )
+        while True:
+            try:
+                self._store(self._connected(max(1.0, back_off.remaining_s)), rows)
+                return
+            except self._psycopg.Error as error:
+                self._release()
+                if not isinstance(error, transient) or not back_off.wait():
+                    reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {error}"
+                    raise SinkWriteError(reason, len(records)) from error
+
+    def _connected(self, timeout_s: float) -> psycopg.Connection:
+        """The connection, made anew if there is none; its tables are those of this program."""
+        if self._connection is None:
+            connection = connect(self._target, min(timeout_s, self._settings.database.connect_timeout_s))
+            try:
+                self._migrate(connection)
+            except (self._psycopg.Error, ConfigError):
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _migrate(self, connection: psycopg.Connection) -> None:
+        with cut_after(connection, self._settings.database.statement_timeout_s), connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+            connection.execute(VERSION_TABLE)
+            row = connection.execute("SELECT version FROM relayrl_schema").fetchone()
+            statements = missing_statements(POSTGRES, row[0] if row else 0, self._url)
+            for statement in statements:
+                connection.execute(statement.encode())
+            if statements:
+                connection.execute("DELETE FROM relayrl_schema")
+                connection.execute("INSERT INTO relayrl_schema VALUES (%s)", (len(POSTGRES),))
+
+    def _store(self, connection: psycopg.Connection, rows: list[StoredTrajectory]) -> None:
+        new_keys: dict[int, tuple[Layout, int]] = {}
+        with cut_after(connection, self._settings.database.statement_timeout_s), connection.transaction():
+            ids = [row.record.trajectory.trajectory_id for row in rows]
+            query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%b::uuid[])"
+            known = {found for (found,) in connection.execute(query, (ids,), binary=True)}
+            new = [row for row in rows if row.record.trajectory.trajectory_id not in known]
+            if not new:
+                return
+            for row in new:
+                new_keys[id(row.record.layout)] = self._layout_key(connection, row.record.layout, new_keys)
+            query = "SELECT nextval(pg_get_serial_sequence('trajectories', 'trajectory')) FROM generate_series(1, %s)"
+            keys = [key for (key,) in connection.execute(query, (len(new),))]
+            layout_keys = [new_keys[id(row.record.layout)][1] for row in new]
+            with connection.cursor() as cursor:
+                with cursor.copy(COPY_TRAJECTORIES) as copy:
+                    for piece in trajectory_rows(new, keys, layout_keys):
+                        copy.write(piece)
+                with cursor.copy(COPY_STEPS) as copy:
+                    for block in step_rows([row.record for row in new], keys):
+                        copy.write(block)
+        self._layout_keys.update(new_keys)
+
+    def _layout_key(
+        self, connection: psycopg.Connection, layout: Layout, new_keys: dict[int, tuple[Layout, int]]
+    ) -> tuple[Layout, int]:
+        """The key of a layout's row, which is made if it is not there; remembered only once it is committed."""
+        remembered = new_keys.get(id(layout)) or self._layout_keys.get(id(layout))
+        if remembered is not None:
+            return remembered
+        text, digest = layout_text_and_digest(layout)
+        insert = "INSERT INTO layouts (digest, description) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+        connection.execute(insert, (digest, text))
+        row = connection.execute("SELECT layout FROM layouts WHERE digest = %s", (digest,)).fetchone()
+        if row is None:
+            raise SinkError(f"{self._url} does not show a row that was just written; is it a read-only replica?")
+        return layout, row[0]
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        self._layout_keys.clear()
+        if connection is not None:
+            connection.close()
+
+
+class PostgresSource(TrajectorySource):
+    """Reads what was committed when a pass begins, a few rows at a time."""
+
+    def __init__(self, url: str, settings: DatabaseSettings) -> None:
+        self._psycopg = driver()
+        self._url = without_password(url)
+        self._is_closed = False
+        self.report = ReadReport()
+        try:
+            self._connection = connect(url, settings.connect_timeout_s)
+        except self._psycopg.Error as error:
+            raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
+        try:
+            row = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
+            missing_statements(POSTGRES, row[0] if row else 0, self._url)
+        except (self._psycopg.Error, ConfigError) as error:
+            self.close()
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{self._url} holds nothing: {error}") from error
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        self._begin()
+        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories ORDER BY trajectory"
+        try:
+            with self._connection.transaction():
+                self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                layouts = self._layouts()
+                with self._connection.cursor("relayrl_trajectories", binary=True) as cursor:
+                    cursor.itersize = _ROWS_PER_FETCH
+                    for row in cursor.execute(query):
+                        fields = dict(zip((*HEADER, *DATA), row, strict=True))
+                        yield trajectory_of(fields, layouts[fields["layout"]])
+        except self._psycopg.Error as error:
+            raise DecodeError(f"cannot read {self._url}: {error}") from error
+
+    def count(self) -> SourceCount:
+        self._begin()
+        row = self._connection.execute(
+            "SELECT count(*), coalesce(sum(num_steps), 0)::bigint FROM trajectories"
+        ).fetchone()
+        return SourceCount(*row) if row else SourceCount(0, 0)
+
+    def layouts(self) -> tuple[Layout, ...]:
+        self._begin()
+        return tuple(self._layouts().values())
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._connection.close()
+
+    def _layouts(self) -> dict[int, Layout]:
+        rows = self._connection.execute("SELECT layout, description FROM layouts ORDER BY layout")
+        return {key: layout_from_json(text) for key, text in rows}
+
+    def _begin(self) -> None:
+        if self._is_closed:
+            raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
+        self.report = ReadReport()
