@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import Array, allocate, index, map_tree
+from relayrl.data.trees import Array, allocate, index, leaves, map_tree
 from relayrl.envs.contract import (
     AgentGroup,
     FinalObservations,
@@ -24,7 +24,7 @@ from relayrl.envs.contract import (
     VectorReset,
     VectorStep,
 )
-from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.errors import ConfigError, EnvError, UnknownNameError
 
 SHARED, SEPARATE = "shared", "separate"
 
@@ -89,7 +89,11 @@ class _Regrouped(VectorEnvironment):
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         result = self._env.reset(seed=seed, env_ids=env_ids)
-        return VectorReset({part.name: _seen(result.groups, part) for part in self._parts}, result.state)
+        return self._seen(result)
+
+    def _seen(self, result: VectorReset) -> VectorReset:
+        groups = {p.name: GroupObservation(*_columns(result.groups[p.source.name], p)) for p in self._parts}
+        return VectorReset(groups, result.state)
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         result = self._env.step(self._joined(actions))
@@ -102,14 +106,22 @@ class _Regrouped(VectorEnvironment):
             for name, group in self._env.groups.items()
         }
         for part in self._parts:
+            if part.name not in actions:
+                raise EnvError(f"step() without actions for group {part.name!r}; give every group's")
+            expected = (self.num_envs, len(part.agents))
+            for _, leaf in leaves(actions[part.name]):
+                if np.shape(leaf)[:2] != expected:
+                    raise EnvError(
+                        f"actions of {part.name!r} have shape {np.shape(leaf)}; they must begin with {expected}"
+                    )
             where = (slice(None), part.agents)
             map_tree(
                 lambda target, own, w=where: target.__setitem__(w, own), joined[part.source.name], actions[part.name]
             )
         return joined
 
-    def build_observation(self) -> Any:
-        return self._env.build_observation()
+    def build_observation(self) -> VectorReset:
+        return self._seen(self._env.build_observation())
 
     def close(self) -> None:
         self._env.close()
@@ -133,10 +145,6 @@ def _columns(view: GroupObservation, part: _Part) -> tuple[Any, Array, Array | N
     where = (slice(None), part.agents)
     mask = None if view.action_mask is None else view.action_mask[where]
     return index(view.obs, where), view.active[where], mask
-
-
-def _seen(groups: Mapping[str, GroupObservation], part: _Part) -> GroupObservation:
-    return GroupObservation(*_columns(groups[part.source.name], part))
 
 
 def _stepped(step: GroupStep, part: _Part) -> GroupStep:
