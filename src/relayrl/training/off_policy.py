@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
@@ -76,6 +77,7 @@ class OffPolicyTrainer(Trainer):
             "policies": policies,
             "algorithm": self._algorithm.state_dict(),
             "rng": self._rng.bit_generator.state,
+            "replay": _as_tensors(self.replay.get_state()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -85,3 +87,12 @@ class OffPolicyTrainer(Trainer):
             learner.policy.load_state_dict(state["policies"][name])
         self._algorithm.load_state_dict(state["algorithm"])
         self._rng.bit_generator.state = state["rng"]
+        spaces = {
+            name: (g.policy.observation_space, g.policy.action_space) for name, g in self._algorithm.groups.items()
+        }
+        self.replay.set_state(state["replay"], spaces)
+
+
+def _as_tensors(state: dict[str, Any]) -> dict[str, Any]:
+    """Arrays as tensors of the same memory: what checkpoints hold."""
+    return {**state, "arrays": {name: torch.from_numpy(array) for name, array in state["arrays"].items()}}

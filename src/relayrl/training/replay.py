@@ -9,14 +9,14 @@ Not its job: deciding when to sample, and turning observations into features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from relayrl.data.columns import Rollout
-from relayrl.data.trees import Array, Tree, index, map_tree
+from relayrl.data.trees import Array, Space, Tree, index, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import ConfigError
 
 
@@ -138,15 +138,46 @@ class JointReplay:
         self._largest_priority = max(self._largest_priority, float(priority.max()))
         self._priorities.set(rows, priority)
 
+    def get_state(self) -> dict[str, Any]:
+        """Everything in it, as plain numbers and arrays by name; arrays are views, valid until the next `add`."""
+        arrays = {f"{group}/{key}/{path}": leaf[: self._size] for group, key, path, leaf in self._leaves()}
+        if self._priorities is not None:
+            arrays["priorities"] = self._priorities.get(self._size)
+        return {"head": self._head, "size": self._size, "largest_priority": self._largest_priority, "arrays": arrays}
+
+    def set_state(self, state: Mapping[str, Any], spaces: Mapping[str, tuple[Space, Space]]) -> None:
+        """Continue from `get_state`; `spaces` are each group's observation and action space."""
+        self._head, self._size = int(state["head"]), int(state["size"])
+        self._largest_priority = float(state["largest_priority"])
+        arrays = dict(state["arrays"])
+        if self._priorities is not None:
+            self._priorities.set(np.arange(self._size), np.asarray(arrays.pop("priorities")))
+        self._columns = {}
+        for group, (observation_space, action_space) in spaces.items():
+            trees = {"obs": observation_space, "next_obs": observation_space, "action": action_space}
+            keys = dict.fromkeys(name.split("/")[1] for name in arrays if name.startswith(f"{group}/"))
+            self._columns[group] = {key: self._restored(arrays, f"{group}/{key}/", trees.get(key)) for key in keys}
+
+    def _restored(self, arrays: Mapping[str, Any], prefix: str, space: Space | None) -> Any:
+        def full(name: str) -> Array:
+            kept = np.asarray(arrays[name])
+            column = np.zeros((self.capacity, *kept.shape[1:]), kept.dtype)
+            column[: self._size] = kept
+            return column
+
+        if space is None:
+            return full(prefix)
+        return unflatten(space, (full(prefix + path) for path, _ in space_leaves(space)))
+
+    def _leaves(self) -> Iterator[tuple[str, str, str, Array]]:
+        for group, columns in self._columns.items():
+            for key, column in columns.items():
+                for path, leaf in leaves(column):
+                    yield group, key, path, leaf
+
     def num_bytes(self) -> int:
         """Memory of the columns."""
-        total = 0
-        for columns in self._columns.values():
-            for column in columns.values():
-                sizes: list[int] = []
-                map_tree(lambda leaf, sizes=sizes: sizes.append(leaf.nbytes), column)
-                total += sum(sizes)
-        return total
+        return sum(leaf.nbytes for *_, leaf in self._leaves())
 
 
 class PrioritySums:
@@ -164,6 +195,10 @@ class PrioritySums:
         while node[0] >= 1:
             self._sums[node] = self._sums[2 * node] + self._sums[2 * node + 1]
             node = np.unique(node >> 1)
+
+    def get(self, count: int) -> Array:
+        """The first `count` priorities."""
+        return self._sums[self._first_leaf : self._first_leaf + count]
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Rows drawn by priority, one from each of `count` equal shares, and their probabilities."""
