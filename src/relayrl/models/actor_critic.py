@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from relayrl.data.trees import Space
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.head_registry import likelihood_head
+from relayrl.models.kernels import KernelFactory
 from relayrl.models.networks import RunningNormalizer
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.policy import Policy
@@ -31,15 +32,18 @@ class ActorCritic(Policy):
         network: NetworkSettings,
         generator: torch.Generator,
         central_width: int | None = None,
+        kernels: KernelFactory | None = None,
     ) -> None:
         """With `central_width`, the critic sees that many numbers of the whole world instead of the observation."""
-        super().__init__(observation_space, likelihood_head(action_space), network, generator)
+        super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
         self.is_central = central_width is not None
         width = self.encoder.num_features if central_width is None else central_width
         normalizes = self.is_central and network.normalize_observations
         self.critic_normalizer = RunningNormalizer(width) if normalizes else None
-        sizes = (width, *network.hidden_sizes, 1)
-        self.critic = Perceptron(sizes, network.activation, 1.0, generator)
+        if central_width is None:
+            self.critic = self.kernels(self.encoder, 1, 1.0, generator)
+        else:
+            self.critic = Perceptron((width, *network.hidden_sizes, 1), network.activation, 1.0, generator)
         self.return_normalizer = RunningNormalizer(1)
 
     def critic_parameters(self) -> list[nn.Parameter]:

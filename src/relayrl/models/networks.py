@@ -17,7 +17,8 @@ class LeafEncoding:
     """How one leaf of an observation becomes numbers: `width` features, one-hot where the leaf is categorical."""
 
     def __init__(self, space: Space) -> None:
-        self.num_axes = len(space.shape or ())
+        self.shape = tuple(space.shape or ())
+        self.num_axes = len(self.shape)
         self.categories: Array | None = None
         if isinstance(space, spaces.Discrete):
             self.categories, self.start = np.array([space.n]), np.array([space.start])
@@ -30,8 +31,16 @@ class LeafEncoding:
         self.is_image = isinstance(space, spaces.Box) and space.dtype == np.uint8
         self.is_continuous = isinstance(space, spaces.Box) and not self.is_image
         self.width = int(np.prod(space.shape or (1,))) if self.categories is None else int(self.categories.sum())
+        # Gymnasium's convention is height, width, channels; channels first is told by its small first axis.
+        self.has_channels_last = self.num_axes == 3 and not (self.shape[0] < self.shape[2] and self.shape[0] <= 4)
         if self.categories is not None:
             self.offset = np.concatenate([[0], np.cumsum(self.categories)[:-1]]) - self.start
+
+    @property
+    def image_sides(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        height, width = self.shape[:2] if self.num_axes == 2 or self.has_channels_last else self.shape[1:]
+        return height, width
 
 
 class ObservationEncoder(nn.Module):

@@ -22,12 +22,18 @@ def runs_in_numpy(*networks: nn.Module) -> bool:
     return all(isinstance(n, Perceptron) and next(n.parameters()).device.type == "cpu" for n in networks)
 
 
+def numpy_network(network: nn.Module) -> NumpyPerceptron:
+    """The NumPy side of a network for which `runs_in_numpy`."""
+    assert isinstance(network, Perceptron)
+    return NumpyPerceptron(network)
+
+
 class NumpyPolicy:
     """The policy's functions for rows `[M, …]`; arrays that it returns are overwritten by its next call."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.head = policy, policy.head
-        self._actor, self._normalizer = NumpyPerceptron(policy.actor), policy.normalizer
+        self._actor, self._normalizer = numpy_network(policy.actor), policy.normalizer
         if isinstance(self.head, GaussianHead):
             self._log_std = policy.log_std.detach().numpy()
             self._log_scale = np.log(self.head.half_range)
@@ -56,7 +62,7 @@ class NumpyActorCritic(NumpyPolicy):
     def __init__(self, policy: ActorCritic) -> None:
         super().__init__(policy)
         self._likelihood = policy.head
-        self._critic, self._moments = NumpyPerceptron(policy.critic), policy.return_normalizer
+        self._critic, self._moments = numpy_network(policy.critic), policy.return_normalizer
 
     def normalized_value(self, features: Array) -> Array:
         """[M] the critic's output, in normalised returns."""

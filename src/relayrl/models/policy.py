@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from relayrl.data.trees import Space
 from relayrl.models.action_head import ActionHead
 from relayrl.models.box_heads import BoxHead, DeterministicHead, GaussianHead
+from relayrl.models.kernels import BuiltInKernels, KernelFactory
 from relayrl.models.networks import ObservationEncoder, RunningNormalizer
-from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import NetworkSettings
 
 ACTOR_OUTPUT_GAIN = 0.01
@@ -31,9 +31,16 @@ class Policy(nn.Module):
     action_center: Tensor
 
     def __init__(
-        self, observation_space: Space, head: ActionHead, network: NetworkSettings, generator: torch.Generator
+        self,
+        observation_space: Space,
+        head: ActionHead,
+        network: NetworkSettings,
+        generator: torch.Generator,
+        kernels: KernelFactory | None = None,
     ) -> None:
+        """`kernels` makes the networks; without it they are perceptrons of the settings' shape."""
         super().__init__()
+        self.kernels = kernels or BuiltInKernels(network)
         self.observation_space, self.network = observation_space, network
         self.head = head
         self.encoder = ObservationEncoder(observation_space)
@@ -45,8 +52,7 @@ class Policy(nn.Module):
         if isinstance(head, GaussianHead):
             outputs = head.num_actions
             self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
-        sizes = (self.encoder.num_features, *network.hidden_sizes, outputs)
-        self.actor = Perceptron(sizes, network.activation, ACTOR_OUTPUT_GAIN, generator)
+        self.actor = self.kernels(self.encoder, outputs, ACTOR_OUTPUT_GAIN, generator)
 
     @property
     def action_space(self) -> Space:

@@ -27,7 +27,9 @@ class ActingLayout:
     _leaves: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        described = [(path, leaf_dtype(leaf), tuple(leaf.shape or ())) for path, leaf in space_leaves(self.observation_space)]
+        described = [
+            (path, leaf_dtype(leaf), tuple(leaf.shape or ())) for path, leaf in space_leaves(self.observation_space)
+        ]
         object.__setattr__(self, "_leaves", tuple(described))
 
     @property
@@ -55,7 +57,9 @@ class ActingLayout:
             raise ConfigError(f"actions of {self.action_space} cannot be masked; leave the mask out")
         array = np.asarray(mask, bool)
         if array.shape != (num_rows, self.mask_width):
-            raise ConfigError(f"mask has shape {array.shape}, expected {(num_rows, self.mask_width)}: one row per actor")
+            raise ConfigError(
+                f"mask has shape {array.shape}, expected {(num_rows, self.mask_width)}: one row per actor"
+            )
         if not array.any(1).all():
             raise ConfigError(f"the mask of row {int(np.argmin(array.any(1)))} allows no action")
         return array

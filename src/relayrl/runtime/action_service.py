@@ -23,7 +23,7 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, index
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.lifecycle_manager import LifecycleManager
 from relayrl.runtime.published_policy import ActionRequest, PublishedPolicy
@@ -34,6 +34,25 @@ from relayrl.runtime.step_pages import Lane
 from relayrl.runtime.trajectory_buffer import Priority
 
 MAX_PLANS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCall:
+    """The arguments of one `request_action`."""
+
+    actor_ids: Sequence[UUID]
+    obs: Any
+    mask: Any = None
+    reward: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPart:
+    """The rows [K] (None: all) of a call that one policy acts for."""
+
+    rows: Array | None
+    policy: PublishedPolicy
+    request: ActionRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,45 +139,87 @@ class ActionService:
             self.route(request.cut)
         return record
 
+    def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:
+        """Several calls at once: those with one policy share a forward pass. Each gives its record or its error."""
+        self._lifecycle.enter()
+        try:
+            prepared = [self._prepared(call) for call in calls]
+            by_policy: dict[PublishedPolicy, list[ActionRequest]] = {}
+            for parts in prepared:
+                for part in parts if isinstance(parts, list) else ():
+                    by_policy.setdefault(part.policy, []).append(part.request)
+            for policy, requests in by_policy.items():
+                policy.act_for(requests)
+            return [
+                parts if isinstance(parts, Exception) else self._outcome(call.actor_ids, parts)
+                for call, parts in zip(calls, prepared, strict=True)
+            ]
+        finally:
+            self._lifecycle.leave()
+
+    def _prepared(self, call: ActionCall) -> list[RequestPart] | RelayRLError:
+        try:
+            return self._parts(self._plan(call.actor_ids), call.obs, call.mask, call.reward)
+        except RelayRLError as error:
+            return error
+
+    def _outcome(self, actor_ids: Sequence[UUID], parts: list[RequestPart]) -> ActionRecord | Exception:
+        try:
+            record = self._finished(tuple(actor_ids), parts)
+        except RelayRLError as error:
+            self._metrics.request_failures.inc()
+            return error
+        self._metrics.requests.inc()
+        self._metrics.actions.inc(len(record.actor_ids))
+        return record
+
     def _act(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any) -> ActionRecord:
+        parts = self._parts(plan, obs, mask, reward)
+        for part in parts:
+            part.policy.act_for((part.request,))
+        return self._finished(plan.actor_ids, parts)
+
+    def _parts(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any) -> list[RequestPart]:
+        """What each policy is asked; waits for room first."""
         if self._dispatcher.is_pressed():
             self._wait_for_room(plan.lane_keys)
-        rewards = None if reward is None else _rewards(reward, len(plan.handles))
-        if plan.slot is not None:
-            return self._act_with(plan.slot.policy, plan, None, obs, mask, rewards)
-        rows_of: dict[PublishedPolicy, list[int]] = {}
-        for i, handle in enumerate(plan.handles):
-            rows_of.setdefault(handle.slot.policy, []).append(i)
-        parts = [(np.array(rows), policy) for policy, rows in rows_of.items()]
-        if len(parts) == 1:
-            return self._act_with(parts[0][1], plan, None, obs, mask, rewards)
-        records = [(rows, self._act_with(policy, plan, rows, obs, mask, rewards)) for rows, policy in parts]
-        return ActionRecord.merged(plan.actor_ids, records)
+        L = len(plan.handles)
+        rewards = None if reward is None else _rewards(reward, L)
+        policies = _by_policy(plan.handles) if plan.slot is None else [(None, plan.slot.policy)]
+        parts = []
+        for rows, policy in policies:
+            layout = policy.model.layout
+            seen, allowed = layout.observations(obs, L), layout.mask(mask, L)
+            if rows is None:
+                request = ActionRequest(
+                    plan.actor_ids, plan.lanes, plan.numbers, plan.num_closed, seen, allowed, rewards
+                )
+            else:
+                request = ActionRequest(
+                    tuple(plan.actor_ids[i] for i in rows),
+                    tuple(plan.lanes[i] for i in rows),
+                    plan.numbers[rows],
+                    -1,
+                    index(seen, rows),
+                    None if allowed is None else allowed[rows],
+                    None if rewards is None else rewards[rows],
+                )
+            parts.append(RequestPart(rows, policy, request))
+        return parts
 
-    def _act_with(
-        self, policy: PublishedPolicy, plan: RequestPlan, rows: Array | None, obs: Any, mask: Any, reward: Array | None
-    ) -> ActionRecord:
-        """All rows of the request, or some of them, with one policy."""
-        layout, L = policy.model.layout, len(plan.handles)
-        seen, allowed = layout.observations(obs, L), layout.mask(mask, L)
-        if rows is None:
-            request = ActionRequest(
-                plan.actor_ids, plan.lanes, plan.numbers, plan.num_closed, seen, allowed, reward
-            )
-        else:
-            request = ActionRequest(
-                tuple(plan.actor_ids[i] for i in rows),
-                tuple(plan.lanes[i] for i in rows),
-                plan.numbers[rows],
-                -1,
-                index(seen, rows),
-                None if allowed is None else allowed[rows],
-                None if reward is None else reward[rows],
-            )
-        record = policy.act(request)
-        if request.cut:
-            self.route(request.cut)
-        return record
+    def _finished(self, actor_ids: tuple[UUID, ...], parts: list[RequestPart]) -> ActionRecord:
+        """The record of a call whose parts were served; its first error otherwise."""
+        records = []
+        for part in parts:
+            self.route(part.request.cut)
+            records.append(part.request.record)
+        for part in parts:
+            if part.request.error is not None:
+                raise part.request.error
+        whole = [(part.rows, record) for part, record in zip(parts, records, strict=True) if record is not None]
+        if len(whole) == 1:
+            return whole[0][1]
+        return ActionRecord.merged(actor_ids, [(rows, record) for rows, record in whole if rows is not None])
 
     def _end(self, plan: RequestPlan, reward: Any, terminated: Any, truncated: Any, final_obs: Any) -> None:
         L = len(plan.handles)
@@ -199,6 +260,16 @@ class ActionService:
                 self._plans.clear()
             self._plans[id(actor_ids)] = plan
         return plan
+
+
+def _by_policy(handles: Sequence[ActorHandle]) -> list[tuple[Array | None, PublishedPolicy]]:
+    """Policies with the rows that they act for; None where one acts for all."""
+    rows_of: dict[PublishedPolicy, list[int]] = {}
+    for i, handle in enumerate(handles):
+        rows_of.setdefault(handle.slot.policy, []).append(i)
+    if len(rows_of) == 1:
+        return [(None, policy) for policy in rows_of]
+    return [(np.array(rows), policy) for policy, rows in rows_of.items()]
 
 
 def _make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state: StateManager) -> RequestPlan:

@@ -52,7 +52,9 @@ class ConfigWatcher:
                 new = read_client_config(self.path)
                 self._apply(self._present, new)
             except ConfigError as error:
-                _log.error("configuration refused, the old one stays", extra={"path": str(self.path), "why": str(error)})
+                _log.error(
+                    "configuration refused, the old one stays", extra={"path": str(self.path), "why": str(error)}
+                )
                 return False
             self._present = new
             return True

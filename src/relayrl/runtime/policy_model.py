@@ -46,7 +46,9 @@ class PolicyModel(ABC):
 class CustomPolicy:
     """An `Actor` of yours with what a file would say of itself."""
 
-    def __init__(self, actor: Actor, observation_space: Space, *, group: str = "agent", policy_version: int = 0) -> None:
+    def __init__(
+        self, actor: Actor, observation_space: Space, *, group: str = "agent", policy_version: int = 0
+    ) -> None:
         self.actor, self.observation_space = actor, observation_space
         self.group, self.policy_version = group, policy_version
 

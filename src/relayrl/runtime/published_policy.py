@@ -43,7 +43,19 @@ class ActionChoice(Enum):
 class ActionRequest:
     """What some actors of one policy ask; after it was served, `record` or `error`, and the fragments that were `cut`."""
 
-    __slots__ = ("actor_ids", "cut", "error", "lanes", "mask", "num_closed", "num_rows", "numbers", "obs", "record", "reward")
+    __slots__ = (
+        "actor_ids",
+        "cut",
+        "error",
+        "lanes",
+        "mask",
+        "num_closed",
+        "num_rows",
+        "numbers",
+        "obs",
+        "record",
+        "reward",
+    )
 
     def __init__(
         self,
@@ -76,11 +88,19 @@ class PublishedPolicy:
         batching: BatchingSettings,
     ) -> None:
         self.model, self.version, self.pages = model, version, pages
-        self._rng, self._choice, self._model_lock = rng, choice, threading.Lock()
+        self._rng, self._is_sampling, self._model_lock = rng, choice is ActionChoice.SAMPLE, threading.Lock()
         self._is_categorical = isinstance(model.head, CategoricalHead)
         self._versions = np.full(1, version, np.int64)
         self._versions.flags.writeable = False
         self.batcher: RequestBatcher[ActionRequest] = RequestBatcher(self._serve, batching)
+
+    def act_for(self, requests: Sequence[ActionRequest]) -> None:
+        """Serve requests in one pass, perhaps with those of other threads; each then has its record or its error."""
+        try:
+            self.batcher.run(requests)
+        except InferenceError as error:
+            for request in requests:
+                request.error = error
 
     def act(self, request: ActionRequest) -> ActionRecord:
         """Serve one request; raises what went wrong with it."""
@@ -128,10 +148,7 @@ class PublishedPolicy:
                 parameters, value = self.model.forward(obs, mask)
         except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
             raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
-        if self._choice is ActionChoice.SAMPLE:
-            action = head.sample(parameters, self._rng)
-        else:
-            action = head.mode(parameters)
+        action = head.sample(parameters, self._rng) if self._is_sampling else head.mode(parameters)
         if self._is_categorical:
             assert isinstance(head, CategoricalHead)
             chosen = action - head.start if head.start else action

