@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relayrl.algorithms.action_codes import action_code
 from relayrl.algorithms.critic_views import CriticView, GroupShape
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.trees import Array, map_tree
 from relayrl.errors import TrainingDivergedError
-from relayrl.models.box_heads import BoxHead
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
 
@@ -31,7 +31,7 @@ Metrics = dict[str, float]
 
 @dataclass(slots=True)
 class GroupBatch:
-    """Transitions of one group as tensors, axes `[M, N, …]`; actions scaled to [−1, 1]."""
+    """Transitions of one group as tensors, axes `[M, N, …]`; actions as the critics see them."""
 
     features: Tensor
     action: Tensor
@@ -39,6 +39,8 @@ class GroupBatch:
     next_features: Tensor
     discount: Tensor
     valid: Tensor
+    mask: Tensor | None
+    next_mask: Tensor | None
 
 
 class GroupLearner:
@@ -53,8 +55,7 @@ class GroupLearner:
         params: OffPolicyParams,
         generator: torch.Generator,
     ) -> None:
-        assert isinstance(policy.head, BoxHead)
-        self.policy, self.num_agents, self.tau = policy, num_agents, params.tau
+        self.policy, self.num_agents, self.tau, self.code = policy, num_agents, params.tau, action_code(policy)
         self.q = QNetworks(q_width, num_q, policy.network, generator)
         self.target_policy, self.target_q = copy.deepcopy(policy), copy.deepcopy(self.q)
         self.actor_optimizer = FlatAdam(policy.actor_parameters(), params.actor_lr, None)
@@ -65,10 +66,6 @@ class GroupLearner:
         ]
         for module in (self.target_policy, self.target_q):
             module.requires_grad_(False)
-
-    def scaled(self, action: Tensor) -> Tensor:
-        """An action in units of half the range around the centre."""
-        return (action - self.policy.action_center) / self.policy.action_scale
 
     def follow(self) -> None:
         """Move the targets a little towards the newest parameters."""
@@ -151,11 +148,13 @@ class OffPolicyAlgorithm(ABC):
             shown = valid[..., None].to(features.dtype)
             return GroupBatch(
                 features=features * shown,
-                action=learner.scaled(torch.from_numpy(rows.action)) * shown,
+                action=learner.code.encode(torch.from_numpy(rows.action)) * shown,
                 reward=torch.from_numpy(rows.reward),
                 next_features=next_features,
                 discount=torch.from_numpy(rows.discount),
                 valid=valid,
+                mask=None if rows.mask is None else torch.from_numpy(rows.mask),
+                next_mask=None if rows.next_mask is None else torch.from_numpy(rows.next_mask),
             )
 
     def _update_critic(self, name: str, batch: Mapping[str, GroupBatch], weight: Tensor) -> tuple[Metrics, Tensor]:
@@ -223,5 +222,4 @@ def flattened(parameters: list[nn.Parameter]) -> Tensor:
 
 
 def _shape(policy: Policy, num_agents: int) -> GroupShape:
-    assert isinstance(policy.head, BoxHead)
-    return GroupShape(num_agents, policy.encoder.num_features, policy.head.num_actions)
+    return GroupShape(num_agents, policy.encoder.num_features, action_code(policy).width)

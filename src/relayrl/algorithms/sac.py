@@ -30,8 +30,13 @@ from relayrl.algorithms.off_policy import (
 )
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import SACParams
+from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.box_heads import LOG_2PI
+from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.policy import Policy
+
+DISCRETE_ENTROPY_SHARE = 0.5
+"""Target entropy of discrete choices, as a share of the largest possible one."""
 
 
 class SAC(OffPolicyAlgorithm):
@@ -57,11 +62,23 @@ class SAC(OffPolicyAlgorithm):
     def _target_entropy(self, group: str) -> float:
         if self.params.target_entropy is not None:
             return self.params.target_entropy
-        return -float(self.groups[group].policy.head.num_parameters // 2)
+        head = self.groups[group].policy.head
+        if isinstance(head, MultiCategoricalHead):
+            return DISCRETE_ENTROPY_SHARE * sum(math.log(part.num_outputs) for part in head.parts)
+        if isinstance(head, CategoricalHead):
+            return DISCRETE_ENTROPY_SHARE * math.log(head.num_outputs)
+        return -float(head.num_parameters // 2)
 
-    def draw(self, group: str, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions scaled to [−1, 1], drawn so that gradients flow, and their log-probabilities [M, N]."""
-        mean, log_std = self.groups[group].policy.distribution(features).chunk(2, -1)
+    def draw(self, group: str, features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Actions as the critics see them, drawn so that gradients flow, and their log-probabilities [M, N].
+
+        For discrete choices the log-probability is its expectation, −H(π), which has less variance and the same meaning.
+        """
+        learner = self.groups[group]
+        if isinstance(learner.policy.head, LikelihoodHead):
+            action = learner.code.choose(learner.policy, features, mask, self._generator)
+            return action, -learner.policy.head.entropy(learner.policy.distribution(features, mask))
+        mean, log_std = learner.policy.distribution(features).chunk(2, -1)
         noise = torch.randn(mean.shape, generator=self._generator)
         action = (mean + log_std.exp() * noise).tanh()
         normal = -0.5 * noise.square() - log_std - 0.5 * LOG_2PI
@@ -69,7 +86,7 @@ class SAC(OffPolicyAlgorithm):
 
     def target_values(self, group: str, batch: Mapping[str, GroupBatch]) -> Tensor:
         learner, own = self.groups[group], batch[group]
-        drawn = {name: self.draw(name, part.next_features) for name, part in batch.items()}
+        drawn = {name: self.draw(name, part.next_features, part.next_mask) for name, part in batch.items()}
         actions = {name: action for name, (action, _) in drawn.items()}
         following: Tensor = learner.target_q(self.view.inputs(group, next_features_of(batch), actions)).amin(0)
         return own.reward + own.discount * (following - self._log_alpha[group].exp() * drawn[group][1])
@@ -78,7 +95,7 @@ class SAC(OffPolicyAlgorithm):
         metrics: Metrics = {}
         for name, learner in self.groups.items():
             own, alpha = batch[name], float(self._log_alpha[name].detach().exp())
-            action, logp = self.draw(name, own.features)
+            action, logp = self.draw(name, own.features, own.mask)
             inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action)
             learner.q.requires_grad_(False)
             loss = mean_valid(alpha * logp - learner.q(inputs).amin(0), own.valid)

@@ -4,7 +4,8 @@
     L_Q = Σ_i ½ E[(Q_i(s, a) − y)²]
     L_π = −E[Q_1(s, π(s))], every `policy_frequency` steps of the critics, together with all targets
 
-Actions and noise are in units of half the action range.
+Actions and noise are in units of half the action range. A discrete choice is a one-hot vector drawn by the straight-through
+Gumbel-softmax; its own randomness takes the place of noise on actions, in acting and in targets.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from relayrl.algorithms.action_codes import BoxCode, ChoiceCode
 from relayrl.algorithms.critic_views import CriticView
 from relayrl.algorithms.off_policy import (
     GroupBatch,
@@ -28,6 +30,10 @@ from relayrl.algorithms.off_policy import (
 from relayrl.algorithms.params import DDPGParams, OffPolicyParams, TD3Params
 from relayrl.models.policy import Policy
 
+SATURATION_COST = 1e-3
+"""Weight of the mean squared log-probability of discrete choices: without it a policy saturates and stops exploring, as in
+the MADDPG of Lowe et al. (2017)."""
+
 
 class DDPG(OffPolicyAlgorithm):
     """One Q-network, a step of the policy with every step of it, exact target actions."""
@@ -36,8 +42,8 @@ class DDPG(OffPolicyAlgorithm):
     policy_frequency = 1
 
     def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
-        """[M, N, A] what the target policy would do next, scaled to [−1, 1]."""
-        return learner.scaled(learner.target_policy.distribution(own.next_features))
+        """[M, N, A] what the target policy would do next, as the critics see it."""
+        return learner.code.choose(learner.target_policy, own.next_features, own.next_mask, self._generator)
 
     def target_values(self, group: str, batch: Mapping[str, GroupBatch]) -> Tensor:
         learner, own = self.groups[group], batch[group]
@@ -51,10 +57,13 @@ class DDPG(OffPolicyAlgorithm):
         metrics: Metrics = {}
         for name, learner in self.groups.items():
             own = batch[name]
-            action = learner.scaled(learner.policy.distribution(own.features))
+            action = learner.code.choose(learner.policy, own.features, own.mask, self._generator)
             inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action)
             learner.q.requires_grad_(False)
             loss = -mean_valid(learner.q.judges[0](inputs).squeeze(-1), own.valid)
+            if isinstance(learner.code, ChoiceCode):
+                log_probs = learner.policy.distribution(own.features, None)
+                loss = loss + SATURATION_COST * log_probs.square().mean()
             learner.actor_optimizer.gradient.zero_()
             loss.backward()  # type: ignore[no-untyped-call]
             learner.q.requires_grad_(True)
@@ -84,6 +93,8 @@ class TD3(DDPG):
 
     def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
         exact = super().target_actions(learner, own)
+        if not isinstance(learner.code, BoxCode):
+            return exact
         noise = torch.randn(exact.shape, generator=self._generator) * self.params.policy_noise
         return (exact + noise.clamp(-self.params.noise_clip, self.params.noise_clip)).clamp(-1.0, 1.0)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import sqlite3
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +26,13 @@ from relayrl.data.columns import Trajectory
 from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook
 from relayrl.sinks.contract import TrajectorySink, open_sink
 from relayrl.sinks.database_migrations import POSTGRES, SQLITE
-from relayrl.sinks.database_rows import DATA, HEADER, stored
+from relayrl.sinks.database_rows import DATA, HEADER, data_of
+from relayrl.sinks.database_rows import headers as header_rows
+from relayrl.sinks.part_files import sync_path
 from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
 from relayrl.sinks.row_batches import to_batch
-from relayrl.sinks.sqlite_steps import STEP_COLUMNS
-from relayrl.sinks.sqlite_steps import step_rows as sqlite_step_rows
+from relayrl.sinks.sqlite_rows import STEP_COLUMNS
+from relayrl.sinks.sqlite_rows import step_rows as sqlite_step_rows
 
 NUM_STEPS, NUM_LANES, NUM_FLUSHES = 1_563, 64, 4
 TARGET_RATIO = 0.70
@@ -78,28 +80,25 @@ def _arrow_row(folder: Path, chunks: Chunks, records: Records) -> Row:
             return seconds_of(lambda: _write_all(sink, chunks))
 
     def raw() -> float:
-        path = directory / "raw"
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:
-            return seconds_of(lambda: _raw_arrow(writer, path, batches))
+        return seconds_of(lambda: _raw_arrow(directory / uuid4().hex, batches))
 
     return _row("arrow sink, 100k steps", "raw pyarrow", ours, [raw])
 
 
-def _raw_arrow(writer: Any, path: Path, batches: list[pa.RecordBatch]) -> None:
-    for batch in batches:
-        writer.write_batch(batch)
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+def _raw_arrow(path: Path, batches: list[pa.RecordBatch]) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            sync_path(path)
+    sync_path(path.parent)
 
 
 def _sqlite_row(folder: Path, chunks: Chunks, records: Records) -> Row:
     headers, data, columns = [], [], []
     for chunk in records:
         keys = list(range(1, len(chunk) + 1))
-        rows = [stored(record) for record in chunk]
-        headers.append([row.header(key, 1) for row, key in zip(rows, keys, strict=True)])
-        data.append([row.data for row in rows])
+        headers.append(header_rows(chunk, keys, [1] * len(keys)))
+        data.append([data_of(record) for record in chunk])
         columns.append([np.array(column) for column in sqlite_step_rows(chunk, keys)])
 
     def ours() -> float:
@@ -149,8 +148,7 @@ def _postgres_row(folder: Path, chunks: Chunks, records: Records) -> Row:
     streams = []
     for chunk in records:
         keys = list(range(1, len(chunk) + 1))
-        rows = [stored(record) for record in chunk]
-        streams.append((b"".join(trajectory_rows(rows, keys, [1] * len(keys))), chunk, keys))
+        streams.append((b"".join(trajectory_rows(chunk, keys, [1] * len(keys))), chunk, keys))
     with _postgres_server(folder / "postgres") as url, psycopg.connect(url, autocommit=True) as connection:
 
         def ours() -> float:
@@ -161,7 +159,7 @@ def _postgres_row(folder: Path, chunks: Chunks, records: Records) -> Row:
         def raw() -> float:
             connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; CHECKPOINT")
             for statement in POSTGRES[0][:-1]:
-                bare = statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", "").replace(" REFERENCES layouts", "")
+                bare = statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", "")
                 connection.execute(bare.encode())
             return seconds_of(lambda: [_raw_copy(connection, *stream) for stream in streams])
 

@@ -12,61 +12,35 @@ Not its job: who the actors are (`state_manager`), drawing actions (`published_p
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Array, Tree, index
+from relayrl.data.trees import Tree, index
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.lifecycle_manager import LifecycleManager
 from relayrl.runtime.published_policy import ActionRequest, PublishedPolicy
+from relayrl.runtime.request_plan import (
+    ActionCall,
+    RequestPart,
+    RequestPlan,
+    by_policy,
+    checked_flags,
+    checked_reward,
+    checked_rewards,
+    make_plan,
+)
 from relayrl.runtime.router_dispatcher import RouterDispatcher
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
-from relayrl.runtime.state_manager import ActorHandle, PolicySlot, StateManager
-from relayrl.runtime.step_pages import Lane
+from relayrl.runtime.state_manager import StateManager
 from relayrl.runtime.trajectory_buffer import Priority
 
 MAX_PLANS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ActionCall:
-    """The arguments of one `request_action`."""
-
-    actor_ids: Sequence[UUID]
-    obs: Any
-    mask: Any = None
-    reward: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestPart:
-    """The rows [K] (None: all) of a call that one policy acts for."""
-
-    rows: Array | None
-    policy: PublishedPolicy
-    request: ActionRequest
-
-
-@dataclass(frozen=True, slots=True)
-class RequestPlan:
-    """What is known of a tuple of ids until the table of actors changes."""
-
-    actor_ids: tuple[UUID, ...]
-    table: dict[UUID, ActorHandle]
-    handles: tuple[ActorHandle, ...]
-    lanes: tuple[Lane, ...]
-    lane_keys: tuple[UUID, ...]
-    slot: PolicySlot | None
-    numbers: Array
-    num_closed: int
 
 
 class ActionService:
@@ -132,7 +106,7 @@ class ActionService:
             -1,
             layout.observations(obs, 1),
             None if mask is None and not layout.needs_mask else layout.mask(mask, 1),
-            None if reward is None else _one_reward(reward),
+            None if reward is None else checked_reward(reward),
         )
         record = policy.act(request)
         if request.cut:
@@ -144,11 +118,11 @@ class ActionService:
         self._lifecycle.enter()
         try:
             prepared = [self._prepared(call) for call in calls]
-            by_policy: dict[PublishedPolicy, list[ActionRequest]] = {}
+            asked: dict[PublishedPolicy, list[ActionRequest]] = {}
             for parts in prepared:
                 for part in parts if isinstance(parts, list) else ():
-                    by_policy.setdefault(part.policy, []).append(part.request)
-            for policy, requests in by_policy.items():
+                    asked.setdefault(part.policy, []).append(part.request)
+            for policy, requests in asked.items():
                 policy.act_for(requests)
             return [
                 parts if isinstance(parts, Exception) else self._outcome(call.actor_ids, parts)
@@ -184,8 +158,8 @@ class ActionService:
         if self._dispatcher.is_pressed():
             self._wait_for_room(plan.lane_keys)
         L = len(plan.handles)
-        rewards = None if reward is None else _rewards(reward, L)
-        policies = _by_policy(plan.handles) if plan.slot is None else [(None, plan.slot.policy)]
+        rewards = None if reward is None else checked_rewards(reward, L)
+        policies = by_policy(plan.handles) if plan.slot is None else [(None, plan.slot.policy)]
         parts = []
         for rows, policy in policies:
             layout = policy.model.layout
@@ -223,9 +197,9 @@ class ActionService:
 
     def _end(self, plan: RequestPlan, reward: Any, terminated: Any, truncated: Any, final_obs: Any) -> None:
         L = len(plan.handles)
-        rewards = np.zeros(L, np.float32) if reward is None else _rewards(reward, L)
-        cut_off = _flags("truncated", truncated, L)
-        over = ~cut_off if terminated is None else _flags("terminated", terminated, L)
+        rewards = np.zeros(L, np.float32) if reward is None else checked_rewards(reward, L)
+        cut_off = checked_flags("truncated", truncated, L)
+        over = ~cut_off if terminated is None else checked_flags("terminated", terminated, L)
         if not (over | cut_off).all():
             raise ConfigError("flag_last_action() needs terminated or truncated for every actor it names")
         if final_obs is None and (cut_off & ~over).any():
@@ -254,66 +228,9 @@ class ActionService:
         plan = self._plans.get(id(actor_ids))
         if plan is not None and plan.actor_ids is actor_ids and plan.table is table:
             return plan
-        plan = _make_plan(actor_ids, table, self._state)
+        plan = make_plan(actor_ids, table, self._state)
         if isinstance(actor_ids, tuple):  # a tuple cannot change, so that the plan holds until the table does
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             self._plans[id(actor_ids)] = plan
         return plan
-
-
-def _by_policy(handles: Sequence[ActorHandle]) -> list[tuple[Array | None, PublishedPolicy]]:
-    """Policies with the rows that they act for; None where one acts for all."""
-    rows_of: dict[PublishedPolicy, list[int]] = {}
-    for i, handle in enumerate(handles):
-        rows_of.setdefault(handle.slot.policy, []).append(i)
-    if len(rows_of) == 1:
-        return [(None, policy) for policy in rows_of]
-    return [(np.array(rows), policy) for policy, rows in rows_of.items()]
-
-
-def _make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state: StateManager) -> RequestPlan:
-    if not actor_ids:
-        raise ConfigError("a request names at least one actor")
-    handles = tuple(state.handle(actor_id) for actor_id in actor_ids)
-    if len(set(handles)) != len(handles):
-        raise ConfigError("an actor occurs twice in one request; one observation per actor")
-    pages, slot = handles[0].pages, handles[0].slot
-    with pages.lock:
-        num_closed = pages.num_closed
-        is_open = all(handle.pages is not pages or pages.is_open(handle.lane) for handle in handles)
-    return RequestPlan(
-        actor_ids=actor_ids if isinstance(actor_ids, tuple) else tuple(actor_ids),
-        table=table,
-        handles=handles,
-        lanes=tuple(handle.lane for handle in handles),
-        lane_keys=tuple(handle.lane.key for handle in handles),
-        slot=slot if all(handle.slot is slot for handle in handles) else None,
-        numbers=np.array([handle.lane.number for handle in handles]),
-        num_closed=num_closed if is_open and all(handle.pages is pages for handle in handles) else -1,
-    )
-
-
-def _one_reward(reward: Any) -> float:
-    value = float(reward) if isinstance(reward, float | int) else float(_rewards(reward, 1)[0])
-    if not math.isfinite(value):
-        raise ConfigError(f"reward is {value}; it must be a finite number")
-    return value
-
-
-def _rewards(reward: Any, num_rows: int) -> Array:
-    array = np.asarray(reward, np.float32)
-    if array.shape == ():
-        array = np.full(num_rows, array, np.float32)
-    if array.shape != (num_rows,):
-        raise ConfigError(f"reward has shape {array.shape}, expected a number or {(num_rows,)}: one per actor")
-    if not math.isfinite(float(array.sum())):
-        raise ConfigError("a reward is NaN or infinite")
-    return array
-
-
-def _flags(name: str, value: Any, num_rows: int) -> Array:
-    array = np.asarray(value, bool)
-    if array.shape not in ((), (num_rows,)):
-        raise ConfigError(f"{name} has shape {array.shape}, expected a flag or {(num_rows,)}: one per actor")
-    return np.broadcast_to(array, num_rows)

@@ -11,6 +11,7 @@ A model never changes once it was loaded: hot reload replaces it (`published_pol
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -57,25 +58,55 @@ class OnnxModel(PolicyModel):
     """A policy from an ONNX file."""
 
     def __init__(self, path: Path) -> None:
-        self._actor = ExportedActor(path)
-        metadata = self._actor.metadata
-        self._masked, self.head = metadata.masked, self._actor.head
+        self._graph = _OnnxGraph(path)
+        metadata = self._graph.metadata
+        self._masked, self.head = metadata.masked, self._graph.head
         self.policy_version = metadata.policy_version
-        outputs = self._outputs(*example_row(metadata, self.head))
-        self.layout = layout_of(metadata, self.head, has_value=len(outputs) > 2)
+        self._one_row = self._graph.bind_one_row(*example_row(metadata, self.head))
+        self.layout = layout_of(metadata, self.head, has_value=self._graph.has_value)
 
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
-        outputs = self._outputs(obs, mask)
-        distribution = outputs[0]
-        if mask is not None and not self._masked:
-            distribution = self.head.parameters_numpy(distribution, mask)
-        return distribution, outputs[2] if len(outputs) > 2 else None
-
-    def _outputs(self, obs: Tree, mask: Array | None) -> list[Array]:
         inputs = [obs] if isinstance(obs, np.ndarray) else [leaf for _, leaf in leaves(obs)]
         if self._masked and mask is not None:
             inputs.append(mask)
-        return self._actor.run(inputs)
+        outputs = self._one_row(inputs) if len(inputs[0]) == 1 else self._graph.rows(inputs)
+        distribution = outputs[0]
+        if mask is not None and not self._masked:
+            distribution = self.head.parameters_numpy(distribution, mask)
+        return distribution, outputs[1] if len(outputs) > 1 else None
+
+
+class _OnnxGraph(ExportedActor):
+    """The outputs that acting needs, for many rows or, without allocating anything, for one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.has_value = any(node.name == "value" for node in self._session.get_outputs())
+        self._wanted = ["distribution", "value"] if self.has_value else ["distribution"]
+
+    def rows(self, inputs: list[Array]) -> list[Array]:
+        """`[distribution, value]` of rows of observations; fresh arrays."""
+        return list(self._session.run(self._wanted, dict(zip(self._names, inputs, strict=True))))
+
+    def bind_one_row(self, obs: Tree, mask: Array | None) -> Callable[[list[Array]], list[Array]]:
+        """A function that does the same for one row like the example; its arrays are overwritten by its next call."""
+        example = [np.ascontiguousarray(leaf) for _, leaf in leaves(obs)]
+        example += [] if mask is None else [mask]
+        held, results = [leaf.copy() for leaf in example], [np.ascontiguousarray(out) for out in self.rows(example)]
+        binding = self._session.io_binding()
+        for name, array in zip(self._names, held, strict=True):
+            binding.bind_input(name, CPU, 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, array in zip(self._wanted, results, strict=True):
+            binding.bind_output(name, CPU, 0, array.dtype.type, array.shape, array.ctypes.data)
+        run = self._session.run_with_iobinding
+
+        def one_row(inputs: list[Array]) -> list[Array]:
+            for array, given in zip(held, inputs, strict=True):
+                array[...] = given
+            run(binding)
+            return results
+
+        return one_row
 
 
 class CustomModel(PolicyModel):

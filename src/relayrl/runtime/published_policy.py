@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from enum import Enum
 from uuid import UUID
 
 import numpy as np
@@ -23,8 +22,7 @@ import numpy as np
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.errors import ConfigError
-from relayrl.models.action_head import LikelihoodHead
-from relayrl.models.discrete_heads import CategoricalHead
+from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.policy_model import PolicyModel
@@ -32,12 +30,8 @@ from relayrl.runtime.request_batcher import RequestBatcher
 from relayrl.runtime.runtime_errors import InferenceError
 from relayrl.runtime.step_pages import Lane, StepPages
 
-
-class ActionChoice(Enum):
-    """How actions are chosen from the distribution."""
-
-    SAMPLE = "sample"
-    GREEDY = "greedy"
+MAX_VERSION_COLUMNS = 64
+Drawn = tuple[Array, Array | None, Array | None]
 
 
 class ActionRequest:
@@ -88,10 +82,9 @@ class PublishedPolicy:
         batching: BatchingSettings,
     ) -> None:
         self.model, self.version, self.pages = model, version, pages
-        self._rng, self._is_sampling, self._model_lock = rng, choice is ActionChoice.SAMPLE, threading.Lock()
-        self._is_categorical = isinstance(model.head, CategoricalHead)
-        self._versions = np.full(1, version, np.int64)
-        self._versions.flags.writeable = False
+        self._model_lock = threading.Lock()
+        self._versions: dict[int, Array] = {}
+        self._choose = chooser(model.head, choice, rng)
         self.batcher: RequestBatcher[ActionRequest] = RequestBatcher(self._serve, batching)
 
     def act_for(self, requests: Sequence[ActionRequest]) -> None:
@@ -141,23 +134,14 @@ class PublishedPolicy:
                 except (ConfigError, InferenceError) as error:
                     request.error = error
 
-    def _draw(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None, Array | None]:
-        head = self.model.head
-        try:
-            with self._model_lock:
+    def _draw(self, obs: Tree, mask: Array | None) -> Drawn:
+        with self._model_lock:  # until actions are drawn: a model may reuse its arrays
+            try:
                 parameters, value = self.model.forward(obs, mask)
-        except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
-            raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
-        action = head.sample(parameters, self._rng) if self._is_sampling else head.mode(parameters)
-        if self._is_categorical:
-            assert isinstance(head, CategoricalHead)
-            chosen = action - head.start if head.start else action
-            logp = parameters[np.arange(len(action)), chosen] if len(action) > 1 else parameters[0, chosen]
-        elif isinstance(head, LikelihoodHead):
-            logp = np.asarray(head.log_prob_numpy(parameters, action), np.float32)
-        else:
-            logp = None
-        return action, logp, value
+            except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
+                raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
+            action, logp = self._choose(parameters)
+            return action, logp, None if value is None else value.copy()
 
     def _record(self, request: ActionRequest, action: Array, logp: Array | None, value: Array | None) -> None:
         doubtful = action if logp is None else logp
@@ -189,9 +173,18 @@ class PublishedPolicy:
                     request.mask,
                     request.reward,
                 )
-        versions = self._versions if request.num_rows == 1 else np.full(request.num_rows, self.version, np.int64)
-        taken = action if self._is_categorical else self.model.head.to_environment(action)
-        request.record = ActionRecord(request.actor_ids, taken, logp, value, versions)
+        taken = self.model.head.to_environment(action)
+        request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
+
+    def _version_column(self, num_rows: int) -> Array:
+        """`num_rows` times the version, read-only: all records of one length share it."""
+        column = self._versions.get(num_rows)
+        if column is None:
+            column = np.full(num_rows, self.version, np.int64)
+            column.flags.writeable = False
+            if len(self._versions) < MAX_VERSION_COLUMNS:
+                self._versions[num_rows] = column
+        return column
 
     def _require_open(self, request: ActionRequest) -> None:
         if request.num_closed == self.pages.num_closed:  # nothing has closed since the lanes were looked up

@@ -107,7 +107,9 @@ class RouterDispatcher:
         if router is None or not router.buffer.put(lane_key, trajectory, priority):
             with self._lock:  # scaling is under way, or the actor is gone: routes are right again when it is our turn
                 if not self._routers:
-                    raise AgentStateError(f"{len(trajectory)} steps of {trajectory.agent_id} came after the shutdown's deadline")
+                    raise AgentStateError(
+                        f"{len(trajectory)} steps of {trajectory.agent_id} came after the shutdown's deadline"
+                    )
                 router = self._routes.get(lane_key, self._routers[0])
                 router.buffer.put(lane_key, trajectory, priority)
 

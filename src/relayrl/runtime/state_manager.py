@@ -23,9 +23,10 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError
+from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.policy_model import ModelSource, PolicyModel, load_model
-from relayrl.runtime.published_policy import ActionChoice, PublishedPolicy
+from relayrl.runtime.published_policy import PublishedPolicy
 from relayrl.runtime.step_pages import Lane, StepPages
 
 

@@ -214,8 +214,7 @@ class StepPages:
         self._room[self._room > 0] = 0
 
     def _credit(self, lanes: Array, last: Array, reward: Array) -> None:
-        unborn = last == 0
-        if unborn.any() and reward[unborn].any():
+        if not last.all() and reward[last == 0].any():
             raise ConfigError(
                 "a reward other than 0 for an actor that has not acted in this episode; rewards belong to actions"
             )

@@ -27,7 +27,6 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.trees import leaves
 from relayrl.runtime.client_config import RouterBufferSettings
 
-
 _SCALAR_BYTES = 24  # of a step: reward, policy version, log-probability, value
 
 

@@ -22,6 +22,8 @@ from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError
 
 _MAX_CACHED_KEYS = 256
+_ARRAYS = (np.ndarray, np.generic)
+_NESTED = (spaces.Dict, spaces.Tuple)
 _HEADER_BYTES = 256
 """Roughly what a trajectory costs beside its arrays."""
 
@@ -53,7 +55,10 @@ class _Known(NamedTuple):
     """A layout, its leaves, and a trajectory that has it: that keeps alive the spaces whose ids are the key to it."""
 
     layout: Layout
-    leaves: tuple[Leaf, ...]
+    steps: tuple[tuple[np.dtype[Any], tuple[int, ...], Leaf], ...]
+    final: tuple[tuple[np.dtype[Any], tuple[int, ...], Leaf], ...]
+    step_bytes: int
+    final_bytes: int
     example: Trajectory
 
 
@@ -66,21 +71,18 @@ class LayoutBook:
 
     def check(self, trajectory: Trajectory) -> CheckedTrajectory:
         """The trajectory with its arrays; `ConfigError` says what is wrong with it."""
-        layout, leaves, _ = self._known(trajectory)
-        num_steps, num_bytes = len(trajectory.reward), _HEADER_BYTES
+        known = self._known(trajectory)
+        layout, num_steps = known.layout, len(trajectory.reward)
         _check_header(trajectory, num_steps)
         arrays = _step_arrays(trajectory, layout)
-        for leaf, array in zip(leaves, arrays, strict=True):
-            shape = array.shape if type(array) is np.ndarray else ()
-            if not shape or shape[0] != num_steps or shape[1:] != leaf.shape or array.dtype != leaf.dtype:
-                raise ConfigError(_mismatch(leaf, array, (num_steps, *leaf.shape)))
-            num_bytes += array.nbytes
+        for (dtype, shape, leaf), array in zip(known.steps, arrays, strict=True):
+            if type(array) is not np.ndarray or array.shape != (num_steps, *shape) or array.dtype != dtype:
+                raise ConfigError(_mismatch(leaf, array, (num_steps, *shape)))
         final = _flat(layout.observation_space, trajectory.final_obs, "final_obs")
-        for leaf, array in zip(layout.observation, final, strict=True):
-            is_array = isinstance(array, np.ndarray | np.generic)
-            if not is_array or array.shape != leaf.shape or array.dtype != leaf.dtype:
-                raise ConfigError(_mismatch(leaf, array, leaf.shape))
-            num_bytes += array.nbytes
+        for (dtype, shape, leaf), array in zip(known.final, final, strict=True):
+            if not isinstance(array, _ARRAYS) or array.shape != shape or array.dtype != dtype:
+                raise ConfigError(_mismatch(leaf, array, shape))
+        num_bytes = _HEADER_BYTES + num_steps * known.step_bytes + known.final_bytes
         return CheckedTrajectory(trajectory, layout, arrays, tuple(map(np.asarray, final)), num_steps, num_bytes)
 
     def _known(self, trajectory: Trajectory) -> _Known:
@@ -99,10 +101,19 @@ class LayoutBook:
         if known is None:
             layout = _new_layout(trajectory)
             layout = self._by_schema.setdefault(layout.schema.serialize().to_pybytes(), layout)
-            known = self._by_key[key] = _Known(layout, stored_leaves(layout), trajectory)
+            known = self._by_key[key] = _remember(layout, trajectory)
             if len(self._by_key) > _MAX_CACHED_KEYS:
                 self._by_key.popitem(last=False)
         return known
+
+
+def _remember(layout: Layout, example: Trajectory) -> _Known:
+    steps, final = (
+        tuple((leaf.dtype, leaf.shape, leaf) for leaf in leaves)
+        for leaves in (stored_leaves(layout), layout.observation)
+    )
+    step_bytes, final_bytes = (sum(leaf.dtype.itemsize * leaf.width for *_, leaf in part) for part in (steps, final))
+    return _Known(layout, steps, final, step_bytes, final_bytes, example)
 
 
 def _new_layout(trajectory: Trajectory) -> Layout:
@@ -147,7 +158,7 @@ def _step_arrays(trajectory: Trajectory, layout: Layout) -> tuple[Any, ...]:
 
 
 def _flat(space: Space, tree: Tree, name: str) -> tuple[Any, ...]:
-    is_plain = type(tree) is np.ndarray and not isinstance(space, spaces.Dict | spaces.Tuple)
+    is_plain = type(tree) is np.ndarray and not isinstance(space, _NESTED)
     return (tree,) if is_plain else tuple(tree_leaves(space, tree, name))
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -21,11 +20,13 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE, Layout, Leaf
 from relayrl.data.trees import Array, unflatten
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
+from relayrl.sinks.checked_trajectory import CheckedTrajectory
 from relayrl.sinks.layout_json import layout_to_json
 from relayrl.sinks.row_batches import step_fields
 from relayrl.sinks.text_escapes import escape_for_database, unescape
 
+Bytes: TypeAlias = bytes | Array
+"""What drivers take as a binary field: bytes, or an array whose memory has the same order."""
 HEADER = (
     "trajectory",
     "trajectory_id",
@@ -58,37 +59,39 @@ _MAX_FIELD_BYTES = 1_000_000_000
 """PostgreSQL takes 1 GiB in a field, SQLite 10**9 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTrajectory:
-    """A record as both databases take it."""
-
-    record: CheckedTrajectory
-    data: tuple[bytes, ...]
-    """In the order of `DATA`."""
-
-    def header(self, key: int, layout_key: int) -> tuple[Any, ...]:
-        """In the order of `HEADER`."""
-        trajectory = self.record.trajectory
-        versions = trajectory.policy_version
-        with np.errstate(all="ignore"):
-            episode_return = trajectory.episode_return
-        return (
-            key,
+def headers(
+    records: Sequence[CheckedTrajectory], keys: Sequence[int], layout_keys: Sequence[int]
+) -> list[tuple[Any, ...]]:
+    """The plain columns of each trajectory, in the order of `HEADER`."""
+    if not records:
+        return []
+    lengths = np.array([record.num_steps for record in records])
+    begins = np.cumsum(lengths) - lengths
+    versions = np.concatenate([record.trajectory.policy_version for record in records])
+    rewards = np.concatenate([record.trajectory.reward for record in records])
+    with np.errstate(all="ignore"):
+        returns = np.add.reduceat(rewards, begins, dtype=np.float64).tolist()
+    oldest, newest = (reduce(versions, begins).tolist() for reduce in (np.minimum.reduceat, np.maximum.reduceat))
+    return [
+        (
+            keys[i],
             trajectory.trajectory_id,
             trajectory.env_id,
-            layout_key,
+            layout_keys[i],
             trajectory.episode,
             trajectory.first_step,
-            len(trajectory),
+            num_steps,
             trajectory.terminated,
             trajectory.truncated,
             trajectory.failed,
-            int(versions.min()),
-            int(versions.max()),
-            episode_return,
+            oldest[i],
+            newest[i],
+            returns[i],
             escape_for_database(trajectory.group),
             escape_for_database(trajectory.agent_id),
         )
+        for i, (trajectory, _, _, _, num_steps, _) in enumerate(records)
+    ]
 
 
 def require_fits(record: CheckedTrajectory) -> CheckedTrajectory:
@@ -101,12 +104,15 @@ def require_fits(record: CheckedTrajectory) -> CheckedTrajectory:
     return record
 
 
-def stored(record: CheckedTrajectory) -> StoredTrajectory:
-    """The binary columns of a record."""
-    arrays = dict(zip((leaf.name for leaf in stored_leaves(record.layout)), record.arrays, strict=True))
-    parts = {name: [arrays[leaf.name] for leaf in leaves] for name, leaves in data_leaves(record.layout).items()}
-    data = tuple(_joined(parts[name]) for name in DATA[:-1])
-    return StoredTrajectory(record, (*data, _joined(record.final)))
+def data_of(record: CheckedTrajectory) -> tuple[Bytes, ...]:
+    """The binary columns, in the order of `DATA`; they share the arrays' memory where they can."""
+    arrays, layout = record.arrays, record.layout
+    counts = (1, 1, len(layout.observation), len(layout.action), layout.action_mask is not None)
+    found, begin = [], 0
+    for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory)):
+        found.append(_joined(arrays[begin : begin + count]))
+        begin += count
+    return (*found, _joined(record.final))
 
 
 def data_leaves(layout: Layout) -> dict[str, list[Leaf]]:
@@ -162,7 +168,9 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
     )
 
 
-def _joined(arrays: list[Array] | tuple[Array, ...]) -> bytes:
+def _joined(arrays: Sequence[Array]) -> Bytes:
+    if len(arrays) == 1 and arrays[0].flags.c_contiguous and arrays[0].size and sys.byteorder == "little":
+        return arrays[0]
     if sys.byteorder == "big":
         arrays = [array.byteswap() for array in arrays]
     return b"".join(array.tobytes() for array in arrays)

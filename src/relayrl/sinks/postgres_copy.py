@@ -18,7 +18,7 @@ import numpy as np
 
 from relayrl.data.trees import Array
 from relayrl.sinks.checked_trajectory import CheckedTrajectory
-from relayrl.sinks.database_rows import DATA, HEADER, StoredTrajectory, action_elements
+from relayrl.sinks.database_rows import DATA, HEADER, action_elements, data_of, headers
 
 BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 END = b"\xff\xff"
@@ -26,29 +26,29 @@ COPY_TRAJECTORIES = f"COPY trajectories ({', '.join((*HEADER, *DATA))}) FROM STD
 COPY_STEPS = "COPY steps (trajectory, step, policy_version, reward, logp, value, action) FROM STDIN (FORMAT binary)"
 _FLOAT8_TYPE = 701
 _MAX_STEP_BYTES = 16 << 20
+_LENGTH = struct.Struct(">i")
 # Field count, then the header's fields of fixed size, each behind its length.
 _FIXED = struct.Struct(">h iq i16s i16s iq iq iq iq i? i? i? iq iq id")
 
 
 def trajectory_rows(
-    rows: Sequence[StoredTrajectory], keys: Sequence[int], layout_keys: Sequence[int]
+    records: Sequence[CheckedTrajectory], keys: Sequence[int], layout_keys: Sequence[int]
 ) -> Iterator[bytes]:
     """The stream of `COPY_TRAJECTORIES`, a piece per trajectory."""
     num_fields = len(HEADER) + len(DATA)
     yield BEGIN
-    for row, key, layout_key in zip(rows, keys, layout_keys, strict=True):
-        header = row.header(key, layout_key)
+    for record, header in zip(records, headers(records, keys, layout_keys), strict=True):
         key, trajectory_id, env_id, layout_key, episode, first_step, num_steps = header[:7]
         terminated, truncated, failed, min_version, max_version, episode_return, group, agent_id = header[7:]
-        pieces = [
+        pieces: list[Any] = [
             _FIXED.pack(
                 *(num_fields, 8, key, 16, trajectory_id.bytes, 16, env_id.bytes, 8, layout_key),
                 *(8, episode, 8, first_step, 8, num_steps, 1, terminated, 1, truncated, 1, failed),
                 *(8, min_version, 8, max_version, 8, episode_return),
             )
         ]
-        for data in (group.encode(), agent_id.encode(), *row.data):
-            pieces += (struct.pack(">i", len(data)), data)
+        for data in (group.encode(), agent_id.encode(), *data_of(record)):
+            pieces += (_LENGTH.pack(len(data) if type(data) is bytes else data.nbytes), data)
         yield b"".join(pieces)
     yield END
 

@@ -25,15 +25,7 @@ from relayrl.sinks.contract import (
     TrajectorySource,
 )
 from relayrl.sinks.database_migrations import POSTGRES, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import (
-    DATA,
-    HEADER,
-    StoredTrajectory,
-    layout_text_and_digest,
-    require_fits,
-    stored,
-    trajectory_of,
-)
+from relayrl.sinks.database_rows import DATA, HEADER, layout_text_and_digest, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.postgres_connection import connect, cut_after, driver, without_password
 from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
@@ -76,7 +68,6 @@ class PostgresSink(BufferedSink):
         return require_fits(super()._check(trajectory))
 
     def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
-        rows = [stored(record) for record in records]
         back_off = BackOff(self._settings.database)
         # OperationalError and InterfaceError: the server or the way to it; UniqueViolation: another writer was faster.
         transient = (
@@ -86,7 +77,7 @@ class PostgresSink(BufferedSink):
         )
         while True:
             try:
-                self._store(self._connected(max(1.0, back_off.remaining_s)), rows)
+                self._store(self._connected(max(1.0, back_off.remaining_s)), records)
                 return
             except self._psycopg.Error as error:
                 self._release()
@@ -118,26 +109,26 @@ class PostgresSink(BufferedSink):
                 connection.execute("DELETE FROM relayrl_schema")
                 connection.execute("INSERT INTO relayrl_schema VALUES (%s)", (len(POSTGRES),))
 
-    def _store(self, connection: psycopg.Connection, rows: list[StoredTrajectory]) -> None:
+    def _store(self, connection: psycopg.Connection, records: Sequence[CheckedTrajectory]) -> None:
         new_keys: dict[int, tuple[Layout, int]] = {}
         with cut_after(connection, self._settings.database.statement_timeout_s), connection.transaction():
-            ids = [row.record.trajectory.trajectory_id for row in rows]
+            ids = [record.trajectory.trajectory_id for record in records]
             query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%b::uuid[])"
             known = {found for (found,) in connection.execute(query, (ids,), binary=True)}
-            new = [row for row in rows if row.record.trajectory.trajectory_id not in known]
+            new = [record for record in records if record.trajectory.trajectory_id not in known]
             if not new:
                 return
-            for row in new:
-                new_keys[id(row.record.layout)] = self._layout_key(connection, row.record.layout, new_keys)
+            for record in new:
+                new_keys[id(record.layout)] = self._layout_key(connection, record.layout, new_keys)
             query = "SELECT nextval(pg_get_serial_sequence('trajectories', 'trajectory')) FROM generate_series(1, %s)"
             keys = [key for (key,) in connection.execute(query, (len(new),))]
-            layout_keys = [new_keys[id(row.record.layout)][1] for row in new]
+            layout_keys = [new_keys[id(record.layout)][1] for record in new]
             with connection.cursor() as cursor:
                 with cursor.copy(COPY_TRAJECTORIES) as copy:
                     for piece in trajectory_rows(new, keys, layout_keys):
                         copy.write(piece)
                 with cursor.copy(COPY_STEPS) as copy:
-                    for block in step_rows([row.record for row in new], keys):
+                    for block in step_rows(new, keys):
                         copy.write(block)
         self._layout_keys.update(new_keys)
 

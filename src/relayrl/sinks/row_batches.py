@@ -25,7 +25,7 @@ from relayrl.data.arrow_arrays import (
     to_arrow,
 )
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout
+from relayrl.data.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
 from relayrl.data.trees import Array, unflatten
 from relayrl.errors import DecodeError
 from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
@@ -83,10 +83,17 @@ def to_batch(records: Sequence[CheckedTrajectory]) -> pa.RecordBatch:
 
 def _successors(layout: Layout, records: Sequence[CheckedTrajectory], last: Array, num_rows: int) -> pa.Array:
     finals = [
-        to_arrow(leaf, np.stack([record.final[i] for record in records]), (len(records),))
+        to_arrow(leaf, _stacked([record.final[i] for record in records], leaf), (len(records),))
         for i, leaf in enumerate(layout.observation)
     ]
     return successors_to_arrow(layout.schema.field("successor").type, last, num_rows, finals)
+
+
+def _stacked(arrays: list[Array], leaf: Leaf) -> Array:
+    """As `np.stack`, without its cost for each array."""
+    if not leaf.shape:
+        return np.array(arrays, leaf.dtype)
+    return np.concatenate(arrays).reshape(len(arrays), *leaf.shape)
 
 
 def _numbered(values: Sequence[Hashable]) -> tuple[list[Any], Array]:

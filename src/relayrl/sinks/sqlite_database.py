@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
@@ -29,29 +29,15 @@ from relayrl.sinks.contract import (
     rest_of,
 )
 from relayrl.sinks.database_migrations import SQLITE, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import (
-    DATA,
-    HEADER,
-    StoredTrajectory,
-    layout_text_and_digest,
-    require_fits,
-    stored,
-    trajectory_of,
-)
+from relayrl.sinks.database_rows import DATA, HEADER, layout_text_and_digest, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.part_files import make_directory, sync_path
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.sqlite_steps import STEP_COLUMNS, step_rows
+from relayrl.sinks.sqlite_rows import insert_steps, insert_trajectories
 
 T = TypeVar("T")
 _TRANSIENT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_ROWS_PER_STATEMENT = 256
-_INSERT_TRAJECTORY = (
-    f"INSERT INTO trajectories ({', '.join((*HEADER, *DATA))}) VALUES ({', '.join('?' * len((*HEADER, *DATA)))})"
-)
-_ONE_STEP = f"({', '.join('?' * len(STEP_COLUMNS))})"
-_INSERT_STEPS = f"INSERT INTO steps ({', '.join(STEP_COLUMNS)}) VALUES "
 
 
 def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
@@ -83,9 +69,8 @@ class SqliteSink(BufferedSink):
         return require_fits(super()._check(trajectory))
 
     def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
-        rows = [stored(record) for record in records]
         try:
-            self._with_retries(lambda: self._store(rows))
+            self._with_retries(lambda: self._store(records))
         except sqlite3.Error as error:
             self._release()
             raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
@@ -123,21 +108,20 @@ class SqliteSink(BufferedSink):
         connection.execute("DELETE FROM relayrl_schema")
         connection.execute("INSERT INTO relayrl_schema VALUES (?)", (len(SQLITE),))
 
-    def _store(self, rows: list[StoredTrajectory]) -> None:
+    def _store(self, records: Sequence[CheckedTrajectory]) -> None:
         connection, new_keys = self._connected(), dict[int, tuple[Layout, int]]()
 
         def insert() -> None:
-            ids = json.dumps([str(row.record.trajectory.trajectory_id) for row in rows])
+            ids = [str(record.trajectory.trajectory_id) for record in records]
             query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))"
-            known = {found for (found,) in connection.execute(query, (ids,))}
-            new = [row for row in rows if str(row.record.trajectory.trajectory_id) not in known]
-            for row in new:
-                new_keys[id(row.record.layout)] = self._layout_key(connection, row.record.layout, new_keys)
+            known = {found for (found,) in connection.execute(query, (json.dumps(ids),))}
+            new = [record for name, record in zip(ids, records, strict=True) if name not in known]
+            for record in new:
+                new_keys[id(record.layout)] = self._layout_key(connection, record.layout, new_keys)
             (first,) = connection.execute('SELECT coalesce(max("row"), 0) + 1 FROM steps').fetchone()
-            keys = list(_keys(new, first))
-            layout_keys = [new_keys[id(row.record.layout)][1] for row in new]
-            _insert_trajectories(connection, new, keys, layout_keys)
-            _insert_steps(connection, new, keys)
+            keys = list(accumulate((record.num_steps for record in new), initial=first))[:-1]
+            insert_trajectories(connection, new, keys, [new_keys[id(record.layout)][1] for record in new])
+            insert_steps(connection, new, keys)
 
         _in_transaction(connection, insert)
         self._layout_keys.update(new_keys)
@@ -171,35 +155,6 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[], None]) ->
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-
-
-def _keys(rows: Sequence[StoredTrajectory], first: int) -> Iterator[int]:
-    for row in rows:
-        yield first
-        first += row.record.num_steps
-
-
-def _insert_trajectories(
-    connection: sqlite3.Connection, rows: Sequence[StoredTrajectory], keys: list[int], layout_keys: list[int]
-) -> None:
-    def values(row: StoredTrajectory, key: int, layout_key: int) -> tuple[Any, ...]:
-        header = row.header(key, layout_key)
-        return (header[0], str(header[1]), str(header[2]), *header[3:], *row.data)
-
-    connection.executemany(_INSERT_TRAJECTORY, map(values, rows, keys, layout_keys))
-
-
-def _insert_steps(connection: sqlite3.Connection, rows: Sequence[StoredTrajectory], keys: list[int]) -> None:
-    """Many rows per statement: half the time of one each."""
-    columns = step_rows([row.record for row in rows], keys)
-    cells = list(chain.from_iterable(zip(*columns, strict=True)))
-    width = _ROWS_PER_STATEMENT * len(STEP_COLUMNS)
-    num_full = len(cells) // width * width
-    many = _INSERT_STEPS + ", ".join([_ONE_STEP] * _ROWS_PER_STATEMENT)
-    connection.executemany(many, (cells[i : i + width] for i in range(0, num_full, width)))
-    narrow = len(STEP_COLUMNS)
-    rest = (cells[i : i + narrow] for i in range(num_full, len(cells), narrow))
-    connection.executemany(_INSERT_STEPS + _ONE_STEP, rest)
 
 
 class SqliteSource(TrajectorySource):

@@ -1,66 +1,85 @@
-"""Checkpoints: one file per saved step, written whole or not at all, the newest K kept.
+"""The `checkpoints/` folder of a run: one file per saved step, the newest K kept, and the best policy so far.
 
-A file appears under its name only after its bytes are on the disk, so a kill during a save leaves the one before. Files are
-loaded as data (`weights_only`), never as code.
+    step_000000010240.ckpt    everything that decides the future of the run
+    best.ckpt                 the policies that did best in an evaluation during the run, with their step and return
+
+A file appears under its name only when its bytes are on the disk, so a kill during a save leaves the one before. What is in a
+file, and how damage is found, is `state_codec`'s job; what to save is the engine's.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
+import contextlib
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from relayrl.errors import CheckpointError
+from relayrl.training.atomic_files import TEMPORARY_SUFFIX, replacing
+from relayrl.training.state_codec import CheckpointVersionError, read_state, write_state
 
-CHECKPOINT_VERSION = 1
+logger = logging.getLogger(__name__)
+BEST_NAME = "best.ckpt"
 _NAME = re.compile(r"step_(\d+)\.ckpt")
 
 
 class CheckpointStore:
-    """The `checkpoints/` folder of a run."""
+    """Saves and finds checkpoints."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         self._directory, self._keep = directory, keep
+        self._damaged: set[Path] = set()
+
+    @property
+    def best_path(self) -> Path:
+        """Where the best policies lie, if an evaluation has found any."""
+        return self._directory / BEST_NAME
 
     def save(self, num_env_steps: int, state: dict[str, Any]) -> Path:
-        """Write a checkpoint and drop the oldest ones beyond the limit."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        """Write a checkpoint, then drop damaged ones and the oldest beyond the limit."""
         path = self._directory / f"step_{num_env_steps:012d}.ckpt"
-        temporary = path.with_suffix(".tmp")
-        try:
-            with temporary.open("wb") as file:
-                torch.save({"version": CHECKPOINT_VERSION, "num_env_steps": num_env_steps, "state": state}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise CheckpointError(
-                f"cannot write checkpoint {path}: {error.strerror}; the one before is intact"
-            ) from error
-        for old in self.paths()[: -self._keep]:
-            old.unlink()
+        with replacing(path) as file:
+            write_state(file, {"num_env_steps": num_env_steps, "state": state})
+        self._damaged.discard(path)
+        for old in [*self._damaged, *self._whole_paths()[: -self._keep]]:
+            old.unlink(missing_ok=True)
+        self._damaged.clear()
+        for left_over in self._directory.glob(f"*{TEMPORARY_SUFFIX}"):
+            with contextlib.suppress(OSError):
+                left_over.unlink()
         return path
 
+    def save_best(self, num_env_steps: int, state: dict[str, Any]) -> Path:
+        """Replace the best policies."""
+        with replacing(self.best_path) as file:
+            write_state(file, {"num_env_steps": num_env_steps, "state": state})
+        return self.best_path
+
     def paths(self) -> list[Path]:
-        """Checkpoints from oldest to newest."""
+        """Checkpoints from oldest to newest, without `best`."""
         return sorted(p for p in self._directory.glob("*.ckpt") if _NAME.fullmatch(p.name))
 
+    def _whole_paths(self) -> list[Path]:
+        return [path for path in self.paths() if path not in self._damaged]
+
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
-        """Steps and state of the newest checkpoint, or None where there is none."""
+        """Steps and state of the newest whole checkpoint, or None where there is none; damaged ones are told and skipped."""
         paths = self.paths()
-        if not paths:
-            return None
-        try:
-            content = torch.load(paths[-1], weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise CheckpointError(
-                f"checkpoint {paths[-1]} is damaged ({error}); delete it to use the one before"
-            ) from error
-        if content["version"] != CHECKPOINT_VERSION:
-            raise CheckpointError(f"checkpoint {paths[-1]} has version {content['version']}, not {CHECKPOINT_VERSION}")
-        return content["num_env_steps"], content["state"]
+        for path in reversed(paths):
+            try:
+                return load_checkpoint(path)
+            except CheckpointVersionError:
+                raise
+            except CheckpointError as error:
+                self._damaged.add(path)
+                logger.warning("%s; going back to the checkpoint before it", error)
+        if paths:
+            raise CheckpointError(f"all {len(paths)} checkpoints in {self._directory} are damaged; start a new run")
+        return None
+
+
+def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
+    """Steps and state of one file."""
+    content = read_state(path)
+    return content["num_env_steps"], content["state"]

@@ -30,6 +30,7 @@ class GroupTransitions:
     next_obs: Tree
     discount: Array  # γᵏ, or 0 where the agent's episode terminated within the k steps
     valid: Array
+    mask: Array | None = None
     next_mask: Array | None = None
 
 
@@ -119,7 +120,7 @@ class JointReplay:
             discount = np.where(going, np.float32(gamma ** (k + 1)), discount)
             going = going & ~columns["ended"][ahead]
         agents = np.arange(reward.shape[1])[None, :]
-        mask = columns.get("next_mask")
+        mask, next_mask = columns.get("mask"), columns.get("next_mask")
         return GroupTransitions(
             obs=index(columns["obs"], rows),
             action=columns["action"][rows],
@@ -127,7 +128,8 @@ class JointReplay:
             next_obs=index(columns["next_obs"], (last, agents)),
             discount=discount * ~columns["terminated"][last, agents],
             valid=columns["valid"][rows],
-            next_mask=None if mask is None else mask[last, agents],
+            mask=None if mask is None else mask[rows],
+            next_mask=None if next_mask is None else next_mask[last, agents],
         )
 
     def set_priorities(self, rows: Array, errors: Array) -> None:
@@ -227,7 +229,13 @@ def _joint_columns(rollout: Rollout) -> dict[str, Any]:
         following[rollout.successors.step, rollout.successors.lane] = successor
         return joint(following)
 
-    return {
+    masks = {}
+    if rollout.action_mask is not None:
+        following = np.ones_like(rollout.action_mask)
+        # After an end, and after the block, the next mask is unknown: everything is allowed.
+        following[:-1] = rollout.action_mask[1:] | rollout.ended[:-1, :, None]
+        masks = {"mask": joint(rollout.action_mask), "next_mask": joint(following)}
+    return masks | {
         "obs": map_tree(joint, rollout.obs),
         "action": joint(np.asarray(rollout.action)),
         "reward": joint(rollout.reward),

@@ -55,6 +55,8 @@ def write_state(file: BinaryIO, state: dict[str, Any]) -> None:
     """Write `state`: nested dicts, lists and tuples of tensors, arrays, numbers, strings and None."""
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_encode(state, "", tensors), separators=(",", ":"))
+    # Widest first: every tensor then lies at a multiple of its item's size.
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "version": str(VERSION), "tree": tree}}
     offset = 0
     for name, tensor in tensors.items():
@@ -66,6 +68,7 @@ def write_state(file: BinaryIO, state: dict[str, Any]) -> None:
         digest.update(_bytes_of(tensor))
     header["__metadata__"]["sha256"] = digest.hexdigest()
     encoded = _header_bytes(header)
+    encoded += b" " * (-len(encoded) % 8)
     file.write(struct.pack("<Q", len(encoded)))
     file.write(encoded)
     for tensor in tensors.values():
@@ -77,6 +80,8 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
         metadata = _verified_metadata(content)
+        if metadata["version"] != str(VERSION):
+            raise CheckpointVersionError(f"{path} has version {metadata['version']}; this RelayRL reads {VERSION}")
         tensors = safetensors.torch.load(content)
         tree = json.loads(metadata["tree"])
         state = _decode(tree, tensors)
@@ -97,8 +102,6 @@ def _verified_metadata(content: bytes) -> dict[str, Any]:
     metadata: dict[str, Any] = header["__metadata__"]
     if metadata.get("format") != FORMAT:
         raise ValueError("it is no checkpoint")
-    if metadata["version"] != str(VERSION):
-        raise CheckpointVersionError(f"it has version {metadata['version']}, this RelayRL reads {VERSION}")
     claimed = metadata.pop("sha256")
     digest = hashlib.sha256(_header_bytes(header))
     digest.update(memoryview(content)[8 + length :])
@@ -135,7 +138,9 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return [kind, [_encode(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]]
     if isinstance(value, _SCALARS):
         return value
-    raise CheckpointError(f"state {path!r} is a {type(value).__name__}; keep tensors, arrays and plain values in a state")
+    raise CheckpointError(
+        f"state {path!r} is a {type(value).__name__}; keep tensors, arrays and plain values in a state"
+    )
 
 
 def _key(key: Any, path: str) -> Any:

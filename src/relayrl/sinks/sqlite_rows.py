@@ -1,4 +1,4 @@
-"""The rows of SQLite's table `steps`, as lists of Python values.
+"""How trajectories and their steps are put into SQLite's tables.
 
 SQLite has neither arrays nor NaN. An action of one element is that number; any other is a JSON array, so that
 `json_extract(action, '$[1]')` gives its second element. NaN, and an infinite element of an array, are NULL.
@@ -6,7 +6,9 @@ SQLite has neither arrays nor NaN. An action of one element is that number; any 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,39 @@ import pyarrow.compute as pc
 
 from relayrl.data.trees import Array
 from relayrl.sinks.checked_trajectory import CheckedTrajectory
-from relayrl.sinks.database_rows import action_elements
+from relayrl.sinks.database_rows import DATA, HEADER, action_elements, data_of, headers
 
 STEP_COLUMNS = ('"row"', "trajectory", "step", "policy_version", "reward", "logp", "value", "action")
+_ROWS_PER_STATEMENT = 256
+_INSERT_TRAJECTORY = (
+    f"INSERT INTO trajectories ({', '.join((*HEADER, *DATA))}) VALUES ({', '.join('?' * len((*HEADER, *DATA)))})"
+)
+_INSERT_STEPS = f"INSERT INTO steps ({', '.join(STEP_COLUMNS)}) VALUES "
+_ONE_STEP = f"({', '.join('?' * len(STEP_COLUMNS))})"
+
+
+def insert_trajectories(
+    connection: sqlite3.Connection,
+    records: Sequence[CheckedTrajectory],
+    keys: Sequence[int],
+    layout_keys: Sequence[int],
+) -> None:
+    """A row for each."""
+    rows = zip(headers(records, keys, layout_keys), map(data_of, records), strict=True)
+    values = (
+        (key, str(trajectory_id), str(env_id), *rest, *data) for (key, trajectory_id, env_id, *rest), data in rows
+    )
+    connection.executemany(_INSERT_TRAJECTORY, values)
+
+
+def insert_steps(connection: sqlite3.Connection, records: Sequence[CheckedTrajectory], keys: Sequence[int]) -> None:
+    """A row per step. Many rows per statement take half the time of one each."""
+    cells = list(chain.from_iterable(zip(*step_rows(records, keys), strict=True)))
+    wide, narrow = _ROWS_PER_STATEMENT * len(STEP_COLUMNS), len(STEP_COLUMNS)
+    end = len(cells) // wide * wide
+    many = _INSERT_STEPS + ", ".join([_ONE_STEP] * _ROWS_PER_STATEMENT)
+    connection.executemany(many, (cells[i : i + wide] for i in range(0, end, wide)))
+    connection.executemany(_INSERT_STEPS + _ONE_STEP, (cells[i : i + narrow] for i in range(end, len(cells), narrow)))
 
 
 def step_rows(records: Sequence[CheckedTrajectory], keys: Sequence[int]) -> list[list[Any]]:

@@ -1,0 +1,171 @@
+"""Where statistics go: `progress.csv`, TensorBoard, Weights & Biases.
+
+A writer takes flat rows of numbers in the order of `num_env_steps` and must not influence learning. When a run resumes, rows
+beyond the checkpoint are taken back with `rewind`, so that each step has one row in the end. Not a writer's job: averaging
+(`statistics`), and what a person watches (`engines.progress_display`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayrl.errors import MissingExtraError
+from relayrl.training.atomic_files import disk_error, write_whole
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+STEP_COLUMN = "num_env_steps"
+
+
+class StatisticsWriter(ABC):
+    """Takes rows of statistics."""
+
+    @abstractmethod
+    def write(self, num_env_steps: int, row: dict[str, float]) -> None:
+        """Take one row; called in order of `num_env_steps`."""
+
+    def rewind(self, num_env_steps: int) -> None:  # noqa: B027 - not every writer can take rows back
+        """Forget rows beyond `num_env_steps`: the run goes on from there. Called before the first `write`."""
+
+    def sync(self) -> None:  # noqa: B027 - not every writer holds something
+        """Make what was written durable; called before a checkpoint is saved."""
+
+    def close(self) -> None:  # noqa: B027 - not every writer holds something
+        """Flush and release; called once."""
+
+
+class ProgressCsv(StatisticsWriter):
+    """`progress.csv`: a row per summary; a column that appears late is added to the header and left empty above."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns = list(read_progress(path)) if path.exists() else []
+
+    def write(self, num_env_steps: int, row: dict[str, float]) -> None:
+        row = {STEP_COLUMN: num_env_steps, **row}
+        new = [name for name in row if name not in self._columns]
+        if new:
+            rows = _rows(self._path)
+            self._columns += new
+            self._replace([*rows, row])
+            return
+        # One call for the whole line: a kill leaves the line or nothing of it, but for a full disk.
+        line = _csv_text(self._columns, [row], with_header=False).encode()
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
+                if file.write(line) != len(line):
+                    file.truncate(size)
+                    file.write(line)
+        except OSError as error:
+            raise disk_error(self._path, error) from error
+
+    def rewind(self, num_env_steps: int) -> None:
+        if self._path.exists():
+            self._replace([row for row in _rows(self._path) if int(row[STEP_COLUMN]) <= num_env_steps])
+
+    def sync(self) -> None:
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _replace(self, rows: list[dict[str, Any]]) -> None:
+        write_whole(self._path, _csv_text(self._columns, rows, with_header=True).encode())
+
+
+def _csv_text(columns: list[str], rows: list[dict[str, Any]], *, with_header: bool) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if with_header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Whole rows; a last line without its end was being written when the run was killed."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+
+
+def read_progress(path: Path) -> dict[str, list[float]]:
+    """`progress.csv` as columns of equal length; NaN where a row has no value."""
+    rows = _rows(path)
+    columns = list(rows[0]) if rows else next(csv.reader(path.read_text().splitlines()), [])
+    table = {name: [float(row[name]) if row[name] else float("nan") for row in rows] for name in columns}
+    return {name: [int(x) for x in column] if name == STEP_COLUMN else column for name, column in table.items()}
+
+
+class TensorBoardEvents(StatisticsWriter):
+    """TensorBoard event files in the run directory, written at once: no thread that could fail behind our back."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._records: RecordWriter | None = None
+        self._path = directory
+        self._first_step: int | None = None
+
+    def write(self, num_env_steps: int, row: dict[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=number) for name, number in row.items()]
+        self._add(step=num_env_steps, summary=Summary(value=values))
+
+    def rewind(self, num_env_steps: int) -> None:
+        self._first_step = num_env_steps + 1
+
+    def _add(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        try:
+            records = self._records or self._open()
+            records.write(Event(wall_time=time.time(), **fields).SerializeToString())
+            records.flush()
+        except OSError as error:
+            raise disk_error(self._path, error) from error
+
+    def _open(self) -> RecordWriter:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        name = f"events.out.tfevents.{time.time_ns() // 1_000:016d}.{socket.gethostname()}.{os.getpid()}"
+        self._path = self._directory / name
+        self._records = RecordWriter(self._path.open("wb"))
+        self._add(file_version="brain.Event:2")
+        if self._first_step is not None:
+            # TensorBoard then hides what an earlier file says of this step and later ones.
+            self._add(step=self._first_step, session_log=SessionLog(status=SessionLog.START))
+        return self._records
+
+    def close(self) -> None:
+        if self._records is not None:
+            self._records.close()
+
+
+class WeightsAndBiases(StatisticsWriter):
+    """A run in a Weights & Biases project; needs the `wandb` package."""
+
+    def __init__(self, project: str, directory: Path, config: dict[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtraError("statistics.wandb_project", "wandb") from error
+        self._run: Any = wandb.init(
+            project=project, name=directory.name, id=directory.name, resume="allow", dir=str(directory), config=config
+        )
+
+    def write(self, num_env_steps: int, row: dict[str, float]) -> None:
+        self._run.log(row, step=num_env_steps)
+
+    def close(self) -> None:
+        self._run.finish()
