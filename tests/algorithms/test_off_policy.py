@@ -22,6 +22,7 @@ BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
 ALGORITHMS = {"ddpg": (DDPG, DDPGParams), "td3": (TD3, TD3Params), "sac": (SAC, SACParams)}
 PAIR = {"agent": 2}
 TEAMS = {"wolf": 2, "sheep": 1}
+torch.set_num_threads(1)  # as runs do: in networks this small, threads wait for each other longer than they work
 
 
 def make_learner(

@@ -4,8 +4,8 @@
     L_Q = Σ_i ½ E[(Q_i(s, a) − y)²]
     L_π = −E[Q_1(s, π(s))], every `policy_frequency` steps of the critics, together with all targets
 
-Actions and noise are in units of half the action range. A discrete choice is a one-hot vector drawn by the straight-through
-Gumbel-softmax; its own randomness takes the place of noise on actions, in acting and in targets.
+Actions and noise are in units of half the action range. Discrete choices are SAC's and the on-policy algorithms' business: a
+deterministic policy over one-hot vectors saturates before its critic has learned anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from relayrl.algorithms.action_codes import BoxCode, ChoiceCode
 from relayrl.algorithms.critic_views import CriticView
 from relayrl.algorithms.off_policy import (
     GroupBatch,
@@ -29,10 +28,6 @@ from relayrl.algorithms.off_policy import (
 )
 from relayrl.algorithms.params import DDPGParams, OffPolicyParams, TD3Params
 from relayrl.models.policy import Policy
-
-SATURATION_COST = 1e-3
-"""Weight of the mean squared log-probability of discrete choices: without it a policy saturates and stops exploring, as in
-the MADDPG of Lowe et al. (2017)."""
 
 
 class DDPG(OffPolicyAlgorithm):
@@ -61,9 +56,6 @@ class DDPG(OffPolicyAlgorithm):
             inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action)
             learner.q.requires_grad_(False)
             loss = -mean_valid(learner.q.judges[0](inputs).squeeze(-1), own.valid)
-            if isinstance(learner.code, ChoiceCode):
-                log_probs = learner.policy.distribution(own.features, None)
-                loss = loss + SATURATION_COST * log_probs.square().mean()
             learner.actor_optimizer.gradient.zero_()
             loss.backward()  # type: ignore[no-untyped-call]
             learner.q.requires_grad_(True)
@@ -93,8 +85,6 @@ class TD3(DDPG):
 
     def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
         exact = super().target_actions(learner, own)
-        if not isinstance(learner.code, BoxCode):
-            return exact
         noise = torch.randn(exact.shape, generator=self._generator) * self.params.policy_noise
         return (exact + noise.clamp(-self.params.noise_clip, self.params.noise_clip)).clamp(-1.0, 1.0)
 

@@ -34,12 +34,12 @@ from relayrl.errors import ConfigError
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor import Actor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import BoxHead, DeterministicHead, SquashedGaussianHead
-from relayrl.models.exploring_actor import ExploringActor
+from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.live_actor import live_actor
 from relayrl.models.networks import ObservationEncoder
 from relayrl.models.policy import Policy
+from relayrl.models.warmup_actor import WarmupActor
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.on_policy import OnPolicyTrainer
 from relayrl.training.trainer import Trainer
@@ -110,14 +110,9 @@ def _off_policy(settings: RunSettings, params: OffPolicyParams, env: VectorEnvir
     rng = np.random.default_rng(stream_seed(settings.seed, Stream.LEARNING, 1))
     trainer = OffPolicyTrainer(learner, params, env.num_envs, settings.trainer.max_steps, rng)
     actors: dict[str, Actor] = {
-        name: ExploringActor(live_actor(policy), lambda: trainer.is_warming_up, _random_share(params, policy))
-        for name, policy in policies.items()
+        name: WarmupActor(live_actor(policy), lambda: trainer.is_warming_up) for name, policy in policies.items()
     }
     return Assembly(policies, actors, trainer, max(1, params.update_interval // env.num_envs))
-
-
-def _random_share(params: OffPolicyParams, policy: Policy) -> float:
-    return 0.0 if isinstance(policy.head, BoxHead) else exploration_noise(params)
 
 
 def _off_policy_class(params: OffPolicyParams) -> Callable[..., OffPolicyAlgorithm]:
@@ -129,7 +124,11 @@ def _off_policy_class(params: OffPolicyParams) -> Callable[..., OffPolicyAlgorit
 def _off_policy_head(params: OffPolicyParams, group: AgentGroup) -> ActionHead:
     space = group.action_space
     if not isinstance(space, spaces.Box):
-        return likelihood_head(space)
+        if isinstance(params, SACParams):
+            return likelihood_head(space)
+        raise ConfigError(
+            f"DDPG and TD3 need Box actions, and group {group.name!r} has {space}; use sac, ppo or reinforce"
+        )
     if isinstance(params, SACParams):
         return SquashedGaussianHead(space)
     return DeterministicHead(space, exploration_noise(params))

@@ -23,7 +23,6 @@ from relayrl.errors import ConfigError
 
 _MAX_CACHED_KEYS = 256
 _ARRAYS = (np.ndarray, np.generic)
-_NESTED = (spaces.Dict, spaces.Tuple)
 _HEADER_BYTES = 256
 """Roughly what a trajectory costs beside its arrays."""
 
@@ -59,6 +58,9 @@ class _Known(NamedTuple):
     final: tuple[tuple[np.dtype[Any], tuple[int, ...], Leaf], ...]
     step_bytes: int
     final_bytes: int
+    observation_space: Space | None
+    """None where it is one array: what is no dict and no tuple needs no look at the space."""
+    action_space: Space | None
     example: Trajectory
 
 
@@ -74,11 +76,11 @@ class LayoutBook:
         known = self._known(trajectory)
         layout, num_steps = known.layout, len(trajectory.reward)
         _check_header(trajectory, num_steps)
-        arrays = _step_arrays(trajectory, layout)
+        arrays = _step_arrays(trajectory, known)
         for (dtype, shape, leaf), array in zip(known.steps, arrays, strict=True):
             if type(array) is not np.ndarray or array.shape != (num_steps, *shape) or array.dtype != dtype:
                 raise ConfigError(_mismatch(leaf, array, (num_steps, *shape)))
-        final = _flat(layout.observation_space, trajectory.final_obs, "final_obs")
+        final = _flat(known.observation_space, trajectory.final_obs, "final_obs")
         for (dtype, shape, leaf), array in zip(known.final, final, strict=True):
             if not isinstance(array, _ARRAYS) or array.shape != shape or array.dtype != dtype:
                 raise ConfigError(_mismatch(leaf, array, shape))
@@ -113,7 +115,11 @@ def _remember(layout: Layout, example: Trajectory) -> _Known:
         for leaves in (stored_leaves(layout), layout.observation)
     )
     step_bytes, final_bytes = (sum(leaf.dtype.itemsize * leaf.width for *_, leaf in part) for part in (steps, final))
-    return _Known(layout, steps, final, step_bytes, final_bytes, example)
+    nested = (
+        space if isinstance(space, spaces.Dict | spaces.Tuple) else None
+        for space in (layout.observation_space, layout.action_space)
+    )
+    return _Known(layout, steps, final, step_bytes, final_bytes, *nested, example)
 
 
 def _new_layout(trajectory: Trajectory) -> Layout:
@@ -141,25 +147,24 @@ def _signature(tree: Tree) -> Any:
     return tree.dtype, tree.shape[1:]
 
 
-def _step_arrays(trajectory: Trajectory, layout: Layout) -> tuple[Any, ...]:
+def _step_arrays(trajectory: Trajectory, known: _Known) -> tuple[Any, ...]:
     """In the order of `stored_leaves`."""
-    optional = tuple(a for a in (trajectory.action_mask, trajectory.logp, trajectory.value) if a is not None)
-    memory: tuple[Any, ...] = ()
-    if layout.memory_space is not None and trajectory.memory is not None:
-        memory = _flat(layout.memory_space, trajectory.memory, "memory")
-    return (
-        trajectory.reward,
-        trajectory.policy_version,
-        *_flat(layout.observation_space, trajectory.obs, "obs"),
-        *_flat(layout.action_space, trajectory.action, "action"),
-        *optional,
-        *memory,
-    )
+    found = [trajectory.reward, trajectory.policy_version]
+    found += _flat(known.observation_space, trajectory.obs, "obs")
+    found += _flat(known.action_space, trajectory.action, "action")
+    if trajectory.action_mask is not None:
+        found.append(trajectory.action_mask)
+    if trajectory.logp is not None:
+        found.append(trajectory.logp)
+    if trajectory.value is not None:
+        found.append(trajectory.value)
+    if trajectory.memory is not None:
+        found += _flat(known.layout.memory_space, trajectory.memory, "memory")
+    return tuple(found)
 
 
-def _flat(space: Space, tree: Tree, name: str) -> tuple[Any, ...]:
-    is_plain = type(tree) is np.ndarray and not isinstance(space, _NESTED)
-    return (tree,) if is_plain else tuple(tree_leaves(space, tree, name))
+def _flat(space: Space | None, tree: Tree, name: str) -> tuple[Any, ...]:
+    return (tree,) if space is None else tuple(tree_leaves(space, tree, name))
 
 
 def _check_header(trajectory: Trajectory, num_steps: int) -> None:
@@ -173,6 +178,8 @@ def _check_header(trajectory: Trajectory, num_steps: int) -> None:
         raise ConfigError(
             f"episode {trajectory.episode} and first step {trajectory.first_step} do not fit 64 bits, or are negative"
         )
+    if trajectory.agent_id.isascii() and trajectory.group.isascii():
+        return
     try:
         trajectory.agent_id.encode()
         trajectory.group.encode()

@@ -53,9 +53,9 @@ def to_batch(records: Sequence[CheckedTrajectory]) -> pa.RecordBatch:
     num_rows, last = int(lengths.sum()), np.cumsum(lengths) - 1
     leading = (num_rows,)
     columns = {}
-    for i, leaf in enumerate(stored_leaves(layout)):
+    for leaf, arrays in zip(stored_leaves(layout), zip(*(record.arrays for record in records)), strict=True):
         joined = pooled_empty((*leading, *leaf.shape), leaf.dtype)
-        np.concatenate([record.arrays[i] for record in records], out=joined)
+        np.concatenate(arrays, out=joined)
         columns[leaf.name] = to_arrow(leaf, joined, leading)
     for leaf in (TERMINATED, TRUNCATED, FAILED):
         flag = np.zeros(num_rows, dtype=bool)
@@ -69,8 +69,9 @@ def to_batch(records: Sequence[CheckedTrajectory]) -> pa.RecordBatch:
     columns["episode"] = to_arrow(EPISODE, repeated(np.array([t.episode for t in trajectories], np.int64)), leading)
     begins = np.array([t.first_step for t in trajectories], np.int64) - (last + 1 - lengths)
     columns["step"] = to_arrow(STEP, repeated(begins) + np.arange(num_rows), leading)
-    ids = [str(trajectory.trajectory_id) for trajectory in trajectories]
-    columns["trajectory_id"] = names_to_arrow(ID, repeated(np.arange(len(ids), dtype=np.int32)), ids)
+    which = repeated(np.arange(len(records), dtype=np.int32))
+    ids = _uuid_texts([trajectory.trajectory_id for trajectory in trajectories])
+    columns["trajectory_id"] = pa.DictionaryArray.from_buffers(ID, num_rows, [None, pa.py_buffer(which)], ids)
     worlds, world_of = _numbered([trajectory.env_id for trajectory in trajectories])
     columns["env_id"] = names_to_arrow(ID, repeated(world_of), [str(world) for world in worlds])
     agents, agent_of = _numbered([trajectory.agent_id for trajectory in trajectories])
@@ -94,6 +95,16 @@ def _stacked(arrays: list[Array], leaf: Leaf) -> Array:
     if not leaf.shape:
         return np.array(arrays, leaf.dtype)
     return np.concatenate(arrays).reshape(len(arrays), *leaf.shape)
+
+
+def _uuid_texts(ids: Sequence[UUID]) -> pa.Array:
+    """As `str` of each, a fifth of the time."""
+    digits = np.frombuffer(b"".join([name.bytes for name in ids]).hex().encode(), np.uint8).reshape(-1, 32)
+    texts = np.full((len(ids), 36), ord("-"), np.uint8)
+    for begin, end, dashes in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
+        texts[:, begin + dashes : end + dashes] = digits[:, begin:end]
+    offsets = np.arange(0, 36 * len(ids) + 1, 36, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(ids), [None, pa.py_buffer(offsets), pa.py_buffer(texts.reshape(-1))])
 
 
 def _numbered(values: Sequence[Hashable]) -> tuple[list[Any], Array]:

@@ -1,0 +1,255 @@
+"""Puts trajectories side by side as rollouts: the reverse of `splitting`, for learning from what sinks and programs hand in.
+
+`stack_trajectories` gives each trajectory of one group a lane of its own, from row 0 on. `stack_jointly` puts the trajectories
+of all agents of a world where they were in time, so that central critics and joint replay see who acted at once: row `k` of a
+world is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
+
+Rows on which a lane has no step are not valid. A lane that goes on waits there and sees its `final_obs`, which is also its last
+successor, so that whatever bootstraps finds it; before its first step, after its end, and where an agent is absent, observations
+and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory ends on a void row,
+as in `columns`.
+
+All arrays are new and writable. A world occurs once per fragment or episode in the header, so a stack is for learning in this
+process, not for the codec. Trajectories fold away the steps on which an agent did not act and keep no step numbers; such agents
+(turns, late arrivals) are therefore aligned by their own decisions, not by the world's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
+from relayrl.data.row_rules import rows_with_successor
+from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, space_leaves, unflatten, write
+from relayrl.errors import ConfigError
+
+OPTIONAL = ("action_mask", "logp", "value", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A trajectory, the lane it goes to, and the row of its first step."""
+
+    trajectory: Trajectory
+    lane: int
+    row: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows up to its end; a failure takes one more, which is void."""
+        return self.row + len(self.trajectory) + self.trajectory.failed
+
+
+def stack_trajectories(trajectories: Sequence[Trajectory]) -> Rollout:
+    """One group's trajectories as lanes of one rollout, `T` the longest; `Rollout.trajectories` gives them back."""
+    if not trajectories:
+        raise ConfigError("there is nothing to stack; give at least one trajectory")
+    slots: list[tuple[UUID, set[str]]] = []
+    agent_ids = tuple(dict.fromkeys(t.agent_id for t in trajectories))
+    placed = []
+    for trajectory in trajectories:
+        slot = _free_slot(slots, trajectory)
+        placed.append(_Placed(trajectory, slot * len(agent_ids) + agent_ids.index(trajectory.agent_id), 0))
+    first = trajectories[0]
+    env_ids = tuple(env_id for env_id, _ in slots)
+    header = LaneHeader(first.group, env_ids, agent_ids, first.observation_space, first.action_space)
+    return _filled(header, placed, max(p.num_rows for p in placed))
+
+
+def stack_jointly(
+    trajectories: Iterable[Trajectory], headers: Mapping[str, LaneHeader] | None = None, *, num_void_rows: int = 0
+) -> dict[str, Rollout]:
+    """All groups' trajectories as rollouts of the same worlds and steps.
+
+    `headers` name groups and agents that may be absent; their `env_ids` do not matter. Without them, groups and agents are
+    those that occur. `num_void_rows` rows on which nobody acts are added at the end.
+    """
+    received = sorted(trajectories, key=lambda t: t.first_step)
+    headers = _headers_of(received) if headers is None else headers
+    worlds = _joint_worlds(received)
+    if not worlds:
+        raise ConfigError("there is nothing to stack; give at least one trajectory")
+    env_ids = tuple(world.env_id for world in worlds)
+    num_steps = max(world.num_steps for world in worlds) + num_void_rows
+    placed: dict[str, list[_Placed]] = {group: [] for group in headers}
+    for i, world in enumerate(worlds):
+        for trajectory in world.members:
+            if trajectory.group not in headers:
+                raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
+            agents = headers[trajectory.group].agent_ids
+            if trajectory.agent_id not in agents:
+                raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
+            lane = i * len(agents) + agents.index(trajectory.agent_id)
+            placed[trajectory.group].append(_Placed(trajectory, lane, trajectory.first_step - world.first_step))
+    return {
+        group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps) for group, header in headers.items()
+    }
+
+
+@dataclass(slots=True)
+class _World:
+    """One episode of one world, or a part of it: each agent's fragments follow each other without a gap."""
+
+    env_id: UUID
+    members: list[Trajectory]
+    ends: dict[tuple[str, str], int]  # the step after the last one, by group and agent
+
+    @property
+    def first_step(self) -> int:
+        return min(t.first_step for t in self.members)
+
+    @property
+    def num_steps(self) -> int:
+        return max(t.first_step + len(t) + t.failed for t in self.members) - self.first_step
+
+    def takes(self, trajectory: Trajectory) -> bool:
+        """Whether the agent has no step here yet, or goes on where it stopped."""
+        end = self.ends.get((trajectory.group, trajectory.agent_id))
+        return end is None or end == trajectory.first_step
+
+
+def num_world_steps(trajectories: Iterable[Trajectory]) -> int:
+    """Steps of worlds that trajectories cover, however many agents took part in each."""
+    return sum(world.num_steps for world in _joint_worlds(sorted(trajectories, key=lambda t: t.first_step)))
+
+
+def joint_worlds(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
+    """Trajectories by world and episode, those of one together; each part is what `stack_jointly` makes one world of."""
+    return [world.members for world in _joint_worlds(sorted(trajectories, key=lambda t: t.first_step))]
+
+
+def _joint_worlds(in_order: Iterable[Trajectory]) -> list[_World]:
+    """Parts in the order of their first trajectory."""
+    by_episode: dict[tuple[UUID, int], list[_World]] = {}
+    worlds: list[_World] = []
+    for trajectory in in_order:
+        parts = by_episode.setdefault((trajectory.env_id, trajectory.episode), [])
+        world = next((part for part in parts if part.takes(trajectory)), None)
+        if world is None:
+            world = _World(trajectory.env_id, [], {})
+            parts.append(world)
+            worlds.append(world)
+        world.members.append(trajectory)
+        world.ends[trajectory.group, trajectory.agent_id] = trajectory.first_step + len(trajectory)
+    return worlds
+
+
+def _headers_of(trajectories: Sequence[Trajectory]) -> dict[str, LaneHeader]:
+    headers: dict[str, LaneHeader] = {}
+    for t in trajectories:
+        known = headers.get(t.group, LaneHeader(t.group, (), (), t.observation_space, t.action_space))
+        if t.agent_id not in known.agent_ids:
+            headers[t.group] = replace(known, agent_ids=(*known.agent_ids, t.agent_id))
+    return headers
+
+
+def _free_slot(slots: list[tuple[UUID, set[str]]], trajectory: Trajectory) -> int:
+    for i, (env_id, agents) in enumerate(slots):
+        if env_id == trajectory.env_id and trajectory.agent_id not in agents:
+            agents.add(trajectory.agent_id)
+            return i
+    slots.append((trajectory.env_id, {trajectory.agent_id}))
+    return len(slots) - 1
+
+
+def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int) -> Rollout:
+    for p in placed:
+        _require_same_layout(header, placed[0].trajectory, p.trajectory)
+    L = header.num_lanes
+    columns: dict[str, Any] = {
+        "obs": _neutral(header.observation_space, (T, L)),
+        "action": _neutral(header.action_space, (T, L)),
+        "reward": np.zeros((T, L), np.float32),
+        "policy_version": np.zeros((T, L), np.int64),
+    }
+    columns |= _optional_columns(placed, (T, L))
+    flags = {name: np.zeros((T, L), bool) for name in ("terminated", "truncated", "valid", "failed")}
+    first = {name: np.zeros(L, np.int64) for name in ("first_episode", "first_step")}
+    last_obs = _neutral(header.observation_space, (L,))
+    final: dict[tuple[int, int], Tree] = {}
+    for p in placed:
+        _write_lane(p, columns, flags, last_obs, final)
+        if not flags["valid"][: p.row, p.lane].any():
+            # Row 0 counts as step 0 of what comes before the lane's first step.
+            first["first_episode"][p.lane] = p.trajectory.episode
+            first["first_step"][p.lane] = p.trajectory.first_step - p.row
+    successors = _successors(flags["terminated"] | flags["truncated"], last_obs, final)
+    return Rollout(header=header, successors=successors, **columns, **flags, **first)
+
+
+def _write_lane(
+    placed: _Placed, columns: dict[str, Any], flags: dict[str, Array], last_obs: Any, final: dict[tuple[int, int], Tree]
+) -> None:
+    trajectory, lane, row = placed.trajectory, placed.lane, placed.row
+    steps = (slice(row, row + len(trajectory)), lane)
+    for name, column in columns.items():
+        write(column, steps, getattr(trajectory, name))
+    flags["valid"][steps] = True
+    if not (trajectory.terminated or trajectory.truncated):
+        write(columns["obs"], (slice(row + len(trajectory), None), lane), trajectory.final_obs)
+        write(last_obs, lane, trajectory.final_obs)
+        return
+    end = placed.num_rows - 1
+    for name in ("terminated", "truncated", "failed"):
+        flags[name][end, lane] = getattr(trajectory, name)
+    if trajectory.failed:
+        write(columns["obs"], (end, lane), trajectory.final_obs)
+    final[end, lane] = trajectory.final_obs
+    empty = map_tree(lambda leaf: leaf[0], _neutral(trajectory.observation_space, (1,)))
+    write(columns["obs"], (slice(end + 1, None), lane), empty)
+    write(last_obs, lane, empty)
+
+
+def _successors(ended: Array, last_obs: Any, final: Mapping[tuple[int, int], Tree]) -> Successors:
+    step, lane = np.nonzero(rows_with_successor(ended))
+    obs = index(last_obs, lane)
+    for k, where in enumerate(zip(step.tolist(), lane.tolist(), strict=True)):
+        if where in final:
+            write(obs, k, final[where])
+    return Successors(step, lane, obs)
+
+
+def _optional_columns(placed: Sequence[_Placed], leading: tuple[int, int]) -> dict[str, Any]:
+    """Columns that the trajectories have; nothing is masked where nobody acts."""
+    if not placed:
+        return {}
+    example = placed[0].trajectory
+    found = {name: getattr(example, name) for name in OPTIONAL if getattr(example, name) is not None}
+
+    def like(leaf: Array) -> Array:
+        return np.zeros((*leading, *leaf.shape[1:]), leaf.dtype)
+
+    columns = {name: map_tree(like, column) for name, column in found.items()}
+    if "action_mask" in columns:
+        columns["action_mask"][:] = True
+    return columns
+
+
+def _require_same_layout(header: LaneHeader, first: Trajectory, other: Trajectory) -> None:
+    pairs = ((header.observation_space, other.observation_space), (header.action_space, other.action_space))
+    if other.group != header.group or any(a is not b and a != b for a, b in pairs):
+        raise ConfigError(
+            f"trajectories of groups {header.group!r} and {other.group!r} with their spaces cannot be stacked; "
+            "stack one group at a time, or use stack_jointly"
+        )
+    for name in OPTIONAL:
+        if (getattr(first, name) is None) != (getattr(other, name) is None):
+            raise ConfigError(f"some trajectories have {name} and others do not; record it for all or for none")
+
+
+def _neutral(space: Space, leading: tuple[int, ...]) -> Any:
+    """A tree of zeros, or of the first option where a leaf is a choice."""
+
+    def fill(leaf: Space) -> Any:
+        rows = allocate(leaf, leading)
+        if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+            rows[...] = leaf.start
+        return rows
+
+    return unflatten(space, (fill(leaf) for _, leaf in space_leaves(space)))

@@ -1,0 +1,108 @@
+"""The contract of queue-driven trainers, with Unity ML-Agents' names: `Trainer`.
+
+Acting and learning meet in queues: trajectories come in, policies go out, and `advance()` moves on by whatever there is.
+
+    trainer = RolloutTrainer("CartPole-v1", settings, make_policy, make_learner, statistics)
+    trainer.add_policy("agent", trainer.create_policy("agent", group))
+    trajectories, policies = TrajectoryQueue(), PolicyQueue()
+    trainer.subscribe_trajectory_queue(trajectories)
+    trainer.publish_policy_queue(policies)
+    while trainer.should_still_train:
+        trajectories.put(collect(policies.take()))     # waits while the trainer is behind
+        trainer.advance()                              # in the same thread, or in another one
+    trainer.save_model()
+
+A *behaviour* is a policy group. This file says what every trainer can do; `rl_trainer` does it for reinforcement learning,
+over the trainers of `on_policy` and `off_policy`, which are driven by plain calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from relayrl.envs.contract import AgentGroup
+from relayrl.errors import UnknownNameError
+from relayrl.models.policy import Policy
+from relayrl.training.queues import PolicyQueue, TrajectoryQueue
+from relayrl.training.settings import TrainerSettings
+from relayrl.training.statistics import RECENT_EPISODES, Statistics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySnapshot:
+    """The parameters of every behaviour's policy at one version; never changed once published."""
+
+    version: int
+    parameters: dict[str, dict[str, Tensor]]
+
+
+class Trainer(ABC, Generic[T]):
+    """Learns one or several behaviours from trajectories of type `T`."""
+
+    def __init__(self, brain_name: str, trainer_settings: TrainerSettings, stats_reporter: Statistics) -> None:
+        self.brain_name, self.trainer_settings, self.stats_reporter = brain_name, trainer_settings, stats_reporter
+        self.reward_buffer: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.policies: dict[str, Policy] = {}
+        self.policy_queues: list[PolicyQueue[PolicySnapshot]] = []
+        self.trajectory_queues: list[TrajectoryQueue[T]] = []
+
+    @property
+    def threaded(self) -> bool:
+        """Whether `advance` is meant to run in a thread of its own."""
+        return self.trainer_settings.threaded
+
+    @property
+    def get_max_steps(self) -> int:
+        """Environment steps of the whole training."""
+        return self.trainer_settings.max_steps
+
+    @property
+    @abstractmethod
+    def get_step(self) -> int:
+        """Environment steps received so far."""
+
+    @property
+    def should_still_train(self) -> bool:
+        """Whether there are steps left."""
+        return self.get_step < self.get_max_steps
+
+    @abstractmethod
+    def create_policy(self, behavior_id: str, behavior_spec: AgentGroup) -> Policy:
+        """A new policy for a behaviour that was met for the first time."""
+
+    def add_policy(self, behavior_id: str, policy: Policy) -> None:
+        """Train `policy` as that behaviour's."""
+        self.policies[behavior_id] = policy
+
+    def get_policy(self, behavior_id: str) -> Policy:
+        """The policy of a behaviour."""
+        if behavior_id not in self.policies:
+            raise UnknownNameError("behaviour", behavior_id, self.policies)
+        return self.policies[behavior_id]
+
+    def publish_policy_queue(self, policy_queue: PolicyQueue[PolicySnapshot]) -> None:
+        """Put every new version into `policy_queue` from now on."""
+        self.policy_queues.append(policy_queue)
+
+    def subscribe_trajectory_queue(self, trajectory_queue: TrajectoryQueue[T]) -> None:
+        """Learn from what `trajectory_queue` brings."""
+        self.trajectory_queues.append(trajectory_queue)
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Take what the queues hold, update if there is enough, publish what came of it."""
+
+    @abstractmethod
+    def save_model(self) -> None:
+        """Write a checkpoint."""
+
+    @abstractmethod
+    def end_episode(self) -> None:
+        """All worlds were reset from outside: forget running episodes."""

@@ -1,0 +1,135 @@
+"""SAC: its log-probabilities, its targets, and the temperature."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from test_off_policy import hashes, make_learner, random_transitions
+from test_td3 import batch_of, set_constant
+
+from relayrl.algorithms.sac import SAC
+from relayrl.models.box_heads import SquashedGaussianHead
+from relayrl.models.live_actor import live_actor
+
+
+def gaussian_policy(learner: SAC, mean: float, log_std: float) -> None:
+    """Make the policy's distribution the same everywhere."""
+    actor = learner.groups["agent"].policy.actor
+    set_constant(actor, mean)
+    with torch.no_grad():
+        actor.linears()[-1].bias[2:] = log_std
+
+
+def test_log_probabilities_are_the_density_of_the_squashed_action():
+    learner = make_learner("sac")
+    gaussian_policy(learner, 0.3, -0.5)
+    with torch.no_grad():
+        action, logp = learner.draw("agent", torch.zeros(4000, 1, 3), None)
+    # p(a) = N(artanh a; μ, σ) / (1 − a²), for two independent components.
+    x = torch.atanh(action.double())
+    normal = torch.distributions.Normal(0.3, math.exp(-0.5))
+    expected = (normal.log_prob(x) - (1 - action.double() ** 2).log()).sum(-1)
+    inside = (action.abs() < 0.99).all(-1)
+    torch.testing.assert_close(logp[inside].double(), expected[inside], rtol=1e-3, atol=1e-3)
+    assert float(inside.float().mean()) > 0.9
+
+
+def test_densities_of_drawn_actions_integrate_to_one():
+    # E[1 / p(a)] over the box [−1, 1]² is its area, 4, if and only if p is a density of the drawn actions.
+    learner = make_learner("sac")
+    gaussian_policy(learner, 0.0, -0.3)
+    with torch.no_grad():
+        _, logp = learner.draw("agent", torch.zeros(200_000, 1, 3), None)
+    assert float((-logp).exp().mean()) == pytest.approx(4.0, rel=0.05)
+
+
+def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
+    learner = make_learner("sac", init_temperature=0.2)
+    twins = learner.groups["agent"].target_q.judges
+    set_constant(twins[0], 5.0)
+    set_constant(twins[1], 2.0)
+    batch = batch_of(learner)
+    state = learner._generator.get_state()
+    _, logp = learner.draw("agent", batch["agent"].next_features, None)
+    learner._generator.set_state(state)
+    target = learner.target_values("agent", batch)
+    torch.testing.assert_close(target, batch["agent"].reward + batch["agent"].discount * (2.0 - 0.2 * logp))
+
+
+def test_the_policys_loss_uses_the_minimum_of_the_twins():
+    learner = make_learner("sac", init_temperature=1e-9)
+    twins = learner.groups["agent"].q.judges
+    set_constant(twins[0], 5.0)
+    set_constant(twins[1], 2.0)
+    assert learner.update_policies(batch_of(learner))["policy/loss"] == pytest.approx(-2.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("log_std", "rises"), [(-5.0, True), (0.0, False)])
+def test_the_temperature_rises_where_entropy_is_below_its_target(log_std, rises):
+    learner = make_learner("sac", temperature_lr=0.01)
+    gaussian_policy(learner, 0.0, log_std)
+    batch = batch_of(learner)
+    first = learner.update_policies(batch)["policy/temperature"]
+    second = learner.update_policies(batch)["policy/temperature"]
+    assert first == 1.0
+    assert math.log(second) == pytest.approx(0.01 if rises else -0.01, rel=1e-2)
+
+
+def test_a_fixed_temperature_stays():
+    learner = make_learner("sac", learns_temperature=False, init_temperature=0.3)
+    data = random_transitions(learner)
+    for _ in range(3):
+        metrics, _ = learner.update(data)
+    assert metrics["policy/temperature"] == pytest.approx(0.3)
+
+
+def test_the_temperature_settles_where_the_entropy_is_the_target():
+    learner = make_learner("sac", temperature_lr=0.03, actor_lr=0.01, target_entropy=-1.0, critic_lr=1e-12)
+    set_constant(learner.groups["agent"].q.judges[0], 0.0)
+    set_constant(learner.groups["agent"].q.judges[1], 0.0)
+    batch = batch_of(learner, 256)
+    entropy = [learner.update_policies(batch)["policy/entropy"] for _ in range(400)]
+    # Without rewards any positive temperature drives entropy up to that of the uniform, log 4; its target holds α down.
+    assert entropy[-1] > -1.0
+    assert learner.update_policies(batch)["policy/temperature"] < 0.05
+
+
+def test_the_target_entropy_is_minus_the_number_of_actions():
+    assert make_learner("sac")._target_entropy("agent") == -2.0
+    assert make_learner("sac", target_entropy=0.5)._target_entropy("agent") == 0.5
+
+
+def test_the_temperature_is_part_of_the_state():
+    first, second = make_learner("sac", temperature_lr=0.1), make_learner("sac", temperature_lr=0.1)
+    data = random_transitions(first)
+    first.update(data)
+    second.load_state_dict(first.state_dict())
+    alphas = [learner.update(data)[0]["policy/temperature"] for learner in (first, second)]
+    assert alphas[0] == alphas[1] != 1.0
+
+
+def test_everything_but_nothing_else_moves_with_each_step():
+    learner = make_learner("sac")
+    before = hashes(learner)["agent"]
+    learner.update(random_transitions(learner))
+    policy, q, _, target_q = (old != new for old, new in zip(before, hashes(learner)["agent"], strict=True))
+    assert (policy, q, target_q) == (True, True, True)
+
+
+def test_acting_draws_from_the_distribution_that_is_trained():
+    learner = make_learner("sac")
+    gaussian_policy(learner, 0.4, -1.0)
+    policy = learner.groups["agent"].policy
+    assert isinstance(policy.head, SquashedGaussianHead)
+    actor, obs = live_actor(policy), np.zeros((50_000, 3), np.float32)
+    acted = actor.act(obs, None, np.random.default_rng(0))
+    with torch.no_grad():
+        drawn = learner.draw("agent", torch.zeros(50_000, 1, 3), None)[0][:, 0].numpy()
+    acted_scaled = (acted - policy.head.center) / policy.head.half_range
+    for quantile in (0.1, 0.5, 0.9):
+        expected = np.quantile(drawn, quantile, axis=0)
+        np.testing.assert_allclose(np.quantile(acted_scaled, quantile, axis=0), expected, atol=0.01)
+    np.testing.assert_allclose(
+        actor.act_greedily(obs[:1]), [[2 * math.tanh(0.4), 0.5 + 0.5 * math.tanh(0.4)]], rtol=1e-5
+    )
