@@ -84,7 +84,7 @@ def test_a_fixed_temperature_stays():
     assert metrics["policy/temperature"] == pytest.approx(0.3)
 
 
-def test_the_temperature_settles_where_the_entropy_is_the_target():
+def test_the_temperature_vanishes_where_entropy_costs_nothing():
     learner = make_learner("sac", temperature_lr=0.03, actor_lr=0.01, target_entropy=-1.0, critic_lr=1e-12)
     set_constant(learner.groups["agent"].q.judges[0], 0.0)
     set_constant(learner.groups["agent"].q.judges[1], 0.0)
@@ -109,7 +109,7 @@ def test_the_temperature_is_part_of_the_state():
     assert alphas[0] == alphas[1] != 1.0
 
 
-def test_everything_but_nothing_else_moves_with_each_step():
+def test_policy_critics_and_their_targets_move_with_every_step():
     learner = make_learner("sac")
     before = hashes(learner)["agent"]
     learner.update(random_transitions(learner))

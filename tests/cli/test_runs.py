@@ -104,7 +104,9 @@ def test_plot_draws_a_picture(trained):
 
 def test_print_config_shows_precedence_and_writes_nothing(tmp_path):
     (tmp_path / "c.toml").write_text('env = "CartPole-v1"\n[params]\ngamma = 0.5\nlam = 0.5\n')
-    done = relayrl("train", "--config", "c.toml", "--set", "lam=0.25", "--set", "pi_lr=1e-4", "--print-config", cwd=tmp_path)
+    done = relayrl(
+        "train", "--config", "c.toml", "--set", "lam=0.25", "--set", "pi_lr=1e-4", "--print-config", cwd=tmp_path
+    )
     assert "gamma: 0.5\n" in done.stdout  # file over preset
     assert "lam: 0.25\n" in done.stdout  # flag over file
     assert "pi_lr: 0.0001\n" in done.stdout

@@ -55,9 +55,7 @@ def make_policy(observation_space=OBS, action_space=ACT, seed: int = 0) -> Actor
 
 def export(policy, path, *, version: int = 1, masked: bool = False, group: str = "agent"):
     file_format = ExportFormat.ONNX if path.suffix == ".onnx" else ExportFormat.TORCHSCRIPT
-    metadata = PolicyMetadata(
-        "Env-v0", "ppo", group, version, masked, policy.observation_space, policy.action_space
-    )
+    metadata = PolicyMetadata("Env-v0", "ppo", group, version, masked, policy.observation_space, policy.action_space)
     return export_policy(policy, metadata, path, file_format)
 
 
@@ -102,9 +100,7 @@ class ListSink:
 
 def steps_of(trajectories) -> list[tuple[UUID, int, int]]:
     """Every step by lane, episode and index."""
-    return [
-        (each.env_id, each.episode, each.first_step + i) for each in trajectories for i in range(len(each))
-    ]
+    return [(each.env_id, each.episode, each.first_step + i) for each in trajectories for i in range(len(each))]
 
 
 def obs(*numbers: float) -> np.ndarray:

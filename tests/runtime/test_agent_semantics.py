@@ -100,7 +100,11 @@ def test_episodes_are_numbered_and_begin_at_step_zero(agent, sink):
         agent.request_action(ids, obs(0))
         agent.flag_last_action(ids)
     agent.flush()
-    assert [(each.episode, each.first_step, len(each)) for each in sink.trajectories] == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
+    assert [(each.episode, each.first_step, len(each)) for each in sink.trajectories] == [
+        (0, 0, 1),
+        (1, 0, 1),
+        (2, 0, 1),
+    ]
 
 
 def test_a_long_episode_is_cut_into_fragments_that_go_on(sink, tmp_path):
@@ -190,9 +194,9 @@ def test_flagging_an_actor_that_has_not_acted_changes_nothing_for_the_others(age
 
 
 def test_a_policy_that_fails_raises_and_records_nothing(sink):
-    with AgentBuilder().default_model(fixed_policy(failure=RuntimeError("no memory"))).sink(sink).build() as agent:
-        with pytest.raises(InferenceError, match="no memory"):
-            agent.request_action(agent.get_actor_ids(), obs(0))
+    builder = AgentBuilder().default_model(fixed_policy(failure=RuntimeError("no memory"))).sink(sink)
+    with builder.build() as agent, pytest.raises(InferenceError, match="no memory"):
+        agent.request_action(agent.get_actor_ids(), obs(0))
     assert sink.trajectories == []
 
 

@@ -301,6 +301,26 @@ def test_priority_sums_draw_every_row_by_its_share(size, writes):
     assert (np.abs(counts - num_draws * reference / reference.sum()) <= 2).all()
 
 
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_state_round_trip_samples_the_same(exponent):
+    first, second = (JointReplay(8, 2, priority_exponent=exponent) for _ in range(2))
+    for start in (1, 7):
+        first.add({"agent": running(3, 2, start)})
+    first.set_priorities(np.arange(8), np.arange(8.0))
+    space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    second.set_state(first.get_state(), {"agent": (space, space)})
+    first_sample, second_sample = (r.sample(64, np.random.default_rng(0), gamma=GAMMA) for r in (first, second))
+    assert (first_sample.rows == second_sample.rows).all()
+    assert (first_sample.weight == second_sample.weight).all()
+    for name in ("obs", "action", "reward", "next_obs", "discount", "valid"):
+        columns = [getattr(sample.groups["agent"], name) for sample in (first_sample, second_sample)]
+        np.testing.assert_array_equal(*columns)
+    for replay in (first, second):
+        replay.add({"agent": running(1, 2, 13)})
+    samples = [r.sample(64, np.random.default_rng(0), gamma=GAMMA).groups["agent"].obs for r in (first, second)]
+    np.testing.assert_array_equal(*samples)
+
+
 def test_a_million_pendulum_transitions_take_less_than_60_mb():
     replay = JointReplay(1_000_000, 8)
     replay.add({"agent": pendulum_rollout(1, 8)})

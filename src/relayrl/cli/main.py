@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage or configuration (one line that says w
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Nothing is broken then, so a line says more than a traceback."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
@@ -45,8 +49,13 @@ def train(
     config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="key=value, any number of times.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
+    init_from: Annotated[Path | None, typer.Option(help="Begin with the networks of this run or .ckpt file.")] = None,
+    threaded: Annotated[bool | None, typer.Option("--threaded", help="Collect while learning.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show the settings and stop.")] = False,
-    as_json: JsonFlag = False,
+    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Nothing is broken then, so a line says more than a traceback."""
+
+JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no advice.")] = False,
 ) -> None:
     """Train a policy."""
@@ -58,9 +67,10 @@ def train(
         "seed": seed,
         "environment.num_envs": num_envs,
         "environment.workers": workers,
+        "trainer.threaded": threaded,
     }
     given = {path: value for path, value in flags.items() if value is not None}
-    request = train_command.TrainRequest(env, run_dir, config, given, assignments or [], resume=resume)
+    request = train_command.TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from)
     raise typer.Exit(train_command.run(request, print_config=print_config, as_json=as_json, quiet=quiet))
 
 
@@ -72,7 +82,10 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
-    as_json: JsonFlag = False,
+    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Nothing is broken then, so a line says more than a traceback."""
+
+JsonFlag = False,
 ) -> None:
     """Play episodes with a trained policy."""
     from relayrl.cli import evaluate_command
@@ -119,7 +132,10 @@ def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
     num_envs: Annotated[int, typer.Option(min=1, help="Worlds to check with.")] = 3,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
-    as_json: JsonFlag = False,
+    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Nothing is broken then, so a line says more than a traceback."""
+
+JsonFlag = False,
 ) -> None:
     """Run the public contract suite on an environment."""
     from relayrl.cli import check_env_command
@@ -130,7 +146,10 @@ def check_env(
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="One benchmark; default: all.")] = None,
-    as_json: JsonFlag = False,
+    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Nothing is broken then, so a line says more than a traceback."""
+
+JsonFlag = False,
 ) -> None:
     """Measure RelayRL against its floors and peers on this machine."""
     from relayrl.cli import bench_command
@@ -146,9 +165,13 @@ def main() -> None:
         sys.exit(_complain(error, 2))
     except RelayRLError as error:
         sys.exit(_complain(error, 1))
+    except OSError as error:
+        if error.errno not in DISK_IS_FULL:
+            raise
+        sys.exit(_complain(error, 1))
 
 
-def _complain(error: RelayRLError, code: int) -> int:
+def _complain(error: Exception, code: int) -> int:
     print(f"relayrl: {error}", file=sys.stderr)
     return code
 

@@ -4,10 +4,10 @@
 of all agents of a world where they were in time, so that central critics and joint replay see who acted at once: row `k` of a
 world is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
 
-Rows on which a lane has no step are not valid. A lane that goes on waits there and sees its `final_obs`, which is also its last
-successor, so that whatever bootstraps finds it; before its first step, after its end, and where an agent is absent, observations
-and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory ends on a void row,
-as in `columns`.
+Rows on which a lane has no step are not valid. A lane that goes on waits there and sees its `final_obs`, which is also its
+last successor, so that whatever bootstraps finds it. Before its first step, after its end, and where an agent is absent,
+observations and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory
+ends on a void row, as in `columns`.
 
 All arrays are new and writable. A world occurs once per fragment or episode in the header, so a stack is for learning in this
 process, not for the codec. Trajectories fold away the steps on which an agent did not act and keep no step numbers; such agents
@@ -63,12 +63,17 @@ def stack_trajectories(trajectories: Sequence[Trajectory]) -> Rollout:
 
 
 def stack_jointly(
-    trajectories: Iterable[Trajectory], headers: Mapping[str, LaneHeader] | None = None, *, num_void_rows: int = 0
+    trajectories: Iterable[Trajectory],
+    headers: Mapping[str, LaneHeader] | None = None,
+    mask_widths: Mapping[str, int] | None = None,
+    *,
+    num_void_rows: int = 0,
 ) -> dict[str, Rollout]:
     """All groups' trajectories as rollouts of the same worlds and steps.
 
     `headers` name groups and agents that may be absent; their `env_ids` do not matter. Without them, groups and agents are
-    those that occur. `num_void_rows` rows on which nobody acts are added at the end.
+    those that occur. `mask_widths` are the widths of action masks, by group, for groups that may be absent altogether.
+    `num_void_rows` rows on which nobody acts are added at the end.
     """
     received = sorted(trajectories, key=lambda t: t.first_step)
     headers = _headers_of(received) if headers is None else headers
@@ -87,8 +92,10 @@ def stack_jointly(
                 raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
             lane = i * len(agents) + agents.index(trajectory.agent_id)
             placed[trajectory.group].append(_Placed(trajectory, lane, trajectory.first_step - world.first_step))
+    widths = mask_widths or {}
     return {
-        group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps) for group, header in headers.items()
+        group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps, widths.get(group))
+        for group, header in headers.items()
     }
 
 
@@ -158,7 +165,7 @@ def _free_slot(slots: list[tuple[UUID, set[str]]], trajectory: Trajectory) -> in
     return len(slots) - 1
 
 
-def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int) -> Rollout:
+def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int, mask_width: int | None = None) -> Rollout:
     for p in placed:
         _require_same_layout(header, placed[0].trajectory, p.trajectory)
     L = header.num_lanes
@@ -168,6 +175,8 @@ def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int) -> Rollout:
         "reward": np.zeros((T, L), np.float32),
         "policy_version": np.zeros((T, L), np.int64),
     }
+    if mask_width is not None:
+        columns["action_mask"] = np.ones((T, L, mask_width), bool)
     columns |= _optional_columns(placed, (T, L))
     flags = {name: np.zeros((T, L), bool) for name in ("terminated", "truncated", "valid", "failed")}
     first = {name: np.zeros(L, np.int64) for name in ("first_episode", "first_step")}
@@ -176,7 +185,7 @@ def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int) -> Rollout:
     for p in placed:
         _write_lane(p, columns, flags, last_obs, final)
         if not flags["valid"][: p.row, p.lane].any():
-            # Row 0 counts as step 0 of what comes before the lane's first step.
+            # The numbers are row 0's, which may lie before the lane's first step.
             first["first_episode"][p.lane] = p.trajectory.episode
             first["first_step"][p.lane] = p.trajectory.first_step - p.row
     successors = _successors(flags["terminated"] | flags["truncated"], last_obs, final)

@@ -1,98 +1,42 @@
-"""The local engine: environment, policies, trainer and collector in this process, in lockstep.
+"""The local engine: environment, policies, trainer and collector in this process.
 
-    collect a rollout ─▶ update every policy ─▶ statistics, checkpoint ─▶ …   then evaluate, export
+    collect a rollout ─▶ update every policy ─▶ evaluate, statistics, checkpoint ─▶ …   then evaluate, export
 
 Nothing here depends on whether anyone watches: progress goes out through a callback that gets numbers and gives nothing
-back. The same settings give the same parameters, bit for bit.
+back. The same settings give the same parameters, bit for bit, whether the run was interrupted and resumed or not.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import threadpoolctl
 import torch
 
-from relayrl.engines.assembly import assemble
+from relayrl.engines.overlap import Pace
+from relayrl.engines.periodic_evaluation import PeriodicEvaluation, evaluation_settings
+from relayrl.engines.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.run_parts import RunParts, build_parts
+from relayrl.engines.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.seeding import Stream, stream_seed
-from relayrl.envs.on_host import on_host
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
-from relayrl.errors import ConfigError
+from relayrl.engines.run_state import capture, restore, start_from
+from relayrl.engines.statistics_plan import make_statistics
+from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
-from relayrl.runtime.collector import Collector
-from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, evaluate
-from relayrl.training.checkpoints import CheckpointStore
-from relayrl.training.statistics import ProgressCsv, Statistics, StatisticsWriter, TensorBoardEvents
+from relayrl.training.atomic_files import write_whole
+from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
+from relayrl.training.weights import weights_of
+
+__all__ = ["LocalEngine", "Progress", "RunInterrupted", "RunResult", "evaluation_settings", "limit_threads"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands, for whoever watches."""
-
-    num_env_steps: int
-    max_steps: int
-    seconds: float
-    mean_return: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended; `mean_return` is the final evaluation's, or the training episodes' where there was none."""
-
-    env: str
-    algo: str
-    seed: int
-    num_env_steps: int
-    seconds: float
-    env_steps_per_s: float
-    mean_return: float
-    std_return: float
-    train_return: float
-    parameter_hash: str
-    run_dir: str
-    returns: tuple[float, ...] = ()
-
-    def to_json(self) -> str:
-        """One line; numbers that do not exist are null."""
-        values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
-        return json.dumps(values)
-
-
-class _PhaseClock:
-    """Seconds spent in each phase since the last summary."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self._seconds: dict[str, float] = {}
-        self._steps = 0
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
-        self._last = now
-
-    def shares(self, num_env_steps: int) -> dict[str, float]:
-        """Metrics of the phases since the last call."""
-        steps, self._steps = num_env_steps - self._steps, num_env_steps
-        seconds, self._seconds = self._seconds, {}
-        total = sum(seconds.values())
-        rates = {f"time/{phase}_steps_per_s": steps / value for phase, value in seconds.items()}
-        return {"time/env_steps_per_s": steps / total, **rates}
 
 
 class LocalEngine:
@@ -101,147 +45,199 @@ class LocalEngine:
     def __init__(self, settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> None:
         self._settings, self._directory = settings, directory
         limit_threads(settings.threads)
-        self._env = on_host(make_vector(settings.env, settings.environment))
-        parts = assemble(settings, self._env)
-        self._policies, self._trainer = parts.policies, parts.trainer
-        self._collector = Collector(
-            self._env,
-            parts.actors,
-            num_steps=parts.rollout_steps,
-            seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
-            rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
-        )
-        self._block_steps = parts.rollout_steps * self._env.num_envs
-        writers: list[StatisticsWriter] = [ProgressCsv(directory.progress)]
-        if tensorboard:
-            writers.append(TensorBoardEvents(directory.path))
-        self._statistics = Statistics(writers)
+        self._parts: RunParts = build_parts(settings)
+        self._statistics = make_statistics(settings, directory.path, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
+        self._is_interrupted: Callable[[], bool] = lambda: False
+        self._evaluation = PeriodicEvaluation(settings, self._parts.policies, self._stop_if_asked)
+        self._seconds_before, self._started = 0.0, time.perf_counter()
+        self._has_resumed = False
 
     def resume(self) -> bool:
-        """Continue from the newest checkpoint of the run directory; False if it has none. Episodes begin afresh."""
+        """Continue from the newest whole checkpoint of the run directory; False if it has none."""
+        self._has_resumed = True
         loaded = self._checkpoints.load_newest()
         if loaded is None:
             logger.info("no checkpoint yet; starting from the beginning")
             return False
-        _, state = loaded
-        self._trainer.load_state_dict(state["trainer"])
-        self._collector.load_state_dict(state["collector"])
-        logger.info("resumed at step %d; worlds begin new episodes", self._trainer.num_env_steps)
+        steps, state = loaded
+        self._seconds_before = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
+        logger.info("resumed at step %d", steps)
         return True
 
-    def run(self, on_progress: Callable[[Progress], None]) -> RunResult:
-        """Train, evaluate, export. Whatever happens, worlds and writers are closed."""
+    def init_from(self, source: Path) -> None:
+        """Begin with the networks of another run, or of one checkpoint file; everything else begins afresh."""
+        if source.is_file():
+            _, state = load_checkpoint(source)
+        else:
+            loaded = CheckpointStore(RunDirectory(source).checkpoints, keep=1).load_newest()
+            if loaded is None:
+                raise ConfigError(f"--init-from {source}: no checkpoint there; name a run directory or a .ckpt file")
+            _, state = loaded
         try:
-            started = time.perf_counter()
-            steps_before = self._trainer.num_env_steps
-            self._train(on_progress, started)
-            seconds = time.perf_counter() - started
-            self.save()
-            self.export(list(ExportFormat))
-            result = self._result(seconds, self._trainer.num_env_steps - steps_before)
-            self._directory.result.write_text(result.to_json() + "\n")
-            return result
+            start_from(state, self._parts)
+        except CheckpointError as error:
+            raise ConfigError(f"--init-from {source}: {error}") from error
+        logger.info("started from the networks of %s", source)
+
+    def run(
+        self, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool] = lambda: False
+    ) -> RunResult:
+        """Train, evaluate, export. Whatever happens, worlds and writers are closed.
+
+        When `is_interrupted` says so, the run saves its state and raises `RunInterrupted`.
+        """
+        self._is_interrupted = is_interrupted
+        try:
+            with self._directory.locked():
+                return self._run(on_progress)
+        except TrainingDivergedError as error:
+            kept = self._checkpoints.paths()
+            where = f"the last good checkpoint is {kept[-1]}" if kept else "there was no checkpoint before it"
+            raise TrainingDivergedError(f"{error}; {where}") from error
         finally:
             self.close()
+
+    def _run(self, on_progress: Callable[[Progress], None]) -> RunResult:
+        self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
+        self._started = time.perf_counter()
+        steps_before = self._parts.trainer.num_env_steps
+        self._train(on_progress)
+        seconds = time.perf_counter() - self._started
+        self.save()
+        self.export(list(ExportFormat))
+        result = self._result(seconds, self._parts.trainer.num_env_steps - steps_before)
+        write_whole(self._directory.result, (result.to_json() + "\n").encode())
+        return result
 
     def close(self) -> None:
         """Release worlds and writers."""
         self._statistics.close()
-        self._env.close()
+        self._evaluation.close()
+        self._parts.env.close()
 
-    def _train(self, on_progress: Callable[[Progress], None], started: float) -> None:
-        schedule, trainer = self._settings.trainer, self._trainer
-        last_step = max(schedule.max_steps // self._block_steps, 1) * self._block_steps
-        next_summary = trainer.num_env_steps + schedule.summary_freq
-        next_checkpoint = trainer.num_env_steps + schedule.checkpoint_interval
-        clock = _PhaseClock()
-        while trainer.num_env_steps < last_step:
-            rollouts = self._collector.collect(trainer.policy_version)
-            clock.lap("collect")
-            trainer.receive(rollouts)
-            self._statistics.add(trainer.advance())
-            clock.lap("learn")
-            self._statistics.add_episodes(*self._collector.take_episodes())
-            steps, seconds = trainer.num_env_steps, time.perf_counter() - started
-            if steps >= next_summary or steps >= last_step:
-                next_summary += schedule.summary_freq
-                self._statistics.summarize(steps, {"time/seconds": seconds, **clock.shares(steps)})
-            if steps >= next_checkpoint and steps < last_step:
-                next_checkpoint += schedule.checkpoint_interval
+    def _train(self, on_progress: Callable[[Progress], None]) -> None:
+        clock = PhaseClock()
+        pace = self._parts.pace(self._settings, self._statistics, clock, self.save)
+        try:
+            self._train_at(pace, clock, on_progress)
+            pace.settle()
+        finally:
+            pace.close()
+
+    def _train_at(self, pace: Pace, clock: PhaseClock, on_progress: Callable[[Progress], None]) -> None:
+        last_step = self._last_step()
+        row: dict[str, float] = {}
+        clock.start(pace.num_env_steps)
+        while pace.num_env_steps < last_step and not self._evaluation.has_reached_target:
+            before = pace.num_env_steps
+            pace.advance()
+            steps = pace.num_env_steps
+            ended = self._parts.collector.take_ended()
+            self._statistics.add_episodes(ended.returns, ended.lengths, ended.group_returns)
+            extra = self._evaluate_if_due(before, pace, clock)
+            if extra or _crossed(self._settings.trainer.summary_freq, before, steps) or steps >= last_step:
+                if steps >= last_step:
+                    pace.settle()
+                times = {"time/seconds": self._seconds(), "system/peak_memory_mib": peak_memory_mib()}
+                row = self._statistics.summarize(steps, {**times, **clock.take(steps), **extra})
+            if _crossed(self._settings.trainer.checkpoint_interval, before, steps) and steps < last_step:
+                pace.settle()
                 self.save()
-            on_progress(Progress(steps, last_step, seconds, self._statistics.mean_return))
+                clock.lap("save")
+            on_progress(Progress(steps, last_step, self._seconds(), self._statistics.mean_return, row))
+            if self._is_interrupted():
+                pace.settle()
+                self.save()
+                raise RunInterrupted
+
+    def _last_step(self) -> int:
+        block = self._parts.block_steps
+        return max(self._settings.trainer.max_steps // block, 1) * block
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.perf_counter() - self._started
+
+    def _evaluate_if_due(self, steps_before: int, pace: Pace, clock: PhaseClock) -> dict[str, float]:
+        if not self._evaluation.is_due(steps_before, pace.num_env_steps):
+            return {}
+        pace.settle()
+        metrics, is_best = self._evaluation.during()
+        if is_best:
+            weights = {"trainer": weights_of(self._parts.trainer.state_dict()), "metrics": metrics}
+            self._checkpoints.save_best(pace.num_env_steps, weights)
+        clock.lap("evaluate")
+        return metrics
+
+    def _stop_if_asked(self) -> None:
+        """Inside an evaluation, which changes nothing: what was saved last, or before it, is whole."""
+        if self._is_interrupted():
+            self.save()
+            raise RunInterrupted
 
     def save(self) -> None:
-        """Write a checkpoint of the present state."""
-        state = {"trainer": self._trainer.state_dict(), "collector": self._collector.state_dict()}
-        path = self._checkpoints.save(self._trainer.num_env_steps, state)
+        """Write a checkpoint of the present state; one with numbers that are not finite is refused."""
+        for name, policy in self._parts.policies.items():
+            if not all(bool(torch.isfinite(p).all()) for p in policy.parameters()):
+                raise TrainingDivergedError(f"the policy of {name!r} holds numbers that are not finite; lower its rate")
+        self._statistics.sync()
+        state = capture(self._parts, self._statistics, self._evaluation, self._seconds())
+        path = self._checkpoints.save(self._parts.trainer.num_env_steps, state)
         logger.info("saved %s", path.name)
 
     def export(self, formats: list[ExportFormat], output: Path | None = None) -> list[Path]:
         """Write every group's policy; `output` names the file where there is one group and one format."""
-        if output is not None and len(self._policies) * len(formats) > 1:
-            raise ConfigError(f"the run has {len(self._policies)} policies; export without -o, into its run directory")
+        policies = self._parts.policies
+        if output is not None and len(policies) * len(formats) > 1:
+            raise ConfigError(f"the run has {len(policies)} policies; export without -o, into its run directory")
         written = []
-        for name, policy in self._policies.items():
+        for name, policy in policies.items():
             metadata = self._metadata(name)
             for file_format in formats:
-                path = output or self._directory.model(name, len(self._policies), file_format)
+                path = output or self._directory.model(name, len(policies), file_format)
                 written.append(export_policy(policy, metadata, path, file_format))
         return written
 
     def _metadata(self, name: str) -> PolicyMetadata:
-        group = self._env.groups[name]
+        group = self._parts.env.groups[name]
         return PolicyMetadata(
             env=self._settings.env,
             algo=self._settings.algo,
             group=name,
-            policy_version=self._trainer.policy_version,
+            policy_version=self._parts.trainer.policy_version,
             masked=group.masks_actions,
             observation_space=group.observation_space,
             action_space=group.action_space,
-            head=self._policies[name].head.kind,
+            head=self._parts.policies[name].head.kind,
         )
 
-    def _evaluate(self) -> EvaluationResult | None:
-        episodes = self._settings.evaluation.episodes
-        if not episodes:
-            return None
-        worlds = min(episodes, EVALUATION_WORLDS)
-        env = on_host(make_vector(self._settings.env, evaluation_settings(self._settings, worlds)))
-        try:
-            actors = {name: live_actor(policy) for name, policy in self._policies.items()}
-            seed = stream_seed(self._settings.seed, Stream.EVALUATION)
-            return evaluate(env, actors, episodes=episodes, seed=seed)
-        finally:
-            env.close()
-
     def _result(self, seconds: float, num_steps: int) -> RunResult:
-        evaluation = self._evaluate()
-        settings = self._settings
-        hashes = "".join(parameter_hash(policy) for policy in self._policies.values())
+        evaluation = self._evaluation.final()
+        settings, best = self._settings, self._evaluation.best_return
         return RunResult(
             env=settings.env,
             algo=settings.algo,
             seed=settings.seed,
-            num_env_steps=self._trainer.num_env_steps,
+            num_env_steps=self._parts.trainer.num_env_steps,
             seconds=seconds,
             env_steps_per_s=num_steps / seconds if num_steps else 0.0,
             mean_return=evaluation.mean_return if evaluation else self._statistics.mean_return,
             std_return=evaluation.std_return if evaluation else math.nan,
             train_return=self._statistics.mean_return,
-            parameter_hash=hashes,
+            parameter_hash="".join(parameter_hash(policy) for policy in self._parts.policies.values()),
             run_dir=str(self._directory.path),
             returns=evaluation.returns if evaluation else (),
+            best_return=best if math.isfinite(best) else math.nan,
+            reached_target=self._evaluation.has_reached_target,
         )
+
+
+def _crossed(interval: int, before: int, now: int) -> bool:
+    """Whether a multiple of `interval` lies in (before, now]: no counter that a checkpoint would have to hold."""
+    return now // interval > before // interval
 
 
 def limit_threads(count: int) -> None:
     """Threads of torch and of NumPy's BLAS. Two pools on the same cores would wait for each other."""
     torch.set_num_threads(count)
     threadpoolctl.threadpool_limits(limits=count, user_api="blas")
-
-
-def evaluation_settings(settings: RunSettings, num_worlds: int) -> EnvSettings:
-    """The run's environment, in this process, with another number of worlds."""
-    return settings.environment.model_copy(update={"num_envs": num_worlds, "workers": 0})

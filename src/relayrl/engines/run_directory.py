@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+from collections.abc import Iterator
 from pathlib import Path
 
 from relayrl.engines.run_settings import RunSettings, read_settings_file
 from relayrl.errors import ConfigError
 from relayrl.models.exported import ExportFormat
+from relayrl.training.atomic_files import DiskError, write_whole
 
 
 class RunDirectory:
@@ -36,11 +39,30 @@ class RunDirectory:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.config.write_text(settings.to_yaml())
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write run directory {self.path}: {error.strerror}; choose another --run-dir"
-            ) from error
+            self.write_settings(settings)
+        except (OSError, DiskError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            reason = cause.strerror if isinstance(cause, OSError) else error
+            raise ConfigError(f"cannot write run directory {self.path}: {reason}; choose another --run-dir") from error
+
+    def write_settings(self, settings: RunSettings) -> None:
+        """Make `settings` those of the run that lies here."""
+        write_whole(self.config, settings.to_yaml().encode())
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Train here alone: a second process that tries is refused. The system releases the lock however we end."""
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        with (self.path / "run.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(f"another process is training in {self.path}; wait for it, or end it") from error
+            yield
 
     def require(self) -> Path:
         """The config of the run that lies here."""

@@ -7,17 +7,25 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import Field, SerializeAsAny, model_validator
 
-from relayrl.algorithms.registry import algorithm
 from relayrl.config.settings import Settings, parse_settings
+from relayrl.engines.plugins import algorithm_entry
 from relayrl.envs.settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.settings import EvaluationSettings, TrainerSettings
+from relayrl.training.reward_signals import RewardSignalSettings
+from relayrl.training.settings import EvaluationSettings, StatisticsSettings, TrainerSettings
+
+
+class BehaviorSettings(Settings):
+    """What one policy group has different from the run."""
+
+    network: dict[str, Any] = Field(default_factory=dict, description="settings of `network` that this group overrides")
+    params: dict[str, Any] = Field(default_factory=dict, description="settings of `params` that this group overrides")
 
 
 class RunSettings(Settings):
@@ -31,19 +39,57 @@ class RunSettings(Settings):
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
     trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")
-    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="the final evaluation")
+    evaluation: EvaluationSettings = Field(
+        default_factory=EvaluationSettings, description="episodes without learning, during the run and at its end"
+    )
+    statistics: StatisticsSettings = Field(default_factory=StatisticsSettings, description="where statistics go")
+    reward_signals: dict[str, RewardSignalSettings] = Field(
+        default_factory=dict, description="plugins that add to the rewards, by name"
+    )
+    behaviors: dict[str, BehaviorSettings] = Field(
+        default_factory=dict, description="overrides for single policy groups, by their name"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _choose_params(cls, values: Any) -> Any:
         if isinstance(values, dict) and not isinstance(values.get("params"), Settings):
-            entry = algorithm(values.get("algo", "ppo"))
+            entry = algorithm_entry(values.get("algo", "ppo"))
             values = {**values, "params": parse_settings(entry.params, values.get("params") or {})}
         return values
+
+    @model_validator(mode="after")
+    def _check_behaviors(self) -> RunSettings:
+        for group in self.behaviors:
+            self.network_of(group)
+            self.params_of(group)
+        return self
+
+    def network_of(self, group: str) -> NetworkSettings:
+        """The networks of one policy group."""
+        overrides = self.behaviors[group].network if group in self.behaviors else {}
+        return _overridden(self.network, overrides, f"behaviors.{group}.network")
+
+    def params_of(self, group: str) -> Settings:
+        """The hyper-parameters of one policy group."""
+        overrides = self.behaviors[group].params if group in self.behaviors else {}
+        return _overridden(self.params, overrides, f"behaviors.{group}.params")
 
     def to_yaml(self) -> str:
         """The whole run as YAML that `--config` takes."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _overridden(settings: S, overrides: Mapping[str, Any], where: str) -> S:
+    if not overrides:
+        return settings
+    try:
+        return parse_settings(type(settings), {**settings.model_dump(), **overrides})
+    except ConfigError as error:
+        raise ConfigError(f"in {where}: {error}") from error
 
 
 def build_run_settings(

@@ -45,6 +45,7 @@ class PolicyMetadata:
     observation_space: Space
     action_space: Space
     head: HeadKind = HeadKind.STOCHASTIC
+    noise_scale: float = 0.0  # of a deterministic policy, for actors that explore
 
     def as_strings(self) -> dict[str, str]:
         """Flat strings, for the metadata of either format."""
@@ -55,6 +56,7 @@ class PolicyMetadata:
             "policy_version": str(self.policy_version),
             "masked": json.dumps(self.masked),
             "head": self.head.value,
+            "noise_scale": repr(self.noise_scale),
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
         }
@@ -72,6 +74,7 @@ class PolicyMetadata:
                 policy_version=int(own["policy_version"]),
                 masked=bool(json.loads(own["masked"])),
                 head=HeadKind(own["head"]),
+                noise_scale=float(own["noise_scale"]),
                 observation_space=space_from_json(own["observation_space"], max_elements=MAX_SPACE_ELEMENTS),
                 action_space=space_from_json(own["action_space"], max_elements=MAX_SPACE_ELEMENTS),
             )
@@ -94,7 +97,7 @@ class ExportedActor(Actor):
         except Exception as error:  # onnxruntime's exceptions share no public base class
             raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
-        self.head = head_of_kind(self.metadata.action_space, self.metadata.head)
+        self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
         self._names = [node.name for node in self._session.get_inputs()]
 
     def run(self, inputs: list[Array]) -> list[Array]:

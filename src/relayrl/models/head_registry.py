@@ -24,10 +24,10 @@ def likelihood_head(space: Space) -> LikelihoodHead:
     raise ConfigError(f"action space {space} is not supported; use Discrete, MultiDiscrete, MultiBinary or Box")
 
 
-def head_of_kind(space: Space, kind: HeadKind) -> ActionHead:
+def head_of_kind(space: Space, kind: HeadKind, noise_scale: float = 0.0) -> ActionHead:
     """The head that a policy file names."""
     if kind is HeadKind.STOCHASTIC:
         return likelihood_head(space)
     if not isinstance(space, spaces.Box):
         raise ConfigError(f"a {kind.value} policy acts in a Box space, not in {space}")
-    return SquashedGaussianHead(space) if kind is HeadKind.SQUASHED else DeterministicHead(space)
+    return SquashedGaussianHead(space) if kind is HeadKind.SQUASHED else DeterministicHead(space, noise_scale)

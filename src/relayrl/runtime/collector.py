@@ -14,12 +14,18 @@ import numpy as np
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.trees import Array, Tree, map_tree
-from relayrl.envs.contract import AgentGroup, GroupObservation, VectorEnvironment, VectorStep
+from relayrl.envs.contract import AgentGroup, GroupObservation, StatefulEnvironment, VectorEnvironment
+from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.actor import Actor
+from relayrl.runtime.episode_tracker import EndedEpisodes, EpisodeTracker
 
 
 class Collector:
-    """Collects blocks of `num_steps` steps; episodes run on from block to block."""
+    """Collects blocks of `num_steps` steps; episodes run on from block to block.
+
+    With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
+    newer policy than the one that made it.
+    """
 
     def __init__(
         self,
@@ -29,19 +35,24 @@ class Collector:
         num_steps: int,
         seed: int,
         rng: np.random.Generator,
+        records_logp: bool = False,
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
+        self._likelihoods = _likelihoods(actors) if records_logp else {}
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
-        self._num_agents = sum(group.num_agents for group in env.groups.values())
-        self._return, self._length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
-        self._ended_returns: list[float] = []
-        self._ended_lengths: list[int] = []
+        self._episodes = EpisodeTracker(env)
         self._views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
+
+    @property
+    def can_save_environment(self) -> bool:
+        """Whether a saved state holds the running episodes."""
+        return isinstance(self._env, StatefulEnvironment)
 
     def _make_builder(self, group: AgentGroup, actor: Actor) -> RolloutBuilder:
         header = LaneHeader(group.name, self._env.env_ids, group.agent_ids, group.observation_space, group.action_space)
         mask_width = actor.head.mask_width if group.masks_actions else None
-        return RolloutBuilder(header, self._num_steps, mask_width=mask_width)
+        with_logp = group.name in self._likelihoods
+        return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp)
 
     def collect(self, policy_version: int) -> dict[str, Rollout]:
         """Step every world `num_steps` times; gives one rollout per group."""
@@ -51,7 +62,7 @@ class Collector:
                 self._builders[name].finish_row(
                     group.reward, group.terminated, group.truncated, failed=step.failed, final=group.final
                 )
-            self._track_episodes(step)
+            self._episodes.add(step)
             self._views = step.groups
         return {
             name: builder.build(lanes(self._views[name].obs), policy_version)
@@ -59,41 +70,63 @@ class Collector:
         }
 
     def _act(self, name: str, view: GroupObservation) -> Array:
-        actor = self._actors[name]
+        actor, head = self._actors[name], self._likelihoods.get(name)
         obs = lanes(view.obs)
         mask = None if view.action_mask is None else lanes(view.action_mask)
-        action = actor.act(obs, mask, self._rng)
-        self._builders[name].add(obs, action, view.active.reshape(-1), mask)
+        logp = None
+        if head is None:
+            action = actor.act(obs, mask, self._rng)
+        else:
+            parameters = actor.distribution(obs, mask)
+            action = head.sample(parameters, self._rng)
+            logp = head.log_prob_numpy(parameters, action)
+        self._builders[name].add(obs, action, view.active.reshape(-1), mask, logp=logp)
         taken = actor.head.to_environment(action)
         return taken.reshape(*view.active.shape, *taken.shape[1:])
 
-    def _track_episodes(self, step: VectorStep) -> None:
-        total: Any = 0.0
-        for group in step.groups.values():
-            total = total + group.reward.sum(1)
-        self._return += total / self._num_agents
-        self._length += 1
-        if not step.episode_over.any():
-            return
-        whole = step.episode_over if step.failed is None else step.episode_over & ~step.failed
-        self._ended_returns += self._return[whole].tolist()
-        self._ended_lengths += self._length[whole].tolist()
-        self._return[step.episode_over] = 0.0
-        self._length[step.episode_over] = 0
-
     def take_episodes(self) -> tuple[list[float], list[int]]:
         """Returns (mean over agents) and lengths of episodes that ended since the last call; failed ones left out."""
-        taken = self._ended_returns, self._ended_lengths
-        self._ended_returns, self._ended_lengths = [], []
-        return taken
+        ended = self.take_ended()
+        return ended.returns, ended.lengths
+
+    def take_ended(self) -> EndedEpisodes:
+        """The same, with the returns of each group as well."""
+        return self._episodes.take()
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator that draws actions."""
-        return {"rng": self._rng.bit_generator.state}
+        """What decides the next block: the generator, numbers of episodes and, where it can be saved, the environment."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "builders": {name: builder.get_state() for name, builder in self._builders.items()},
+            "episodes": self._episodes.get_state(),
+            "environment": self._env.get_state() if isinstance(self._env, StatefulEnvironment) else None,
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue drawing from `state_dict`; worlds begin new episodes."""
+    def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
+        """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
         self._rng.bit_generator.state = state["rng"]
+        saved = state["environment"]
+        if saved is not None and isinstance(self._env, StatefulEnvironment):
+            for name, builder in self._builders.items():
+                builder.set_state(state["builders"][name])
+            self._episodes.set_state(state["episodes"])
+            self._env.set_state(saved)
+            self._views = self._env.build_observation().groups
+            return True
+        for name, builder in self._builders.items():
+            builder.set_state(_next_episode(state["builders"][name]))
+        self._views = self._env.reset(seed=seed).groups
+        return False
+
+
+def _likelihoods(actors: Mapping[str, Actor]) -> dict[str, LikelihoodHead]:
+    return {name: actor.head for name, actor in actors.items() if isinstance(actor.head, LikelihoodHead)}
+
+
+def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
+    """The numbers with which lanes go on when their present episode is given up."""
+    was_running = numbers["first_step"] > 0
+    return {"first_episode": numbers["first_episode"] + was_running, "first_step": np.zeros_like(numbers["first_step"])}
 
 
 def lanes(tree: Tree) -> Any:

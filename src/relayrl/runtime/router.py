@@ -45,6 +45,7 @@ class Router:
         self._opener, self._config, self._metrics = opener, sink_config, metrics
         self._sink: TrajectorySink = opener.open(sink_config)
         self._next_config: SinkConfig | None = None
+        self._unwritten: list[Entry] = []
         self._unflushed: list[Entry] = []
         self._stop_at_s: float | None = None
         self._stopped = threading.Event()
@@ -70,7 +71,7 @@ class Router:
         self._thread.join(max(0.0, deadline_s - time.monotonic()) + 1.0)
         if self._thread.is_alive():
             _log.error("router hangs in its sink", extra={"router": self.number})
-        return [*self._unflushed, *self.buffer.close()]
+        return [*self._unflushed, *self._unwritten, *self.buffer.close()]
 
     def _run(self) -> None:
         flush_at_s = 0.0
@@ -95,18 +96,18 @@ class Router:
     def _write(self, entries: list[Entry]) -> None:
         if not entries:
             return
-        self._unflushed += entries
+        self._unwritten = list(entries)
         try:
-            self._persevere(lambda: self._sink.write([entry.trajectory for entry in entries]))
+            self._give(entries)
         except ConfigError:
             for entry in entries:
                 self._write_alone(entry)
 
     def _write_alone(self, entry: Entry) -> None:
         try:
-            self._persevere(lambda: self._sink.write([entry.trajectory]))
+            self._give([entry])
         except ConfigError as error:
-            self._unflushed.remove(entry)
+            self._unwritten.remove(entry)
             self.buffer.settle([entry])
             self._metrics.rejected.inc()
             if len(self.rejected) < MAX_REJECTED_KEPT:
@@ -116,15 +117,18 @@ class Router:
                 extra={"router": self.number, "trajectory_id": entry.trajectory.trajectory_id, "why": str(error)},
             )
 
+    def _give(self, entries: list[Entry]) -> None:
+        if self._persevere(lambda: self._sink.write([entry.trajectory for entry in entries])):
+            self._unflushed += entries
+            for entry in entries:
+                self._unwritten.remove(entry)
+
     def _flush(self) -> None:
-        if not self._unflushed or not self._persevere(self._flush_sink):
+        if not self._unflushed or not self._persevere(self._sink.flush):
             return
         durable, self._unflushed = self._unflushed, []
         self._metrics.durable.inc(len(durable))
         self.buffer.settle(durable)
-
-    def _flush_sink(self) -> None:
-        self._sink.flush()
 
     def _persevere(self, work: Callable[[], None]) -> bool:
         """Try until it works; False if the router has to end before. What the sink refuses for good is raised."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class TorchScriptModel(PolicyModel):
         extra: dict[str, Any] = {METADATA_PREFIX + key: "" for key in _METADATA_KEYS}
         try:
             self._device = torch.device(device)
-            self._module = torch.jit.load(str(path), map_location=self._device, _extra_files=extra).eval()  # type: ignore[no-untyped-call]
+            self._module = _load(path, self._device, extra)
         except RuntimeError as error:
             raise DecodeError(f"{path} is not a TorchScript model that runs on {device}: {error}") from error
         strings = {key: value.decode() if isinstance(value, bytes) else value for key, value in extra.items()}
@@ -106,6 +107,13 @@ def live_model(source: Any, device: str) -> LiveModel:
             f"a {type(source).__name__} is no model; give a path to .onnx or .pt, a Policy, or a CustomPolicy of an Actor"
         )
     return LiveModel(source, device)
+
+
+def _load(path: Path, device: torch.device, extra: dict[str, Any]) -> torch.jit.ScriptModule:
+    with warnings.catch_warnings():  # deprecated, and still the only way to run files that others have
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location=device, _extra_files=extra)  # type: ignore[no-untyped-call]
+        return module.eval()
 
 
 def _numpy_policy(policy: Policy) -> NumpyPolicy | None:

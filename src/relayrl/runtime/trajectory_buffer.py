@@ -41,7 +41,7 @@ class Priority(IntEnum):
     """Cut because of its length."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """A trajectory and the actor (by its lane's key) that it came from."""
 

@@ -115,11 +115,11 @@ def _remember(layout: Layout, example: Trajectory) -> _Known:
         for leaves in (stored_leaves(layout), layout.observation)
     )
     step_bytes, final_bytes = (sum(leaf.dtype.itemsize * leaf.width for *_, leaf in part) for part in (steps, final))
-    nested = (
+    observation_space, action_space = (
         space if isinstance(space, spaces.Dict | spaces.Tuple) else None
         for space in (layout.observation_space, layout.action_space)
     )
-    return _Known(layout, steps, final, step_bytes, final_bytes, *nested, example)
+    return _Known(layout, steps, final, step_bytes, final_bytes, observation_space, action_space, example)
 
 
 def _new_layout(trajectory: Trajectory) -> Layout:

@@ -53,7 +53,8 @@ def to_batch(records: Sequence[CheckedTrajectory]) -> pa.RecordBatch:
     num_rows, last = int(lengths.sum()), np.cumsum(lengths) - 1
     leading = (num_rows,)
     columns = {}
-    for leaf, arrays in zip(stored_leaves(layout), zip(*(record.arrays for record in records)), strict=True):
+    joint = zip(*(record.arrays for record in records), strict=True)
+    for leaf, arrays in zip(stored_leaves(layout), joint, strict=True):
         joined = pooled_empty((*leading, *leaf.shape), leaf.dtype)
         np.concatenate(arrays, out=joined)
         columns[leaf.name] = to_arrow(leaf, joined, leading)

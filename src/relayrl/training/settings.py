@@ -1,8 +1,8 @@
-"""How long a run is, and how often it looks up from learning."""
+"""How long a run is, how often it looks up from learning, and what it tells."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 
@@ -16,10 +16,34 @@ class TrainerSettings(Settings):
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"
     )
-    keep_checkpoints: int = Field(5, ge=1, description="newest checkpoints that are kept")
+    keep_checkpoints: int = Field(5, ge=1, description="newest checkpoints that are kept, besides the best")
+    threaded: bool = Field(
+        False, description="collect the next rollout while learning from the last; not repeatable bit for bit"
+    )
 
 
 class EvaluationSettings(Settings):
-    """The evaluation that ends a run."""
+    """Episodes played without learning, in worlds and with seeds of their own."""
 
-    episodes: int = Field(20, ge=0, description="episodes played with the most likely actions; 0: none")
+    episodes: int = Field(20, ge=0, description="episodes at the end of the run, with the most likely actions; 0: none")
+    interval: int | None = Field(
+        None, ge=1, description="environment steps between evaluations during the run; null: none"
+    )
+    interval_episodes: int = Field(10, ge=1, description="episodes of each evaluation during the run")
+    target_return: float | None = Field(
+        None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
+    )
+
+    @model_validator(mode="after")
+    def _target_needs_interval(self) -> EvaluationSettings:
+        if self.target_return is not None and self.interval is None:
+            raise ValueError("target_return needs evaluations during the run; set evaluation.interval as well")
+        return self
+
+
+class StatisticsSettings(Settings):
+    """Writers of statistics besides `progress.csv`."""
+
+    tensorboard: bool = Field(True, description="write TensorBoard events into the run directory")
+    wandb_project: str | None = Field(None, description="Weights & Biases project to log to; null: none")
+    writers: tuple[str, ...] = Field((), description="names of installed plugins that take statistics")

@@ -1,0 +1,155 @@
+"""How collecting and learning share the time: in turns, or overlapping in two threads.
+
+- `InTurns`: a rollout, then its update. The same settings give the same parameters, bit for bit.
+- `Overlapping`: while the trainer's thread learns from one rollout, this thread collects the next with the newest policy that
+  was published. Rollouts are one or two versions old when they are learned from (`policy/lag_versions`).
+
+A crash in the trainer's thread is raised, with its traceback, by the next call here; neither side waits for a dead one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from relayrl.data.columns import LaneHeader, Rollout, Successors
+from relayrl.data.trees import map_tree
+from relayrl.engines.phase_clock import PhaseClock
+from relayrl.models.policy import Policy
+from relayrl.runtime.collector import Collector
+from relayrl.training.behavior_trainer import PolicySnapshot
+from relayrl.training.queues import PolicyQueue, QueueClosedError, TrajectoryQueue
+from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
+from relayrl.training.statistics import Statistics
+from relayrl.training.trainer import Trainer
+
+JOIN_TIMEOUT_S = 30.0
+
+RewardRule = Callable[[Rollouts], None]
+
+
+class Pace(ABC):
+    """Advances a run by one rollout."""
+
+    def __init__(self, collector: Collector, clock: PhaseClock, reward_rule: RewardRule) -> None:
+        self._collector, self._clock, self._reward_rule = collector, clock, reward_rule
+
+    @property
+    @abstractmethod
+    def num_env_steps(self) -> int:
+        """Steps collected so far."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Collect one rollout, and see that it is learned from."""
+
+    def settle(self) -> None:  # noqa: B027 - in turns, everything is settled already
+        """Wait until everything collected is learned from: a checkpoint can be taken."""
+
+    def close(self) -> None:  # noqa: B027 - in turns, there is nothing to stop
+        """Stop what runs beside."""
+
+    def _collect(self, policy_version: int) -> dict[str, Rollout]:
+        rollouts = self._collector.collect(policy_version)
+        self._reward_rule(rollouts)
+        self._clock.lap("collect")
+        return rollouts
+
+
+class InTurns(Pace):
+    """Collect, learn, collect, learn."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        statistics: Statistics,
+        collector: Collector,
+        clock: PhaseClock,
+        reward_rule: RewardRule,
+    ) -> None:
+        super().__init__(collector, clock, reward_rule)
+        self._trainer, self._statistics = trainer, statistics
+
+    @property
+    def num_env_steps(self) -> int:
+        return self._trainer.num_env_steps
+
+    def advance(self) -> None:
+        self._trainer.receive(self._collect(self._trainer.policy_version))
+        self._statistics.add(self._trainer.advance())
+        self._clock.lap("learn")
+
+
+class Overlapping(Pace):
+    """Collects while a thread drives the trainer."""
+
+    def __init__(
+        self,
+        trainer: RolloutTrainer,
+        acting: Mapping[str, Policy],
+        collector: Collector,
+        clock: PhaseClock,
+        reward_rule: RewardRule,
+    ) -> None:
+        super().__init__(collector, clock, reward_rule)
+        self._trainer, self._acting = trainer, acting
+        self._version = trainer.learner.policy_version
+        self._num_env_steps = trainer.get_step
+        self._trajectories: TrajectoryQueue[Rollouts] = TrajectoryQueue(capacity=1)
+        self._policies: PolicyQueue[PolicySnapshot] = PolicyQueue()
+        trainer.subscribe_trajectory_queue(self._trajectories)
+        trainer.publish_policy_queue(self._policies)
+        self._thread = threading.Thread(target=self._learn, name="trainer", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_env_steps(self) -> int:
+        return self._num_env_steps
+
+    def advance(self) -> None:
+        newest = self._policies.take()
+        if newest is not None:
+            self._version = newest.version
+            for name, policy in self._acting.items():
+                policy.load_state_dict(newest.parameters[name])
+        rollouts = self._collect(self._version)
+        # The collector reuses its columns two blocks later, when the trainer may still read these.
+        self._trajectories.put({name: _copied(rollout) for name, rollout in rollouts.items()})
+        self._clock.lap("wait")
+        first = next(iter(rollouts.values()))
+        self._num_env_steps += first.num_steps * len(first.header.env_ids)
+
+    def settle(self) -> None:
+        self._trajectories.drain()
+        self._clock.lap("wait")
+
+    def close(self) -> None:
+        self._trajectories.close()
+        self._thread.join(JOIN_TIMEOUT_S)
+
+    def _learn(self) -> None:
+        try:
+            while True:
+                self._trainer.advance()
+        except QueueClosedError:
+            return
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the collecting thread raises it
+            self._trajectories.close(error)
+
+
+def _copied(rollout: Rollout) -> Rollout:
+    """The rollout with columns of its own."""
+
+    def copied(column: Any) -> Any:
+        if column is None or isinstance(column, LaneHeader):
+            return column
+        if isinstance(column, Successors):
+            return Successors(column.step.copy(), column.lane.copy(), map_tree(np.copy, column.obs))
+        return map_tree(np.copy, column)
+
+    return Rollout(**{field.name: copied(getattr(rollout, field.name)) for field in dataclasses.fields(rollout)})

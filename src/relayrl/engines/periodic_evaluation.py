@@ -1,0 +1,100 @@
+"""Evaluating policies of a run: now and then while it learns, and at its end; in worlds and with seeds of their own.
+
+Nothing that learning draws from is touched, so a run with evaluations has the parameters of one without. The evaluations of
+one run all play the same episodes; the final one plays others, since the best policy was chosen by the former.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from relayrl.engines.plugins import environment_name
+from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.seeding import Stream, stream_seed
+from relayrl.envs.contract import VectorEnvironment
+from relayrl.envs.on_host import on_host
+from relayrl.envs.registry import make_vector
+from relayrl.envs.settings import EnvSettings
+from relayrl.models.live_actor import live_actor
+from relayrl.models.policy import Policy
+from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, evaluate
+
+FINAL, DURING = 0, 1
+"""Which evaluation: each has seeds of its own."""
+
+
+class PeriodicEvaluation:
+    """Evaluates a run's policies and remembers how well they did."""
+
+    def __init__(self, settings: RunSettings, policies: Mapping[str, Policy], check: Callable[[], None]) -> None:
+        self._settings, self._policies, self._check = settings, policies, check
+        self._env: VectorEnvironment | None = None
+        self.best_return, self.last_return = -math.inf, -math.inf
+
+    def is_due(self, steps_before: int, num_env_steps: int) -> bool:
+        """Whether a multiple of the interval lies between the two."""
+        interval = self._settings.evaluation.interval
+        return interval is not None and num_env_steps // interval > steps_before // interval
+
+    @property
+    def has_reached_target(self) -> bool:
+        """Whether the latest evaluation is good enough to stop."""
+        target = self._settings.evaluation.target_return
+        return target is not None and self.last_return >= target
+
+    def during(self) -> tuple[dict[str, float], bool]:
+        """Evaluate; gives metrics, and whether the policies are the best so far."""
+        episodes = self._settings.evaluation.interval_episodes
+        if self._env is None:
+            self._env = self._make_env(episodes)
+        result = self._play(self._env, episodes, DURING)
+        self.last_return = result.mean_return
+        is_best = self.last_return > self.best_return
+        self.best_return = max(self.best_return, self.last_return)
+        metrics = {
+            "evaluation/return_mean": result.mean_return,
+            "evaluation/return_std": result.std_return,
+            "evaluation/length_mean": sum(result.lengths) / len(result.lengths),
+            "evaluation/best_return": self.best_return,
+        }
+        return metrics, is_best
+
+    def final(self) -> EvaluationResult | None:
+        """The evaluation that ends the run; None where none was asked for."""
+        episodes = self._settings.evaluation.episodes
+        if not episodes:
+            return None
+        env = self._make_env(episodes)
+        try:
+            return self._play(env, episodes, FINAL)
+        finally:
+            env.close()
+
+    def _make_env(self, episodes: int) -> VectorEnvironment:
+        worlds = min(episodes, EVALUATION_WORLDS)
+        return on_host(make_vector(environment_name(self._settings.env), evaluation_settings(self._settings, worlds)))
+
+    def _play(self, env: VectorEnvironment, episodes: int, which: int) -> EvaluationResult:
+        actors = {name: live_actor(policy) for name, policy in self._policies.items()}
+        seed = stream_seed(self._settings.seed, Stream.EVALUATION, which)
+        return evaluate(env, actors, episodes=episodes, seed=seed, on_step=lambda _: self._check())
+
+    def state_dict(self) -> dict[str, Any]:
+        """How well the policies did so far."""
+        return {"best_return": self.best_return, "last_return": self.last_return}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.best_return, self.last_return = state["best_return"], state["last_return"]
+
+    def close(self) -> None:
+        """Close the worlds."""
+        if self._env is not None:
+            self._env.close()
+
+
+def evaluation_settings(settings: RunSettings, num_worlds: int) -> EnvSettings:
+    """The run's environment, in this process, with another number of worlds."""
+    return settings.environment.model_copy(update={"num_envs": num_worlds, "workers": 0})

@@ -1,0 +1,140 @@
+"""What a person sees while a run goes on: a live table with a bar on a terminal or in a notebook, now and then a line
+elsewhere, nothing when quiet.
+
+All of it goes to standard error, so that standard output holds results only. It gets numbers and gives nothing back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from relayrl.engines.run_record import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+SECONDS_BETWEEN_LINES = 5.0
+REFRESHES_PER_S = 4
+TABLE = {
+    "evaluation/return_mean": "evaluation return",
+    "evaluation/best_return": "best evaluation",
+    "episode/length_mean": "episode length",
+    "policy/entropy": "entropy",
+    "policy/kl": "KL",
+    "policy/loss": "policy loss",
+    "value/loss": "value loss",
+    "value/explained_variance": "explained variance",
+    "policy/lag_versions": "policy lag",
+    "time/collect_steps_per_s": "collecting, steps/s",
+    "time/learn_steps_per_s": "learning, steps/s",
+    "system/peak_memory_mib": "memory, MiB",
+}
+"""Rows of the live table, where the run has them; metrics of several groups are shown as the first group's."""
+
+
+class Display(Protocol):
+    """Takes progress."""
+
+    def update(self, progress: Progress) -> None: ...
+
+
+class Silence:
+    """Shows nothing."""
+
+    def update(self, progress: Progress) -> None:
+        del progress
+
+
+class Lines:
+    """A line every few seconds, and one at the end."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._last = title, -math.inf
+
+    def update(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._last >= SECONDS_BETWEEN_LINES or progress.num_env_steps >= progress.max_steps:
+            self._last = now
+            print(f"{self._title}  {describe(progress)}", file=sys.stderr, flush=True)
+
+
+class LiveTable:
+    """A bar and the newest statistics, redrawn in place."""
+
+    def __init__(self, title: str, live: Live) -> None:
+        self._title, self._live, self._last = title, live, -math.inf
+
+    def update(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._last >= 1 / REFRESHES_PER_S or progress.num_env_steps >= progress.max_steps:
+            self._last = now
+            self._live.update(table_of(self._title, progress), refresh=True)
+
+
+def table_of(title: str, progress: Progress) -> RenderableType:
+    """The live table of one moment."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bar = Table.grid(padding=(0, 1))
+    width = ProgressBar(total=progress.max_steps, completed=progress.num_env_steps, width=30)
+    bar.add_row(title, width, Text(describe(progress)))
+    numbers = Table.grid(padding=(0, 2))
+    shown = [(label, _number(progress.row, name)) for name, label in TABLE.items()]
+    cells = [Text(f"{label} {number}", style="dim") for label, number in shown if number is not None]
+    for start in range(0, len(cells), 4):
+        numbers.add_row(*cells[start : start + 4])
+    return Group(bar, numbers) if cells else bar
+
+
+def _number(row: Mapping[str, float], name: str) -> str | None:
+    found = next((value for key, value in row.items() if key == name or key.endswith(f"/{name}")), None)
+    if found is None:
+        return None
+    return f"{found:,.0f}" if abs(found) >= 1000 else f"{found:.3g}"
+
+
+def describe(progress: Progress) -> str:
+    """Steps, rate, return and time left on one line."""
+    rate = progress.num_env_steps / max(progress.seconds, 1e-9)
+    left = (progress.max_steps - progress.num_env_steps) / max(rate, 1e-9)
+    share = 100.0 * progress.num_env_steps / progress.max_steps
+    steps = f"{progress.num_env_steps:,}/{progress.max_steps:,} steps ({share:.0f}%)"
+    return f"{steps}  {rate:,.0f} steps/s  {_return_text(progress.mean_return)}  {left:.0f} s left"
+
+
+def _return_text(value: float) -> str:
+    return "return –" if math.isnan(value) else f"return {value:.1f}"
+
+
+@contextlib.contextmanager
+def progress_display(env: str, algo: str, *, enabled: bool, console: Console | None = None) -> Iterator[Display]:
+    """The display that fits where standard error goes."""
+    title = f"{algo} on {env}"
+    if not enabled:
+        yield Silence()
+        return
+    if console is None and not sys.stderr.isatty() and not _in_notebook():
+        yield Lines(title)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = console or Console(stderr=not _in_notebook())
+    with Live(console=console, auto_refresh=False) as live:
+        yield LiveTable(title, live)
+
+
+def _in_notebook() -> bool:
+    """Whether this is a Jupyter kernel, which draws what rich gives it; without loading either."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"

@@ -1,0 +1,85 @@
+"""Which settings of a run may differ when it is resumed, and which may not.
+
+What decides the shape of what was saved, or what the run is about, cannot change. What only decides how long it goes on or what
+it tells can. Hyper-parameters can change as well, but then the run is no longer the one that its settings describe from the
+first step on, which is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relayrl.engines.run_settings import RunSettings
+from relayrl.errors import ConfigError
+
+FIXED = (
+    "env",
+    "algo",
+    "seed",
+    "network",
+    "behaviors",
+    "environment.num_envs",
+    "environment.options",
+    "params.buffer_size",
+)
+"""Settings, or whole groups of them, that a resumed run must keep."""
+
+HARMLESS = (
+    "threads",
+    "trainer.max_steps",
+    "trainer.summary_freq",
+    "trainer.checkpoint_interval",
+    "trainer.keep_checkpoints",
+    "evaluation",
+    "statistics",
+    "environment.workers",
+    "environment.observation_check",
+    "environment.step_timeout_s",
+    "environment.start_timeout_s",
+    "environment.max_restarts_per_minute",
+)
+"""Settings that do not change what is learned up to a given step, schedules over `max_steps` aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.before} → {self.after})"
+
+
+def check_changes(before: RunSettings, after: RunSettings) -> list[str]:
+    """One line for each changed setting that is allowed; raises `ConfigError` where one is not."""
+    changes = list(_changes(before.model_dump(mode="json"), after.model_dump(mode="json")))
+    refused = [change for change in changes if _is_under(change.path, FIXED)]
+    if refused:
+        names = ", ".join(str(change) for change in refused)
+        raise ConfigError(
+            f"cannot resume with a changed {names}: it decides what was saved; "
+            "leave it as it was, or begin a new run (with --init-from, from these networks)"
+        )
+    lines = []
+    for change in changes:
+        kept = _is_under(change.path, HARMLESS)
+        lines.append(f"resuming with {change}: allowed" + ("" if kept else ", but the steps before had the old value"))
+    return lines
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[Change]:
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield Change(prefix + key, old, new)
+
+
+def _is_under(path: str, names: tuple[str, ...]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in names)

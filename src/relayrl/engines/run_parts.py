@@ -1,0 +1,106 @@
+"""The parts of a local run, put together: worlds, policies, trainer, collector, reward signals, and the pace they keep."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from relayrl.algorithms.registry import algorithms
+from relayrl.engines.assembly import Assembly, assemble
+from relayrl.engines.overlap import InTurns, Overlapping, Pace
+from relayrl.engines.phase_clock import PhaseClock
+from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
+from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.seeding import Stream, stream_seed
+from relayrl.envs.contract import VectorEnvironment
+from relayrl.envs.on_host import on_host
+from relayrl.envs.registry import make_vector
+from relayrl.errors import UnknownNameError
+from relayrl.models.actor import Actor
+from relayrl.models.live_actor import live_actor
+from relayrl.models.policy import Policy
+from relayrl.models.warmup_actor import WarmupActor
+from relayrl.runtime.collector import Collector
+from relayrl.training.off_policy import OffPolicyTrainer
+from relayrl.training.reward_signals import RewardSignals
+from relayrl.training.rl_trainer import RolloutTrainer
+from relayrl.training.statistics import Statistics
+from relayrl.training.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What a run consists of. `acting` are the policies that the collector acts with: those that learn, or copies."""
+
+    env: VectorEnvironment
+    policies: dict[str, Policy]
+    acting: dict[str, Policy]
+    trainer: Trainer
+    collector: Collector
+    signals: RewardSignals
+    block_steps: int  # environment steps per rollout, summed over worlds
+
+    def pace(
+        self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]
+    ) -> Pace:
+        """How collecting and learning share the time."""
+        if not settings.trainer.threaded:
+            return InTurns(self.trainer, statistics, self.collector, clock, self.signals.add_to)
+        driven = RolloutTrainer(
+            settings.env,
+            settings.trainer,
+            make_policy=lambda group, _: self.policies[group],
+            make_learner=lambda _: self.trainer,
+            stats_reporter=statistics,
+            save=save,
+        )
+        for name, group in self.env.groups.items():
+            driven.add_policy(name, driven.create_policy(name, group))
+        return Overlapping(driven, self.acting, self.collector, clock, self.signals.add_to)
+
+
+def build_parts(settings: RunSettings) -> RunParts:
+    """Make everything; where that fails, the worlds are closed."""
+    env = on_host(make_vector(environment_name(settings.env), settings.environment))
+    try:
+        return _build(settings, env)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
+    for name in settings.behaviors:
+        if name not in env.groups:
+            raise UnknownNameError("behaviour", name, env.groups)
+    make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
+    parts = make(settings, env)
+    acting, actors = parts.policies, parts.actors
+    if settings.trainer.threaded:
+        acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
+        actors = {name: _actor_of(policy, parts) for name, policy in acting.items()}
+    collector = Collector(
+        env,
+        actors,
+        num_steps=parts.rollout_steps,
+        seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
+        rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
+        records_logp=settings.trainer.threaded,
+    )
+    signals = {
+        name: (load_plugin(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
+        for name, own in settings.reward_signals.items()
+    }
+    block_steps = parts.rollout_steps * env.num_envs
+    return RunParts(env, parts.policies, acting, parts.trainer, collector, RewardSignals(signals), block_steps)
+
+
+def _actor_of(policy: Policy, parts: Assembly) -> Actor:
+    """An actor for a copy of one of the assembly's policies."""
+    trainer = parts.trainer
+    if isinstance(trainer, OffPolicyTrainer):
+        return WarmupActor(live_actor(policy), lambda: trainer.is_warming_up)
+    return live_actor(policy)

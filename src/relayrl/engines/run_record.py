@@ -1,0 +1,59 @@
+"""What a run tells: where it stands while it goes on, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Somebody asked the run to stop, and it did so between two updates, with its state saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, for whoever watches; `row` is the latest row of statistics."""
+
+    num_env_steps: int
+    max_steps: int
+    seconds: float
+    mean_return: float
+    row: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended; `mean_return` is the final evaluation's, or the training episodes' where there was none.
+
+    `seconds` and `env_steps_per_s` are of the session that ended it, without final evaluation and export.
+    """
+
+    env: str
+    algo: str
+    seed: int
+    num_env_steps: int
+    seconds: float
+    env_steps_per_s: float
+    mean_return: float
+    std_return: float
+    train_return: float
+    parameter_hash: str
+    run_dir: str
+    returns: tuple[float, ...] = ()
+    best_return: float = math.nan
+    reached_target: bool = False
+
+    def to_json(self) -> str:
+        """One line; numbers that do not exist are null."""
+        values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
+        return json.dumps(values)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunResult:
+        """The reverse of `to_json`."""
+        values: dict[str, Any] = json.loads(text)
+        values = {k: math.nan if v is None else v for k, v in values.items()}
+        return cls(**{**values, "returns": tuple(values["returns"])})

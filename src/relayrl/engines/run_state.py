@@ -1,0 +1,64 @@
+"""Everything that decides the future of a run, as one tree of data, and a run that continues from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from relayrl.engines.periodic_evaluation import PeriodicEvaluation
+from relayrl.engines.run_parts import RunParts
+from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.seeding import Stream, stream_seed
+from relayrl.training.statistics import Statistics
+from relayrl.training.weights import weights_of, with_weights
+
+logger = logging.getLogger(__name__)
+
+
+def capture(parts: RunParts, statistics: Statistics, evaluation: PeriodicEvaluation, seconds: float) -> dict[str, Any]:
+    """The state between two updates."""
+    return {
+        "trainer": parts.trainer.state_dict(),
+        "collector": parts.collector.state_dict(),
+        "signals": parts.signals.state_dict(),
+        "statistics": statistics.state_dict(),
+        "evaluation": evaluation.state_dict(),
+        "seconds": seconds,
+    }
+
+
+def restore(
+    state: Mapping[str, Any],
+    parts: RunParts,
+    statistics: Statistics,
+    evaluation: PeriodicEvaluation,
+    settings: RunSettings,
+) -> float:
+    """Continue from `capture`; gives the seconds that the run has taken so far."""
+    parts.trainer.load_state_dict(state["trainer"])
+    _copy_to_acting(parts)
+    parts.signals.load_state_dict(state["signals"])
+    statistics.load_state_dict(state["statistics"])
+    evaluation.load_state_dict(state["evaluation"])
+    # Not the seed of the run's start: the first episodes would be played again.
+    seed = stream_seed(settings.seed, Stream.ENVIRONMENT, parts.trainer.num_env_steps)
+    if not parts.collector.load_state_dict(state["collector"], seed=seed):
+        logger.warning(
+            "the state of %s cannot be saved: worlds begin new episodes, and the run will differ from an uninterrupted one",
+            settings.env,
+        )
+    seconds: float = state["seconds"]
+    return seconds
+
+
+def start_from(state: Mapping[str, Any], parts: RunParts) -> None:
+    """Take over networks only."""
+    parts.trainer.load_state_dict(with_weights(parts.trainer.state_dict(), weights_of(state["trainer"])))
+    _copy_to_acting(parts)
+
+
+def _copy_to_acting(parts: RunParts) -> None:
+    for name, policy in parts.acting.items():
+        if policy is not parts.policies[name]:
+            policy.load_state_dict(parts.policies[name].state_dict())

@@ -1,0 +1,126 @@
+"""Beginning, resuming and watching a run: what the command line and the Python interface have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayrl.engines.plugins import environment_name
+from relayrl.engines.resume_rules import check_changes
+from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from relayrl.engines.run_record import Progress, RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What the user asked for; `flags` are dotted paths of settings, `assignments` are `key=value`."""
+
+    env: str | None = None
+    run_dir: Path | None = None
+    config: Path | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    assignments: list[str] = field(default_factory=list)
+    resume: bool = False
+    init_from: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run that may begin: its settings and folder, and what the user should be told before."""
+
+    settings: RunSettings
+    directory: RunDirectory
+    resume: bool
+    init_from: Path | None
+    notes: list[str]
+
+
+def open_session(request: TrainRequest, *, create: bool = True) -> Session:
+    """Settle the settings and, unless `create` is False, make the folder."""
+    if request.resume:
+        return _resumed(request, create=create)
+    notes: list[str] = []
+    settings = build_run_settings(request.env, request.config, request.flags, request.assignments, notes)
+    directory = RunDirectory(request.run_dir or RunDirectory.default_path(settings))
+    if request.init_from is not None and not request.init_from.exists():
+        raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
+    if create:
+        _check_environment_exists(settings)
+        directory.create(settings)
+    return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
+
+
+def _resumed(request: TrainRequest, *, create: bool) -> Session:
+    if request.run_dir is None:
+        raise ConfigError("--resume needs --run-dir, the folder of the run to continue")
+    if request.init_from is not None:
+        raise ConfigError("--resume continues a run from its own checkpoint; leave out --init-from")
+    directory = RunDirectory(request.run_dir)
+    before = directory.settings()
+    base = request.config or directory.require()
+    after = build_run_settings(request.env, base, request.flags, request.assignments)
+    notes = check_changes(before, after)
+    if create and notes:
+        directory.write_settings(after)
+    return Session(after, directory, resume=True, init_from=None, notes=notes)
+
+
+def _check_environment_exists(settings: RunSettings) -> None:
+    """Before a folder is made: a misspelt environment must leave nothing behind."""
+    from relayrl.envs.registry import make_vector
+
+    one_world = settings.environment.model_copy(update={"num_envs": 1, "workers": 0})
+    make_vector(environment_name(settings.env), one_world).close()
+
+
+def run_session(
+    session: Session, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool]
+) -> RunResult:
+    """Train to the end, or until interrupted; `run.log` tells what happened."""
+    from relayrl.engines.local import LocalEngine
+
+    with logging_to(session.directory.log):
+        engine = LocalEngine(session.settings, session.directory)
+        if session.resume:
+            engine.resume()
+        if session.init_from is not None:
+            engine.init_from(session.init_from)
+        return engine.run(on_progress, is_interrupted)
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """RelayRL's log in a file, warnings on standard error as well."""
+    logger = logging.getLogger("relayrl")
+    file = _QuietFileHandler(path, delay=True)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    shown = logging.StreamHandler()
+    shown.setLevel(logging.WARNING)
+    shown.setFormatter(logging.Formatter("relayrl: %(message)s"))
+    level = logger.level
+    handlers: list[logging.Handler] = [file, shown]
+    for handler in handlers:
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+class _QuietFileHandler(logging.FileHandler):
+    """A log that cannot be written (a full disk) is no reason to fail or to fill the screen; what matters is raised elsewhere."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
+        del record

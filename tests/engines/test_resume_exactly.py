@@ -1,0 +1,109 @@
+"""Kill -9 at random moments, resume, and the run equals the one that nobody disturbed: parameters, statistics, evaluation."""
+
+import csv
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relayrl.engines.local import LocalEngine
+from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.run_settings import RunSettings, build_run_settings
+
+COMMON = {
+    "environment.num_envs": 2,
+    "network.hidden_sizes": (16,),
+    "network.normalize_observations": True,
+    "evaluation.episodes": 2,
+    "evaluation.interval_episodes": 2,
+    "trainer.keep_checkpoints": 2,
+}
+ON_POLICY = {
+    "trainer.time_horizon": 16,
+    "trainer.max_steps": 960,
+    "trainer.summary_freq": 96,
+    "trainer.checkpoint_interval": 32,
+    "evaluation.interval": 160,
+    "params.num_minibatches": 2,
+    "params.train_vf_iters": 2,
+}
+OFF_POLICY = {
+    "network.normalize_observations": False,
+    "trainer.max_steps": 400,
+    "trainer.summary_freq": 48,
+    "trainer.checkpoint_interval": 20,
+    "evaluation.interval": 100,
+    "params.batch_size": 16,
+    "params.buffer_size": 300,
+    "params.learning_starts": 40,
+    "params.update_interval": 2,
+    "params.train_iters": 1,
+}
+PPO = ON_POLICY | {"params.train_pi_iters": 2, "params.normalize_returns": True, "params.lr_schedule": "linear"}
+BOX_SPREAD = {"environment.options": {"continuous_actions": True}}
+CASES = {
+    "ppo on native:CartPole": ("native:CartPole", "ppo", PPO),
+    "ppo on CartPole-v1": ("CartPole-v1", "ppo", PPO),
+    "ppo on mpe2": ("mpe2:simple_spread_v3", "ppo", PPO),
+    "reinforce on Pendulum": ("Pendulum-v1", "reinforce", ON_POLICY | {"params.with_vf_baseline": True}),
+    "td3 on Pendulum": ("Pendulum-v1", "td3", OFF_POLICY),
+    "sac on Pendulum": ("Pendulum-v1", "sac", OFF_POLICY | {"params.priority_exponent": 0.6}),
+    "ddpg on mpe2": ("mpe2:simple_spread_v3", "ddpg", OFF_POLICY | BOX_SPREAD),
+    "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
+}
+
+
+def settings_of(case: str) -> RunSettings:
+    env, algo, flags = CASES[case]
+    return build_run_settings(env, None, COMMON | flags | {"algo": algo}, [])
+
+
+def train(settings: RunSettings, path: Path) -> None:
+    directory = RunDirectory(path)
+    resumes = directory.config.exists()
+    if not resumes:
+        directory.create(settings)
+    engine = LocalEngine(settings, directory, tensorboard=False)
+    if resumes:
+        engine.resume()
+    engine.run(lambda _: None)
+
+
+def train_under_fire(settings: RunSettings, path: Path, rng: np.random.Generator) -> int:
+    """Train in child processes that are killed at random moments, until one comes through; gives the number of kills."""
+    context = multiprocessing.get_context("fork")
+    for kills in range(40):
+        child = context.Process(target=train, args=(settings, path))
+        child.start()
+        child.join(timeout=float(rng.uniform(0.05, 0.5)) * (1 + 0.15 * kills))
+        if child.exitcode is None:
+            os.kill(child.pid, signal.SIGKILL)
+            child.join()
+            continue
+        assert child.exitcode == 0
+        return kills
+    raise AssertionError("the run never came through")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with (path / "progress.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in rows]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_ends_as_if_nothing_had_happened(case, tmp_path):
+    settings = settings_of(case)
+    train(settings, tmp_path / "calm")
+    kills = train_under_fire(settings, tmp_path / "fire", np.random.default_rng(list(CASES).index(case)))
+    calm, fire = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("calm", "fire"))
+    for key in ("parameter_hash", "returns", "train_return", "best_return", "num_env_steps"):
+        assert fire[key] == calm[key], (key, kills)
+    assert rows_of(tmp_path / "fire") == rows_of(tmp_path / "calm")
+    steps = [int(row["num_env_steps"]) for row in rows_of(tmp_path / "fire")]
+    assert steps == sorted(set(steps))
+    assert kills > 0

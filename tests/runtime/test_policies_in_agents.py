@@ -1,0 +1,198 @@
+"""Policies of every kind in the agent, and replacing them while requests are under way."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs
+
+from relayrl.errors import ConfigError, DecodeError
+from relayrl.models.discrete_heads import CategoricalHead
+from relayrl.runtime.action_choice import ActionChoice, chooser
+from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.state_manager import InferenceMode
+
+
+def test_onnx_torchscript_and_live_policies_act_alike(tmp_path):
+    policy = make_policy()
+    sources = [export(policy, tmp_path / "model.onnx"), export(policy, tmp_path / "model.pt"), policy]
+    records = []
+    for source in sources:
+        with AgentBuilder().actor_count(16).default_model(source).seed(3).build() as agent:
+            ids = agent.get_actor_ids()
+            records.append([agent.request_action(ids, obs(*range(16))) for _ in range(5)])
+            alone = agent.request_action(ids[:1], obs(0))
+            assert alone.value == pytest.approx(records[-1][0].value[:1], abs=1e-5)
+    for others in records[1:]:
+        for expected, got in zip(records[0], others, strict=True):
+            assert expected.action.tolist() == got.action.tolist()
+            assert expected.logp == pytest.approx(got.logp, abs=1e-5)
+            assert expected.value == pytest.approx(got.value, abs=1e-5)
+
+
+def test_a_live_policy_is_copied_when_it_is_published():
+    policy = make_policy()
+    with AgentBuilder().default_model(policy).action_choice(ActionChoice.GREEDY).build() as agent:
+        ids = agent.get_actor_ids()
+        before = agent.request_action(ids, obs(1)).value
+        for parameter in policy.parameters():
+            parameter.data.mul_(3.0)
+        assert agent.request_action(ids, obs(1)).value == pytest.approx(before)
+        agent.update_model(policy)
+        assert agent.request_action(ids, obs(1)).value != pytest.approx(before)
+        assert agent.get_model_version() == {ids[0]: 1}
+
+
+@pytest.mark.parametrize("num_actions", [2, 5, 30])
+def test_shortcuts_draw_what_the_head_draws(num_actions):
+    head = CategoricalHead(spaces.Discrete(num_actions, start=3))
+    source = np.random.default_rng(0)
+    for L in (1, 2, 64):
+        mask = source.random((L, num_actions)) < 0.7
+        mask[:, 0] = True
+        logits = source.standard_normal((L, num_actions), dtype=np.float32) * 3
+        parameters = head.parameters_numpy(logits, mask)
+        choose = chooser(head, ActionChoice.SAMPLE, np.random.default_rng(7))
+        rng = np.random.default_rng(7)
+        for _ in range(300):
+            action, logp = choose(parameters)
+            expected = head.sample(parameters, rng)
+            np.testing.assert_array_equal(action, expected)
+            np.testing.assert_array_equal(logp, head.log_prob_numpy(parameters, expected))
+
+
+def test_a_newer_policy_acts_from_the_next_request_on():
+    with AgentBuilder().actor_count(2).default_model(fixed_policy(0, 1)).build() as agent:
+        ids = agent.get_actor_ids()
+        assert agent.request_action(ids, obs(0, 1)).policy_version.tolist() == [1, 1]
+        assert agent.update_model(fixed_policy(2, 5)) == 5
+        record = agent.request_action(ids, obs(0, 1), reward=0.0)
+        assert record.policy_version.tolist() == [5, 5]
+        assert record.action.tolist() == [2, 2]
+
+
+def test_a_policy_that_is_not_newer_is_refused():
+    with AgentBuilder().default_model(fixed_policy(0, 4)).build() as agent:
+        with pytest.raises(ConfigError, match="not newer than version 4"):
+            agent.update_model(fixed_policy(1, 4))
+        assert agent.request_action(agent.get_actor_ids(), obs(0)).action.tolist() == [0]
+        assert agent.update_model(fixed_policy(1, 4), version=9) == 9
+
+
+def test_a_policy_of_other_spaces_is_refused():
+    other = fixed_policy(0, 2, space=spaces.Box(-1, 1, (5,), np.float32))
+    with (
+        AgentBuilder().default_model(fixed_policy()).build() as agent,
+        pytest.raises(ConfigError, match="cannot replace"),
+    ):
+        agent.update_model(other)
+
+
+def test_independent_actors_may_have_policies_of_their_own():
+    sink = ListSink()
+    builder = AgentBuilder().actor_count(3).default_model(fixed_policy(0, 1)).sink(sink)
+    with builder.inference_mode(InferenceMode.INDEPENDENT).build() as agent:
+        ids = agent.get_actor_ids()
+        agent.update_model(fixed_policy(2, 8), [ids[1]])
+        record = agent.request_action(ids, obs(0, 1, 2))
+        assert record.action.tolist() == [0, 2, 0]
+        assert record.policy_version.tolist() == [1, 8, 1]
+        record = agent.request_action(ids, obs(3, 4, 5), reward=[1, 2, 3])
+        agent.flag_last_action(ids)
+        assert agent.get_model_version() == dict(zip(ids, [1, 8, 1], strict=True))
+    by_actor = {each.agent_id: each for each in sink.trajectories}
+    assert by_actor[str(ids[1])].reward.tolist() == [2, 0]
+    assert by_actor[str(ids[2])].obs[:, 0].tolist() == [2, 5]
+
+
+def test_shared_actors_cannot_be_updated_one_by_one():
+    builder = AgentBuilder().actor_count(2).default_model(fixed_policy())
+    with builder.build() as agent, pytest.raises(ConfigError, match="INDEPENDENT"):
+        agent.update_model(fixed_policy(1, 2), [agent.get_actor_ids()[0]])
+
+
+def test_actors_of_different_spaces_live_side_by_side():
+    wide = fixed_policy(1, 3, space=spaces.Box(-1, 1, (5,), np.float32))
+    with AgentBuilder().default_model(fixed_policy(0, 1)).build() as agent:
+        other = agent.new_actor(model=wide)
+        assert agent.request_action([other], np.zeros((1, 5), np.float32)).action.tolist() == [1]
+        assert agent.update_model(fixed_policy(2, 9)) == 9
+        assert agent.get_model_version([other]) == {other: 3}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt"])
+def test_a_damaged_file_is_refused_and_the_old_policy_stays(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"not a model")
+    with AgentBuilder().default_model(fixed_policy(1, 1)).build() as agent:
+        with pytest.raises(DecodeError, match="is not a"):
+            agent.update_model(path)
+        with pytest.raises(ConfigError, match="no model at"):
+            agent.update_model(tmp_path / f"missing{path.suffix}")
+        with pytest.raises(ConfigError, match="neither"):
+            agent.update_model(tmp_path / "model.txt")
+        assert agent.request_action(agent.get_actor_ids(), obs(0)).action.tolist() == [1]
+
+
+def test_reload_under_load_never_mixes_two_versions():
+    """Version `v` prefers action `v % 3` and nothing else: an action that does not fit its version saw half a model."""
+    sink = ListSink()
+    wrong: list[tuple[int, int]] = []
+    with AgentBuilder().actor_count(8).default_model(fixed_policy(0, 0)).sink(sink).build() as agent:
+        ids, stop = agent.get_actor_ids(), threading.Event()
+
+        def play(actor_id) -> None:
+            newest = 0
+            while not stop.is_set():
+                record = agent.request_action((actor_id,), obs(0), reward=None)
+                version = int(record.policy_version[0])
+                if int(record.action[0]) != version % 3 or version < newest:
+                    wrong.append((version, int(record.action[0])))
+                newest = version
+
+        threads = [threading.Thread(target=play, args=(each,)) for each in ids]
+        for thread in threads:
+            thread.start()
+        for version in range(1, 40):
+            agent.update_model(fixed_policy(version % 3, version))
+            time.sleep(0.005)
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+    assert wrong == []
+    recorded = np.concatenate([np.stack([each.policy_version, each.action], 1) for each in sink.trajectories])
+    assert (recorded[:, 0] % 3 == recorded[:, 1]).all()
+    assert len(np.unique(recorded[:, 0])) > 20
+
+
+CLIENT = """
+import sys, time
+start = time.perf_counter()
+from relayrl.runtime.agent_builder import AgentBuilder
+seconds = time.perf_counter() - start
+import numpy as np
+with AgentBuilder().actor_count(4).default_model(sys.argv[1]).build() as agent:
+    ids = agent.get_actor_ids()
+    for _ in range(100):
+        agent.request_action(ids, np.zeros((4, 2), np.float32))
+    agent.flag_last_action(ids)
+resident = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
+print("torch" in sys.modules, "pyarrow" in sys.modules, seconds, resident)
+"""
+
+
+def test_a_client_with_an_onnx_file_is_small_and_loads_no_torch(tmp_path):
+    path = export(make_policy(), tmp_path / "model.onnx")
+    runs = [
+        subprocess.run([sys.executable, "-c", CLIENT, str(path)], capture_output=True, text=True, check=False)
+        for _ in range(3)
+    ]
+    assert runs[0].returncode == 0, runs[0].stderr
+    measured = [run.stdout.split() for run in runs]
+    assert measured[0][:2] == ["False", "False"]
+    assert min(float(each[3]) for each in measured) < 150
+    assert min(float(each[2]) for each in measured) < 0.4
