@@ -33,6 +33,9 @@ from relayrl.sinks.contract import open_source
 
 OBS, ACT = spaces.Box(0, 2**24, (2,), np.float32), spaces.Discrete(3)
 MAX_BATCH = 64
+NUM_WINDOWS, BUCKETS_PER_DECADE = 6, 20
+NUM_BUCKETS = 8 * BUCKETS_PER_DECADE
+"""Latencies are counted in buckets from 1 µs to 100 s, so that counting them takes no memory."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,17 @@ class Player:
         self._actors: dict[uuid.UUID, tuple[int, int, bool]] = {}  # serial, steps, whether it has acted in its episode
         self.steps_of: dict[int, int] = {}
         self.changes: dict[str, int] = {}
-        self.latencies_s: list[tuple[float, float]] = []
+        self._start_s = 0.0
+        self.latencies = np.zeros((NUM_WINDOWS, NUM_BUCKETS), np.int64)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=f"soak-player-{number}")
 
     def _run(self) -> None:
+        self._start_s = time.perf_counter()
         try:
             for _ in range(min(50, self._limit)):
                 self._add()
-            start, done = time.perf_counter(), 0
+            start, done = self._start_s, 0
             rate = self._settings.steps_per_s / self._settings.num_players
             while not self._stop.is_set():
                 self._change_something()
@@ -112,7 +117,8 @@ class Player:
         start = time.perf_counter()
         self._agent.request_action(ids, obs, reward=reward)
         now = time.perf_counter()
-        self.latencies_s.append((now, now - start))
+        window = min(int(NUM_WINDOWS * (now - self._start_s) / self._settings.seconds), NUM_WINDOWS - 1)
+        self.latencies[window, int(BUCKETS_PER_DECADE * np.log10((now - start) * 1e6).clip(0, 8 - 1e-9))] += 1
         for each, (serial, steps, _) in zip(ids, rows, strict=True):
             self._actors[each] = (serial, steps + 1, True)
             self.steps_of[serial] = steps + 1
@@ -171,7 +177,7 @@ def run_soak(url: str, folder: Path, settings: SoakSettings) -> SoakResult:
         if player.error is not None:
             raise player.error
     result.is_clean = agent.shutdown(60).is_clean
-    _summarise(result, players, start)
+    _summarise(result, players)
     result.num_changes |= {"scaled": len(result.resident_mb), "reloaded": version - 1}
     _check(result, url, {serial: n for player in players for serial, n in player.steps_of.items()})
     return result
@@ -186,16 +192,16 @@ def resident_mb() -> float:
     raise RuntimeError("the system does not say how large a process is")
 
 
-def _summarise(result: SoakResult, players: list[Player], start: float) -> None:
+def _summarise(result: SoakResult, players: list[Player]) -> None:
     for player in players:
         result.num_steps += sum(player.steps_of.values())
         result.num_actors_made += player.changes.get("added", 0)
         for what, count in player.changes.items():
             result.num_changes[what] = result.num_changes.get(what, 0) + count
-    when, took = np.array([pair for player in players for pair in player.latencies_s]).T
-    edges = np.linspace(start, when.max() + 1e-9, 7)
-    parts = [took[(when >= low) & (when < high)] for low, high in zip(edges[:-1], edges[1:], strict=True)]
-    result.p99_ms = [float(np.quantile(part, 0.99) * 1000) for part in parts if len(part)]
+    counts = sum(player.latencies for player in players)
+    for window in counts:
+        bucket = int(np.searchsorted(np.cumsum(window), 0.99 * window.sum()))
+        result.p99_ms.append(float(10 ** ((bucket + 1) / BUCKETS_PER_DECADE) / 1000))
 
 
 def _check(result: SoakResult, url: str, expected: dict[int, int]) -> None:

@@ -126,8 +126,7 @@ def test_its_exported_policy_gives_the_live_ones_numbers(algo, world, tmp_path):
     for name, policy in parts.policies.items():
         masked = world == "masked"
         spaces = (policy.observation_space, policy.action_space)
-        noise_scale = getattr(policy.head, "noise_scale", 0.0)
-        metadata = PolicyMetadata("env", algo, name, 1, masked, *spaces, policy.head.kind, noise_scale)
+        metadata = PolicyMetadata("env", algo, name, 1, masked, *spaces, policy.head.kind, policy.head.noise_scale)
         path = export_policy(policy, metadata, Path(tmp_path / "model.onnx"), ExportFormat.ONNX)
         exported, live = ExportedActor(path), live_actor(policy)
         rng = np.random.default_rng(3)

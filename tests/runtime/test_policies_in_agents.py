@@ -196,3 +196,11 @@ def test_a_client_with_an_onnx_file_is_small_and_loads_no_torch(tmp_path):
     assert measured[0][:2] == ["False", "False"]
     assert min(float(each[3]) for each in measured) < 150
     assert min(float(each[2]) for each in measured) < 0.4
+
+
+@pytest.mark.parametrize("mode", list(InferenceMode))
+def test_new_actors_get_the_newest_published_policy(mode):
+    with AgentBuilder().default_model(fixed_policy(0, 1)).inference_mode(mode).build() as agent:
+        agent.update_model(fixed_policy(2, 6))
+        late = agent.new_actor()
+        assert agent.request_action([late], obs(0)).policy_version.tolist() == [6]

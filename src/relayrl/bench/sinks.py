@@ -59,6 +59,11 @@ def sink_rows() -> list[Row]:
 def _row(name: str, against: str, ours: Callable[[], float], floors: Sequence[Callable[[], float]]) -> Row:
     """Medians of measurements taken in turn; against the best of the floors."""
     rounds = [[measure() for measure in (ours, *floors)] for _ in range(REPETITIONS + 1)][1:]
+    import os
+
+    if os.environ.get("DEBUGB"):
+        for r in rounds:
+            print(name, [round(x * 1e3, 1) for x in r])
     seconds, *floor_seconds = (statistics.median(column) for column in zip(*rounds, strict=True))
     num_steps = NUM_STEPS * NUM_LANES
     best = min(floor_seconds)

@@ -209,6 +209,7 @@ class LocalEngine:
             observation_space=group.observation_space,
             action_space=group.action_space,
             head=self._parts.policies[name].head.kind,
+            noise_scale=self._parts.policies[name].head.noise_scale,
         )
 
     def _result(self, seconds: float, num_steps: int) -> RunResult:

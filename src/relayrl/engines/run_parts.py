@@ -43,9 +43,7 @@ class RunParts:
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over worlds
 
-    def pace(
-        self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]
-    ) -> Pace:
+    def pace(self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]) -> Pace:
         """How collecting and learning share the time."""
         if not settings.trainer.threaded:
             return InTurns(self.trainer, statistics, self.collector, clock, self.signals.add_to)

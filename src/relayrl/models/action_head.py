@@ -41,6 +41,8 @@ class ActionHead(ABC):
     num_outputs: int
     num_parameters: int
     mask_width: int | None = None
+    noise_scale: float = 0.0
+    """Exploration noise that `sample` adds by itself, in units of half the action range."""
 
     @abstractmethod
     def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:

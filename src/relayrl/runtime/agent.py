@@ -40,7 +40,6 @@ class AgentDefaults:
 
     actor_count: int = 1
     device: str = CPU
-    model: ModelSource | None = None
 
 
 class RelayRLAgent:
@@ -125,7 +124,7 @@ class RelayRLAgent:
         self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None
     ) -> UUID:
         """A new actor, with the default device and model unless given; gives its id."""
-        return self._coordinator.add_actor(actor_id, self._model(model), device or self._defaults.device)
+        return self._coordinator.add_actors([actor_id], model, device or self._defaults.device)[0]
 
     def new_actors(
         self, count: int, *, device: str | None = None, model: ModelSource | None = None
@@ -133,8 +132,7 @@ class RelayRLAgent:
         """`count` new actors; gives their ids."""
         if count < 1:
             raise ConfigError(f"new_actors({count}); give at least one")
-        made = self._coordinator.add_actors([None] * count, self._model(model), device or self._defaults.device)
-        return tuple(made)
+        return self._coordinator.add_actors([None] * count, model, device or self._defaults.device)
 
     def remove_actor(self, actor_id: UUID, timeout_s: float = 30.0) -> bool:
         """Take an actor out. Its open trajectory is recorded; True when everything of it is durable."""
@@ -198,12 +196,6 @@ class RelayRLAgent:
     def check_config_now(self) -> bool:
         """Look at the configuration file now rather than at the next poll; gives whether a change was applied."""
         return self._coordinator.check_config_now()
-
-    def _model(self, model: ModelSource | None) -> ModelSource:
-        chosen = self._defaults.model if model is None else model
-        if chosen is None:
-            raise ConfigError("there is no default model; give one with AgentBuilder.default_model() or model=…")
-        return chosen
 
     def _make_first_actors(self) -> None:
         missing = self._defaults.actor_count - len(self.get_actor_ids())

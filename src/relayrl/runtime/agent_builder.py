@@ -95,6 +95,6 @@ class AgentBuilder:
             values["sink"] = config.sink.model_copy(update={"urls": self._urls})
         config = parse_settings(ClientConfig, values)
         settings = StateSettings(self._mode, self._choice, self._seed)
-        state = StateManager(settings, config.max_traj_length, config.batching)
+        state = StateManager(settings, self._model, config.max_traj_length, config.batching)
         coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path)
-        return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device, self._model))
+        return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))

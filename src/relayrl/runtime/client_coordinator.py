@@ -131,20 +131,16 @@ class ClientCoordinator:
             )
         return report
 
-    def add_actor(self, actor_id: UUID | None, model: ModelSource, device: str) -> UUID:
-        """A new actor with a route."""
-        return self.add_actors([actor_id], model, device)[0]
-
-    def add_actors(self, actor_ids: Sequence[UUID | None], model: ModelSource, device: str) -> list[UUID]:
-        """New actors that share one loaded model."""
-        policy = self.state.prepare(model, device)
+    def add_actors(self, actor_ids: Sequence[UUID | None], model: ModelSource | None, device: str) -> tuple[UUID, ...]:
+        """New actors with routes; they share one loaded model, the default unless one is given."""
+        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device)
         made = []
         for actor_id in actor_ids:
             handle = self.state.add(actor_id, policy, device)
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)
-        return made
+        return tuple(made)
 
     def remove_actor(self, actor_id: UUID, timeout_s: float) -> bool:
         """Take an actor out; gives whether its last trajectory became durable in time."""

@@ -67,8 +67,13 @@ class StateSettings:
 class StateManager:
     """The table of actors. Methods that change it exclude each other."""
 
-    def __init__(self, settings: StateSettings, max_length: int, batching: BatchingSettings) -> None:
+    def __init__(
+        self, settings: StateSettings, default_model: ModelSource | None, max_length: int, batching: BatchingSettings
+    ) -> None:
         self._settings, self._max_length, self._batching = settings, max_length, batching
+        self._default_model = default_model
+        self._default_version: int | None = None
+        self._defaults: dict[str, PublishedPolicy] = {}
         self._lock = threading.Lock()
         self._seeds = np.random.SeedSequence(settings.seed)
         self._pages: dict[tuple[str, ...], StepPages] = {}
@@ -82,11 +87,23 @@ class StateManager:
         except KeyError:
             raise _unknown(actor_id) from None
 
-    def prepare(self, source: ModelSource, device: str, version: int | None = None) -> PublishedPolicy:
-        """A policy that is loaded, with its version, and not yet given to anybody."""
+    def prepare(self, source: ModelSource, device: str) -> PublishedPolicy:
+        """A policy that is loaded and not yet given to anybody."""
         model = load_model(source, device)
         with self._lock:
-            return self._published(model, _version_of(model, version, default=0))
+            return self._published(model, _version_of(model, None, default=0))
+
+    def default_policy(self, device: str) -> PublishedPolicy:
+        """What new actors act with unless they are given something else: the default model, or what replaced it."""
+        with self._lock:
+            source, version, policy = self._default_model, self._default_version, self._defaults.get(device)
+        if policy is not None:
+            return policy
+        if source is None:
+            raise ConfigError("there is no default model; give one with AgentBuilder.default_model() or model=…")
+        model = load_model(source, device)
+        with self._lock:
+            return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
 
     def add(self, actor_id: UUID | None, policy: PublishedPolicy, device: str) -> ActorHandle:
         """A new actor that acts with `policy`, or with what its device shares already."""
@@ -141,7 +158,10 @@ class StateManager:
                 policies[device] = self._published(model, number)
             for slot in slots:
                 slot.policy = policies[slot.device]
-            return next(iter(policies.values())).version
+            published = next(iter(policies.values()))
+            if actor_ids is None:
+                self._replace_default(source, published, policies)
+            return published.version
 
     def interrupt_all(self) -> list[tuple[UUID, Trajectory]]:
         """The open trajectories of all actors, by lane key; actors stay and begin new episodes."""
@@ -168,6 +188,14 @@ class StateManager:
             self._batching = batching
             for policy in {handle.slot.policy for handle in self.handles.values()}:
                 policy.batcher.settings = batching
+
+    def _replace_default(
+        self, source: ModelSource, published: PublishedPolicy, policies: dict[str, PublishedPolicy]
+    ) -> None:
+        """New actors get what all others got, unless the default is of another layout."""
+        default = next(iter(self._defaults.values()), None)
+        if default is not None and default.model.layout.key == published.model.layout.key:
+            self._default_model, self._default_version, self._defaults = source, published.version, policies
 
     def _slot_for(self, policy: PublishedPolicy, device: str) -> PolicySlot:
         if self._settings.mode is InferenceMode.INDEPENDENT:

@@ -10,7 +10,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook
@@ -27,7 +26,7 @@ class BufferedSink(TrajectorySink):
         self._lock = threading.RLock()
         self._is_closed = False
         self._layouts = LayoutBook()
-        self._held: dict[UUID, CheckedTrajectory] = {}
+        self._held: dict[int, CheckedTrajectory] = {}  # by trajectory_id.int, which is quicker than a UUID
         self._num_held_bytes = 0
         self._held_since_s = 0.0
 
@@ -49,7 +48,7 @@ class BufferedSink(TrajectorySink):
             if not self._held:
                 self._held_since_s = time.monotonic()
             for record in records:
-                if self._held.setdefault(record.trajectory.trajectory_id, record) is record:
+                if self._held.setdefault(record.trajectory.trajectory_id.int, record) is record:
                     self._num_held_bytes += record.num_bytes
 
     def flush(self) -> None:

@@ -26,6 +26,7 @@ COPY_TRAJECTORIES = f"COPY trajectories ({', '.join((*HEADER, *DATA))}) FROM STD
 COPY_STEPS = "COPY steps (trajectory, step, policy_version, reward, logp, value, action) FROM STDIN (FORMAT binary)"
 _FLOAT8_TYPE = 701
 _MAX_STEP_BYTES = 16 << 20
+_MAX_PIECE_BYTES = 1 << 20
 _LENGTH = struct.Struct(">i")
 # Field count, then the header's fields of fixed size, each behind its length.
 _FIXED = struct.Struct(">h iq i16s i16s iq iq iq iq i? i? i? iq iq id")
@@ -34,23 +35,27 @@ _FIXED = struct.Struct(">h iq i16s i16s iq iq iq iq i? i? i? iq iq id")
 def trajectory_rows(
     records: Sequence[CheckedTrajectory], keys: Sequence[int], layout_keys: Sequence[int]
 ) -> Iterator[bytes]:
-    """The stream of `COPY_TRAJECTORIES`, a piece per trajectory."""
+    """The stream of `COPY_TRAJECTORIES`, in pieces of many rows."""
     num_fields = len(HEADER) + len(DATA)
-    yield BEGIN
+    pieces: list[Any] = [BEGIN]
+    num_bytes = 0
     for record, header in zip(records, headers(records, keys, layout_keys), strict=True):
         key, trajectory_id, env_id, layout_key, episode, first_step, num_steps = header[:7]
         terminated, truncated, failed, min_version, max_version, episode_return, group, agent_id = header[7:]
-        pieces: list[Any] = [
+        pieces.append(
             _FIXED.pack(
                 *(num_fields, 8, key, 16, trajectory_id.bytes, 16, env_id.bytes, 8, layout_key),
                 *(8, episode, 8, first_step, 8, num_steps, 1, terminated, 1, truncated, 1, failed),
                 *(8, min_version, 8, max_version, 8, episode_return),
             )
-        ]
+        )
         for data in (group.encode(), agent_id.encode(), *data_of(record)):
             pieces += (_LENGTH.pack(len(data) if type(data) is bytes else data.nbytes), data)
-        yield b"".join(pieces)
-    yield END
+        num_bytes += record.num_bytes
+        if num_bytes >= _MAX_PIECE_BYTES:
+            yield b"".join(pieces)
+            pieces, num_bytes = [], 0
+    yield b"".join([*pieces, END])
 
 
 def step_rows(records: Sequence[CheckedTrajectory], keys: Sequence[int]) -> Iterator[memoryview | bytes]:

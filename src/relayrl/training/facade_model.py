@@ -6,6 +6,7 @@ Not here: how the file is made (`relayrl.models.export`).
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +36,9 @@ class ModelModule:
         """The TorchScript module: observations in, `(distribution, action[, value])` out."""
         if self.file_format is not ExportFormat.TORCHSCRIPT:
             raise ConfigError(f"{self.path.name} is ONNX; use actor(), or acquire_model('torchscript')")
-        module: torch.jit.ScriptModule = torch.jit.load(io.BytesIO(self.content))  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole: see ADR 0004
+            module: torch.jit.ScriptModule = torch.jit.load(io.BytesIO(self.content))  # type: ignore[no-untyped-call]
         return module
 
     def save(self, path: Path | str) -> Path:
