@@ -5,12 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from test_off_policy import hashes, make_learner, random_transitions
 from test_td3 import batch_of, set_constant
 
+from relayrl.algorithms.critic_views import LocalView
+from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.sac import SAC
 from relayrl.models.box_heads import SquashedGaussianHead
+from relayrl.models.head_registry import likelihood_head
 from relayrl.models.live_actor import live_actor
+from relayrl.models.policy import Policy
+from relayrl.models.settings import NetworkSettings
 
 
 def gaussian_policy(learner: SAC, mean: float, log_std: float) -> None:
@@ -133,3 +139,47 @@ def test_acting_draws_from_the_distribution_that_is_trained():
     np.testing.assert_allclose(
         actor.act_greedily(obs[:1]), [[2 * math.tanh(0.4), 0.5 + 0.5 * math.tanh(0.4)]], rtol=1e-5
     )
+
+
+def discrete_sac(space: spaces.Space, **settings) -> SAC:
+    observations = spaces.Box(-1, 1, (3,))
+    network, generator = NetworkSettings(hidden_sizes=(8,)), torch.Generator().manual_seed(0)
+    policy = Policy(observations, likelihood_head(space), network, generator)
+    params = SACParams(**settings)
+    return SAC({"agent": policy}, {"agent": 1}, LocalView, params, torch.Generator().manual_seed(1))
+
+
+def test_a_discrete_choice_is_drawn_one_hot_with_its_probability():
+    learner = discrete_sac(spaces.Discrete(3))
+    actor = learner.groups["agent"].policy.actor
+    set_constant(actor, 0.0)
+    with torch.no_grad():
+        actor.linears()[-1].bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
+        action, logp = learner.draw("agent", torch.zeros(50_000, 1, 3), None)
+    torch.testing.assert_close(action.sort(-1).values, torch.tensor([0.0, 0.0, 1.0]).expand_as(action))
+    assert action.mean((0, 1)).tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
+    # −H: .5 log .5 + .3 log .3 + .2 log .2
+    assert logp.unique().tolist() == pytest.approx([-1.0296531], abs=1e-5)
+
+
+def test_forbidden_choices_are_not_drawn():
+    learner = discrete_sac(spaces.MultiDiscrete([2, 3]))
+    mask = torch.tensor([True, False, False, True, True]).expand(1000, 1, 5)
+    with torch.no_grad():
+        action, _ = learner.draw("agent", torch.zeros(1000, 1, 3), mask)
+    assert action.sum((0, 1)).tolist()[:3] == pytest.approx([1000.0, 0.0, 0.0])
+    assert float(action[..., 3:].sum()) == pytest.approx(1000.0)
+
+
+def test_gradients_pass_a_drawn_choice():
+    learner = discrete_sac(spaces.Discrete(3))
+    action, _ = learner.draw("agent", torch.ones(16, 1, 3), None)
+    (action @ torch.tensor([1.0, 0.0, 0.0])).sum().backward()
+    assert float(learner.groups["agent"].actor_optimizer.gradient.abs().sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("space", "largest"), [(spaces.Discrete(3), math.log(3)), (spaces.MultiDiscrete([2, 3]), math.log(6))]
+)
+def test_the_target_entropy_of_choices_is_half_the_largest(space, largest):
+    assert discrete_sac(space)._target_entropy("agent") == pytest.approx(0.5 * largest)

@@ -74,8 +74,10 @@ def _scalar_row() -> Row:
         env.reset(seed=b)
     actions = _random_actions(num_steps, _NUM_SCALAR)
 
+    plain_actions = actions[:, :, 0].tolist()
+
     def raw_loop() -> None:
-        for row in actions[:, :, 0]:
+        for row in plain_actions:
             for b, env in enumerate(floor):
                 _, _, terminated, truncated, _ = env.step(row[b])
                 if terminated or truncated:

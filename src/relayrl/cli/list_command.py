@@ -8,23 +8,27 @@ from relayrl.errors import UnknownNameError
 
 
 def lines(what: str) -> Iterator[str]:
-    """Lines for `envs`, `algos` or `presets`."""
-    listings = {"envs": _envs, "algos": _algos, "presets": _presets}
+    """Lines for `envs`, `algos`, `presets`, `plugins` or `schema`."""
+    listings = {"envs": _envs, "algos": _algos, "presets": _presets, "plugins": _plugins, "schema": _schema}
     if what not in listings:
         raise UnknownNameError("listing", what, listings)
     return listings[what]()
 
 
 def _envs() -> Iterator[str]:
+    from relayrl.engines.plugins import PluginKind, plugin_names
     from relayrl.envs.registry import list_environments
 
     yield from list_environments()
+    yield from plugin_names(PluginKind.ENVIRONMENT)
 
 
 def _algos() -> Iterator[str]:
     from relayrl.algorithms.registry import algorithms
+    from relayrl.engines.plugins import PluginKind, algorithm_entry, plugin_names
 
-    for entry in algorithms().values():
+    added = [algorithm_entry(name) for name in plugin_names(PluginKind.ALGORITHM)]
+    for entry in [*algorithms().values(), *added]:
         yield f"{entry.name:12s} {entry.summary}"
 
 
@@ -33,3 +37,19 @@ def _presets() -> Iterator[str]:
 
     for env, algo in sorted(presets()):
         yield f"relayrl train {env} --algo {algo}"
+
+
+def _plugins() -> Iterator[str]:
+    from relayrl.engines.plugins import PluginKind, plugin_names
+
+    for kind in PluginKind:
+        for name in plugin_names(kind):
+            yield f"{kind.value:28s} {name}"
+
+
+def _schema() -> Iterator[str]:
+    import json
+
+    from relayrl.engines.settings_schema import settings_schema
+
+    yield json.dumps(settings_schema(), indent=2)

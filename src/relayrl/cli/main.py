@@ -52,10 +52,7 @@ def train(
     init_from: Annotated[Path | None, typer.Option(help="Begin with the networks of this run or .ckpt file.")] = None,
     threaded: Annotated[bool | None, typer.Option("--threaded", help="Collect while learning.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show the settings and stop.")] = False,
-    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Nothing is broken then, so a line says more than a traceback."""
-
-JsonFlag = False,
+    as_json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no advice.")] = False,
 ) -> None:
     """Train a policy."""
@@ -82,10 +79,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
-    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Nothing is broken then, so a line says more than a traceback."""
-
-JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Play episodes with a trained policy."""
     from relayrl.cli import evaluate_command
@@ -119,8 +113,8 @@ def plot(
 
 
 @app.command(name="list")
-def list_(what: Annotated[str, typer.Argument(help="envs, algos or presets.")]) -> None:
-    """List environments, algorithms or presets."""
+def list_(what: Annotated[str, typer.Argument(help="envs, algos, presets, plugins or schema.")]) -> None:
+    """List environments, algorithms, presets or plugins, or print the JSON Schema of settings files."""
     from relayrl.cli import list_command
 
     for line in list_command.lines(what):
@@ -132,10 +126,7 @@ def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
     num_envs: Annotated[int, typer.Option(min=1, help="Worlds to check with.")] = 3,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
-    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Nothing is broken then, so a line says more than a traceback."""
-
-JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Run the public contract suite on an environment."""
     from relayrl.cli import check_env_command
@@ -146,10 +137,7 @@ JsonFlag = False,
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="One benchmark; default: all.")] = None,
-    as_json: DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Nothing is broken then, so a line says more than a traceback."""
-
-JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Measure RelayRL against its floors and peers on this machine."""
     from relayrl.cli import bench_command

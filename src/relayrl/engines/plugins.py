@@ -1,9 +1,10 @@
 """What others add to RelayRL by entry point, without a change here.
 
-    [project.entry-points."relayrl.environments"]        name = "package.module:factory"     a name for `relayrl train NAME`
-    [project.entry-points."relayrl.algorithms"]          name = "package.module:plugin"      an `AlgorithmPlugin`
-    [project.entry-points."relayrl.reward_signals"]      name = "package.module:Signal"      a `RewardSignal` class
-    [project.entry-points."relayrl.statistics_writers"]  name = "package.module:make"        `make(run_path) -> StatisticsWriter`
+    group                          name = "package.module:what"
+    relayrl.environments           a factory of environments: NAME is then one for `relayrl train NAME`
+    relayrl.algorithms             an `AlgorithmPlugin`
+    relayrl.reward_signals         a `RewardSignal` class
+    relayrl.statistics_writers     `make(run_path) -> StatisticsWriter`
 
 Nothing is imported before it is named. Names that RelayRL has itself cannot be taken.
 """

@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field, SerializeAsAny, model_validator
 
 from relayrl.config.settings import Settings, parse_settings
+from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.plugins import algorithm_entry
 from relayrl.envs.settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
@@ -93,10 +94,20 @@ def _overridden(settings: S, overrides: Mapping[str, Any], where: str) -> S:
 
 
 def build_run_settings(
-    env: str | None, file: Path | None, flags: Mapping[str, Any], assignments: list[str]
+    env: str | None,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    assignments: list[str],
+    notes: list[str] | None = None,
 ) -> RunSettings:
-    """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`."""
+    """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`.
+
+    What a file of Unity ML-Agents says that has no counterpart here is added to `notes`.
+    """
     from_file = read_settings_file(file) if file is not None else {}
+    if is_mlagents(from_file):
+        from_file, ignored = from_mlagents(from_file)
+        (notes if notes is not None else []).extend(ignored)
     name = env or from_file.get("env")
     if name is None:
         raise ConfigError("no environment given; name one, for example: relayrl train CartPole-v1")

@@ -120,7 +120,7 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 class _QuietFileHandler(logging.FileHandler):
-    """A log that cannot be written (a full disk) is no reason to fail or to fill the screen; what matters is raised elsewhere."""
+    """A log that cannot be written (a full disk) is no reason to fail, or to fill the screen: what matters is raised."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
         del record

@@ -37,7 +37,7 @@ class ModelModule:
         if self.file_format is not ExportFormat.TORCHSCRIPT:
             raise ConfigError(f"{self.path.name} is ONNX; use actor(), or acquire_model('torchscript')")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole: see ADR 0004
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch deprecates the format as a whole
             module: torch.jit.ScriptModule = torch.jit.load(io.BytesIO(self.content))  # type: ignore[no-untyped-call]
         return module
 

@@ -4,7 +4,7 @@
         def evaluate(self, rollout: Rollout) -> Array:
             return -np.square(rollout.action).sum(-1)
 
-Signals plug in by entry point (`docs/plugins.md`) and are switched on by `reward_signals: {calm: {strength: 0.01}}`. The returns
+Signals plug in by entry point (`docs/plugins.md`) and are switched on by `reward_signals: {calm: {strength: 0.01}}`. Returns
 of episodes that statistics show stay those of the environment. A signal that learns keeps its state in checkpoints.
 """
 
