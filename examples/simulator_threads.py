@@ -68,7 +68,8 @@ def main(folder: Path) -> None:
     with open_source(url) as source:
         trajectories = list(source)
     versions = np.concatenate([each.policy_version for each in trajectories])
-    print(f"steps per policy version: {dict(zip(*np.unique(versions, return_counts=True), strict=True))}")
+    numbers, counts = np.unique(versions, return_counts=True)
+    print(f"steps per policy version: {dict(zip(numbers.tolist(), counts.tolist(), strict=True))}")
     print(f"requests: {latency.count}")
     assert len(versions) == NUM_THREADS * NUM_EPISODES * EPISODE_STEPS
     assert versions.max() == 3

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -91,7 +91,10 @@ class GroupLearner:
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
 
 
-class OffPolicyAlgorithm(ABC):
+P = TypeVar("P", bound=OffPolicyParams)
+
+
+class OffPolicyAlgorithm(ABC, Generic[P]):
     """Trains the policies of all groups from joint transitions."""
 
     num_q: int
@@ -101,11 +104,11 @@ class OffPolicyAlgorithm(ABC):
         policies: Mapping[str, Policy],
         num_agents: Mapping[str, int],
         view: type[CriticView],
-        params: OffPolicyParams,
+        params: P,
         generator: torch.Generator,
     ) -> None:
         shapes = {name: _shape(policy, num_agents[name]) for name, policy in policies.items()}
-        self._params, self._generator = params, generator
+        self.params, self._generator = params, generator
         self.view = view(shapes)
         self.groups = {
             name: GroupLearner(policy, num_agents[name], self.view.width(name), self.num_q, params, generator)

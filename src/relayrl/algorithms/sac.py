@@ -39,7 +39,7 @@ DISCRETE_ENTROPY_SHARE = 0.5
 """Target entropy of discrete choices, as a share of the largest possible one."""
 
 
-class SAC(OffPolicyAlgorithm):
+class SAC(OffPolicyAlgorithm[SACParams]):
     """Twin Q-networks and a squashed normal policy that is paid for its entropy."""
 
     num_q = 2
@@ -53,7 +53,6 @@ class SAC(OffPolicyAlgorithm):
         generator: torch.Generator,
     ) -> None:
         super().__init__(policies, num_agents, view, params, generator)
-        self.params = params
         self._log_alpha = {name: nn.Parameter(torch.tensor(math.log(params.init_temperature))) for name in self.groups}
         self._alpha_optimizers = {
             name: FlatAdam([parameter], params.temperature_lr, None) for name, parameter in self._log_alpha.items()

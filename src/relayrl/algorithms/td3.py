@@ -15,26 +15,29 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from relayrl.algorithms.critic_views import CriticView
 from relayrl.algorithms.off_policy import (
     GroupBatch,
     GroupLearner,
     Metrics,
     OffPolicyAlgorithm,
+    P,
     actions_of,
     features_of,
     mean_valid,
     next_features_of,
 )
 from relayrl.algorithms.params import DDPGParams, OffPolicyParams, TD3Params
-from relayrl.models.policy import Policy
 
 
-class DDPG(OffPolicyAlgorithm):
+class DDPG(OffPolicyAlgorithm[P]):
     """One Q-network, a step of the policy with every step of it, exact target actions."""
 
     num_q = 1
-    policy_frequency = 1
+
+    @property
+    def policy_frequency(self) -> int:
+        """Steps of the critics per step of the policy."""
+        return 1
 
     def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
         """[M, N, A] what the target policy would do next, as the critics see it."""
@@ -67,21 +70,14 @@ class DDPG(OffPolicyAlgorithm):
         return metrics
 
 
-class TD3(DDPG):
+class TD3(DDPG[TD3Params]):
     """Twin Q-networks, smoothed target actions, and a policy that waits for its critics."""
 
     num_q = 2
 
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        num_agents: Mapping[str, int],
-        view: type[CriticView],
-        params: TD3Params,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__(policies, num_agents, view, params, generator)
-        self.params, self.policy_frequency = params, params.policy_frequency
+    @property
+    def policy_frequency(self) -> int:
+        return self.params.policy_frequency
 
     def target_actions(self, learner: GroupLearner, own: GroupBatch) -> Tensor:
         exact = super().target_actions(learner, own)

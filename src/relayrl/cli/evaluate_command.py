@@ -80,7 +80,9 @@ def _play(
 
 
 def _make(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnvironment:
-    return on_host(make_vector(name, EnvSettings(num_envs=num_envs, options=options)))
+    from relayrl.engines.plugins import environment_name
+
+    return on_host(make_vector(environment_name(name), EnvSettings(num_envs=num_envs, options=options)))
 
 
 def _draw(request: EvaluateRequest, actors: dict[str, ExportedActor], name: str, options: dict[str, Any]) -> Path:

@@ -57,6 +57,7 @@ def train(
 ) -> None:
     """Train a policy."""
     from relayrl.cli import train_command
+    from relayrl.engines.sessions import TrainRequest
 
     flags = {
         "algo": algo,
@@ -67,7 +68,7 @@ def train(
         "trainer.threaded": threaded,
     }
     given = {path: value for path, value in flags.items() if value is not None}
-    request = train_command.TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from)
+    request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from)
     raise typer.Exit(train_command.run(request, print_config=print_config, as_json=as_json, quiet=quiet))
 
 

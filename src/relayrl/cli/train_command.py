@@ -13,23 +13,21 @@ from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
 def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool) -> int:
     """Train; gives the exit code."""
-    session = open_session(request, create=not print_config)
-    settings, directory = session.settings, session.directory
-    if not quiet or print_config:
-        for note in session.notes:
-            print(f"relayrl: {note}", file=sys.stderr)
-    if print_config:
-        typer.echo(settings.to_yaml(), nl=False)
-        return 0
-    try:
-        with (
-            Interrupt() as interrupt,
-            progress_display(settings.env, settings.algo, enabled=not quiet) as display,
-        ):
-            result = run_session(session, display.update, interrupt.is_requested)
-    except KeyboardInterrupt:
-        print(f"interrupted; continue with: relayrl train --resume --run-dir {directory.path}", file=sys.stderr)
-        return EXIT_CODE
+    with Interrupt() as interrupt:
+        session = open_session(request, create=not print_config)
+        settings, directory = session.settings, session.directory
+        if not quiet or print_config:
+            for note in session.notes:
+                print(f"relayrl: {note}", file=sys.stderr)
+        if print_config:
+            typer.echo(settings.to_yaml(), nl=False)
+            return 0
+        try:
+            with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
+                result = run_session(session, display.update, interrupt.is_requested)
+        except KeyboardInterrupt:
+            print(f"interrupted; continue with: relayrl train --resume --run-dir {directory.path}", file=sys.stderr)
+            return EXIT_CODE
     if not quiet:
         if result.reached_target:
             typer.echo(f"target return {settings.evaluation.target_return:g} reached at step {result.num_env_steps:,}")

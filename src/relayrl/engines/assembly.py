@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ def _off_policy(settings: RunSettings, params: OffPolicyParams, env: VectorEnvir
     return Assembly(policies, actors, trainer, max(1, params.update_interval // env.num_envs))
 
 
-def _off_policy_class(params: OffPolicyParams) -> Callable[..., OffPolicyAlgorithm]:
+def _off_policy_class(params: OffPolicyParams) -> Callable[..., OffPolicyAlgorithm[Any]]:
     if isinstance(params, TD3Params):
         return TD3
     return DDPG if isinstance(params, DDPGParams) else SAC

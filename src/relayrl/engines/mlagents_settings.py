@@ -15,7 +15,7 @@ is not in such a file: name it on the command line. Keys without a counterpart a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from relayrl.envs.settings import EnvSettings
@@ -77,8 +77,18 @@ class _Remaining:
         nested = self._values.pop(key, None)
         return _Remaining(nested if isinstance(nested, dict) else {})
 
+    def put(self, key: str, value: Any) -> None:
+        """Say that `key` was not used after all."""
+        self._values[key] = value
+
+    def move_to(self, other: _Remaining, prefix: str) -> None:
+        """Leave the rest to `other`."""
+        for key, value in self._values.items():
+            other.put(prefix + key, value)
+
     def notes(self, prefix: str) -> list[str]:
-        return [f"ML-Agents setting {prefix}{key} has no counterpart and is ignored" for key in self._values]
+        unused = (key for key, value in self._values.items() if value is not None)
+        return [f"ML-Agents setting {prefix}{key} has no counterpart and is ignored" for key in unused]
 
 
 def _merged(below: Any, above: Any) -> Values:
@@ -94,27 +104,28 @@ def _environment(left: _Remaining, result: Values) -> Values:
     seed = settings.take("seed", -1)
     if seed >= 0:
         result["seed"] = seed
-    left._values |= {f"env_settings.{key}": value for key, value in settings._values.items()}
+    settings.move_to(left, "env_settings.")
     return environment
 
 
 def _behavior(name: str, values: Values, num_envs: int, notes: list[str]) -> Values:
     left = _Remaining(values)
     kind = left.take("trainer_type", "ppo")
-    readers: dict[str, Callable[[_Remaining, Values, int], None]] = {"ppo": _ppo, "sac": _sac, "poca": _ppo}
-    if kind not in readers:
-        raise UnknownNameError(f"trainer_type of behaviour {name!r}:", str(kind), readers)
+    if kind not in ("ppo", "sac", "poca"):
+        raise UnknownNameError(f"trainer_type of behaviour {name!r}:", str(kind), ("ppo", "sac", "poca"))
     trainer = {key: left.take(key) for key in _TRAINER if key in values}
     hyper, params = left.rest("hyperparameters"), _params_of_rewards(left, name, notes)
     result: Values = {"algo": kind, "trainer": trainer, "params": params, "network": _network(left, name, notes)}
     rate = hyper.take("learning_rate")
     schedule = hyper.take("learning_rate_schedule")
     if kind == "sac":
-        _sac(hyper, result, num_envs)
+        _sac(hyper, params)
         params |= {} if rate is None else {"actor_lr": rate, "critic_lr": rate, "temperature_lr": rate}
         if schedule not in (None, "constant"):
             notes.append(f"ML-Agents setting {name}.hyperparameters.learning_rate_schedule: sac's rate is constant")
     else:
+        if "time_horizon" in trainer:
+            notes.append(f"ML-Agents setting {name}.time_horizon is not used: rollouts have buffer_size steps in all")
         _ppo(hyper, result, num_envs)
         params |= {} if rate is None else {"pi_lr": rate, "vf_lr": rate}
         # ML-Agents' own default is linear, and it never stops an update for its KL divergence.
@@ -134,12 +145,10 @@ def _ppo(hyper: _Remaining, result: Values, num_envs: int) -> None:
     params["num_minibatches"] = max(1, math.ceil(buffer / batch))
     for key in ("beta_schedule", "epsilon_schedule"):
         if hyper.take(key, "constant") != "constant":
-            hyper._values[key] = "not constant"
+            hyper.put(key, "not constant")
 
 
-def _sac(hyper: _Remaining, result: Values, num_envs: int) -> None:
-    del num_envs
-    params = result["params"]
+def _sac(hyper: _Remaining, params: Values) -> None:
     params |= {ours: number for theirs, ours in _SAC.items() if (number := hyper.take(theirs)) is not None}
     per_update = hyper.take("steps_per_update", 1)
     params["update_interval"] = max(1, round(per_update))
@@ -160,7 +169,7 @@ def _params_of_rewards(left: _Remaining, name: str, notes: list[str]) -> Values:
     extrinsic = signals.rest("extrinsic")
     gamma, strength = extrinsic.take("gamma", 0.99), extrinsic.take("strength", 1.0)
     if strength != 1.0:
-        extrinsic._values["strength"] = strength
+        extrinsic.put("strength", strength)
     notes += extrinsic.notes(f"{name}.reward_signals.extrinsic.") + signals.notes(f"{name}.reward_signals.")
     return {"gamma": gamma}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +82,7 @@ class RunSettings(Settings):
 
 
 S = TypeVar("S", bound=Settings)
+Assignment = str | tuple[str, Any]
 
 
 def _overridden(settings: S, overrides: Mapping[str, Any], where: str) -> S:
@@ -97,10 +98,11 @@ def build_run_settings(
     env: str | None,
     file: Path | None,
     flags: Mapping[str, Any],
-    assignments: list[str],
+    assignments: Sequence[Assignment],
     notes: list[str] | None = None,
 ) -> RunSettings:
-    """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`.
+    """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`
+    or pairs of both; a key's last name alone is enough where it is unambiguous.
 
     What a file of Unity ML-Agents says that has no counterpart here is added to `notes`.
     """
@@ -117,11 +119,16 @@ def build_run_settings(
         _assign(values, path.split("."), value)
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo}).model_dump(mode="json")))
     for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {assignment!r} has no value; write it as --set key=value")
-        _assign(values, _resolve(key.strip(), known).split("."), yaml.safe_load(text))
+        key, value = _parsed(assignment) if isinstance(assignment, str) else assignment
+        _assign(values, _resolve(key, known).split("."), value)
     return parse_settings(RunSettings, values)
+
+
+def _parsed(assignment: str) -> tuple[str, Any]:
+    key, separator, text = assignment.partition("=")
+    if not separator:
+        raise ConfigError(f"--set {assignment!r} has no value; write it as --set key=value")
+    return key.strip(), yaml.safe_load(text)
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -186,7 +193,7 @@ def _known_paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith("environment.options."):
+    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.")):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
     if len(matches) == 1:

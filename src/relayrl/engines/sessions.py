@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from relayrl.engines.plugins import environment_name
 from relayrl.engines.resume_rules import check_changes
 from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.run_settings import Assignment, RunSettings, build_run_settings
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """What the user asked for; `flags` are dotted paths of settings, `assignments` are `key=value`."""
+    """What the user asked for; `flags` are dotted paths of settings, `assignments` are `key=value` or pairs of them."""
 
     env: str | None = None
     run_dir: Path | None = None
     config: Path | None = None
     flags: Mapping[str, Any] = field(default_factory=dict)
-    assignments: list[str] = field(default_factory=list)
+    assignments: Sequence[Assignment] = ()
     resume: bool = False
     init_from: Path | None = None
 

@@ -31,4 +31,4 @@ def settings_schema() -> dict[str, Any]:
     properties["algo"] = {**properties["algo"], "examples": list(algorithms())}
     definitions.pop("Settings", None)
     schema.pop("required", None)
-    return {"$schema": DIALECT, "title": "RelayRL run", **schema, "allOf": rules}
+    return {**schema, "$schema": DIALECT, "title": "RelayRL run", "allOf": rules}

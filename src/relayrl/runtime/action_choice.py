@@ -33,7 +33,7 @@ def chooser(head: ActionHead, choice: ActionChoice, rng: np.random.Generator) ->
     if choice is ActionChoice.GREEDY:
         return lambda parameters: _with_logp(head, parameters, head.mode(parameters))
     if isinstance(head, CategoricalHead):
-        return lambda parameters: _categorical(head, parameters, rng)
+        return CategoricalChooser(head, rng)
     return lambda parameters: _with_logp(head, parameters, head.sample(parameters, rng))
 
 
@@ -43,21 +43,29 @@ def _with_logp(head: ActionHead, parameters: Array, action: Array) -> tuple[Arra
     return np.array(action), np.asarray(head.log_prob_numpy(parameters, action), np.float32)
 
 
-def _categorical(head: CategoricalHead, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+class CategoricalChooser:
     """Draws from log-probabilities [L, A]: the first action whose cumulative probability reaches the draw.
 
     The draw is the head's, from (0, total] and compared strictly, so that neither rounding nor a draw of zero can pick a
     masked action. Actions come first in memory: numpy adds whole rows several times faster than along short ones.
     """
-    L, A = parameters.shape
-    if L == 1:
-        return _one_categorical(head.start, parameters[0], rng)
-    cumulative = np.add.accumulate(np.exp(parameters.T, order="C"), 0)
-    draw = 1.0 - rng.random(L, dtype=np.float32)
-    draw *= cumulative[-1]
-    chosen = np.add.reduce(cumulative < draw, 0)
-    logp = parameters.ravel().take(chosen + np.arange(0, L * A, A))
-    return (chosen + head.start if head.start else chosen), logp
+
+    def __init__(self, head: CategoricalHead, rng: np.random.Generator) -> None:
+        self._start, self._rng = head.start, rng
+        self._row_starts = np.zeros(0, np.int64)
+
+    def __call__(self, parameters: Array) -> tuple[Array, Array | None]:
+        L, A = parameters.shape
+        if L == 1:
+            return _one_categorical(self._start, parameters[0], self._rng)
+        cumulative = np.add.accumulate(np.exp(parameters.T, order="C"), 0)
+        draw = 1.0 - self._rng.random(L, dtype=np.float32)
+        draw *= cumulative[-1]
+        chosen = np.add.reduce(cumulative < draw, 0)
+        if len(self._row_starts) != L:
+            self._row_starts = np.arange(0, L * A, A)
+        logp = parameters.ravel()[chosen + self._row_starts]
+        return (chosen + self._start if self._start else chosen), logp
 
 
 def _one_categorical(start: int, row: Array, rng: np.random.Generator) -> tuple[Array, Array]:

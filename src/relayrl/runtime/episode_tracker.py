@@ -43,7 +43,7 @@ class EpisodeTracker:
         if not step.episode_over.any():
             return
         whole = step.episode_over if step.failed is None else step.episode_over & ~step.failed
-        total = sum(self._sums.values()) / sum(self._num_agents.values())
+        total = np.sum(list(self._sums.values()), axis=0) / sum(self._num_agents.values())
         self._ended.returns += total[whole].tolist()
         self._ended.lengths += self._length[whole].tolist()
         for name, sums in self._sums.items():

@@ -41,7 +41,7 @@ class PolicyModel(ABC):
 
     @abstractmethod
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
-        """Distribution parameters [L, P] and values [L] or None; valid until the next call."""
+        """Distribution parameters [L, P], valid until the next call, and values [L] of the caller's own, or None."""
 
 
 class CustomPolicy:
@@ -89,7 +89,7 @@ class _OnnxGraph(ExportedActor):
         return list(self._session.run(self._wanted, dict(zip(self._names, inputs, strict=True))))
 
     def bind_one_row(self, obs: Tree, mask: Array | None) -> Callable[[list[Array]], list[Array]]:
-        """A function that does the same for one row like the example; its arrays are overwritten by its next call."""
+        """A function that does the same for one row like the example; the first result is overwritten by its next call."""
         example = [np.ascontiguousarray(leaf) for _, leaf in leaves(obs)]
         example += [] if mask is None else [mask]
         held, results = [leaf.copy() for leaf in example], [np.ascontiguousarray(out) for out in self.rows(example)]
@@ -104,7 +104,7 @@ class _OnnxGraph(ExportedActor):
             for array, given in zip(held, inputs, strict=True):
                 array[...] = given
             run(binding)
-            return results
+            return [results[0], *(result.copy() for result in results[1:])]
 
         return one_row
 

@@ -140,13 +140,11 @@ class PublishedPolicy:
                 parameters, value = self.model.forward(obs, mask)
             except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
                 raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
-            action, logp = self._choose(parameters)
-            return action, logp, None if value is None else value.copy()
+            return *self._choose(parameters), value
 
     def _record(self, request: ActionRequest, action: Array, logp: Array | None, value: Array | None) -> None:
-        doubtful = action if logp is None else logp
-        total = doubtful.item() if doubtful.size == 1 else float(doubtful.sum())
-        if not math.isfinite(total):
+        doubtful = action.ravel() if logp is None else logp
+        if not math.isfinite(np.dot(doubtful, doubtful)):
             raise InferenceError(
                 f"policy version {self.version} gave NaN or infinity for {request.actor_ids[:3]}; "
                 "look for NaN in the observations or in the model"

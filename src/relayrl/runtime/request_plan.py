@@ -95,7 +95,9 @@ def checked_rewards(reward: Any, num_rows: int) -> Array:
         array = np.full(num_rows, array, np.float32)
     if array.shape != (num_rows,):
         raise ConfigError(f"reward has shape {array.shape}, expected a number or {(num_rows,)}: one per actor")
-    if not math.isfinite(float(array.sum())):
+    if not (
+        math.isfinite(np.dot(array, array)) or np.isfinite(array).all()
+    ):  # the product costs a quarter, but may overflow
         raise ConfigError("a reward is NaN or infinite")
     return array
 

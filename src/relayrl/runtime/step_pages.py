@@ -18,20 +18,19 @@ Not its job: choosing actions, or who the lanes belong to outside (`actor_handle
 from __future__ import annotations
 
 import threading
-from typing import Any
 from uuid import UUID
 
 import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.splitting import trajectory_id
-from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
+from relayrl.data.trees import Array, Tree, allocate, index, write
 from relayrl.errors import ConfigError
 from relayrl.runtime.acting_layout import ActingLayout
+from relayrl.runtime.step_rows import StepRows
 
 PAGE_ROWS = 64
 _FIRST_PAGES = 16
-_CLOSED = -1
 
 
 class Lane:
@@ -55,25 +54,16 @@ class StepPages:
         """Grows whenever a lane closes: whoever remembers lane numbers checks them again then."""
         self._lanes: list[Lane | None] = []
         self._free_numbers: list[int] = []
+        self._num_idle = 0  # open lanes without rows
         self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to nobody
-        self._room = np.zeros(0, np.int64)  # rows that may follow before a new page or a cut is due
-        rows = _FIRST_PAGES * PAGE_ROWS
-        self._columns: dict[str, Any] = {
-            "obs": allocate(layout.observation_space, (rows,)),
-            "action": allocate(layout.action_space, (rows,)),
-            "reward": np.zeros(rows, np.float32),
-            "policy_version": np.zeros(rows, np.int64),
-        }
-        if layout.has_logp:
-            self._columns["logp"] = np.zeros(rows, np.float32)
-        if layout.has_value:
-            self._columns["value"] = np.zeros(rows, np.float32)
+        self._stop = np.zeros(0, np.int64)  # the last row before a new page or a cut is due; 0 for lanes without rows
+        self._rows = StepRows(layout, _FIRST_PAGES * PAGE_ROWS)
         self._free_pages = list(range(_FIRST_PAGES - 1, 0, -1))
 
     @property
     def num_pages(self) -> int:
         """Pages that memory is held for."""
-        return len(self._columns["reward"]) // PAGE_ROWS
+        return len(self._rows) // PAGE_ROWS
 
     def open_lane(self, key: UUID, agent_id: str) -> Lane:
         """A lane in its first episode; `key` is never used again, so that trajectory ids are unique."""
@@ -82,17 +72,17 @@ class StepPages:
             self._free_numbers += range(len(self._lanes) + more - 1, len(self._lanes) - 1, -1)
             self._lanes += [None] * more
             self._last = np.concatenate([self._last, np.zeros(more, np.int64)])
-            self._room = np.concatenate([self._room, np.full(more, _CLOSED)])
+            self._stop = np.concatenate([self._stop, np.zeros(more, np.int64)])
         lane = Lane(key, self._free_numbers.pop(), agent_id)
         self._lanes[lane.number] = lane
-        self._last[lane.number] = self._room[lane.number] = 0
+        self._num_idle += 1
         return lane
 
     def close_lane(self, lane: Lane) -> None:
         """The lane's number may be given to another; its open steps must have been taken."""
         self._drop_pages(lane)
         self._lanes[lane.number] = None
-        self._room[lane.number] = _CLOSED
+        self._num_idle -= 1
         self._free_numbers.append(lane.number)
         self.num_closed += 1
 
@@ -117,25 +107,16 @@ class StepPages:
         reward: Array | None,
     ) -> list[tuple[UUID, Trajectory]]:
         """One step of each of `lanes` [L], which are open and differ. `reward` [L] belongs to their steps before it."""
-        last, room = self._last[lanes], self._room[lanes]
+        last = self._last[lanes]
         if reward is not None:
-            self._credit(lanes, last, reward)
-        cut = self._make_room(lanes, last, room, obs) if room.min() < 1 else []
-        rows = last + 1
-        columns = self._columns
-        write(columns["obs"], rows, obs)
-        columns["action"][rows] = action
-        columns["reward"][rows] = 0.0
-        columns["policy_version"][rows] = policy_version
-        if logp is not None:
-            columns["logp"][rows] = logp
-        if value is not None:
-            columns["value"][rows] = value
-        if mask is not None:
-            self._mask_column()[rows] = mask
-        elif "action_mask" in columns:
-            columns["action_mask"][rows] = True
-        self._last[lanes], self._room[lanes] = rows, room - 1
+            if self._num_idle and reward[last == 0].any():
+                raise ConfigError("a reward for an actor that has not acted in this episode; rewards belong to actions")
+            self._rows.set_rewards(last, reward)
+        is_due = last == self._stop[lanes]
+        cut = self._make_room(lanes, last, is_due, obs) if np.count_nonzero(is_due) else []
+        last += 1
+        self._rows.write(last, obs, action, logp, value, policy_version, mask)
+        self._last[lanes] = last
         return cut
 
     def append_one(
@@ -150,41 +131,25 @@ class StepPages:
         reward: float | None,
     ) -> list[tuple[UUID, Trajectory]]:
         """The same as `append` for one lane and rows [1, …], at a third of its cost."""
-        number, columns = lane.number, self._columns
-        row, room = self._last.item(number), self._room.item(number)
+        number = lane.number
+        last = self._last.item(number)
         if reward:
-            if not lane.pages:
+            if not last:
                 raise ConfigError(_no_action(lane))
-            columns["reward"][row] += reward
+            self._rows.add_reward(last, reward)
         cut: list[tuple[UUID, Trajectory]] = []
-        if room < 1:
-            row, room, cut = self._turn_page(lane, row, index(obs, 0))
-            columns = self._columns
-        row += 1
-        if isinstance(obs, np.ndarray):
-            columns["obs"][row] = obs[0]
-        else:
-            write(columns["obs"], row, index(obs, 0))
-        columns["action"][row] = action[0]
-        columns["reward"][row] = 0.0
-        columns["policy_version"][row] = policy_version
-        if logp is not None:
-            columns["logp"][row] = logp[0]
-        if value is not None:
-            columns["value"][row] = value[0]
-        if mask is not None:
-            self._mask_column()[row] = mask[0]
-        elif "action_mask" in columns:
-            columns["action_mask"][row] = True
-        self._last[number], self._room[number] = row, room - 1
+        if last == self._stop.item(number):
+            last, cut = self._turn_page(lane, last, index(obs, 0))
+        self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask)
+        self._last[number] = last + 1
         return cut
 
     def end(self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None) -> Trajectory:
         """The lane's episode is over; where nobody gave a final observation, the last one stands in for it."""
         self.require_steps(lane)
         row = int(self._last[lane.number])
-        self._columns["reward"][row] += reward
-        final = index(self._columns["obs"], row) if final_obs is None else final_obs
+        self._rows.add_reward(row, reward)
+        final = self._rows.observation(row) if final_obs is None else final_obs
         trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final)
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
@@ -203,7 +168,7 @@ class StepPages:
         """
         if not lane.pages:
             return None
-        last_obs = index(self._columns["obs"], int(self._last[lane.number]))
+        last_obs = self._rows.observation(int(self._last[lane.number]))
         trajectory = self._take(lane, False, True, failed=True, final_obs=last_obs)
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
@@ -211,27 +176,20 @@ class StepPages:
     def set_max_length(self, max_length: int) -> None:
         """Cut at another length; every lane looks at it again before its next row."""
         self.max_length = max_length
-        self._room[self._room > 0] = 0
+        self._stop[:] = self._last
 
-    def _credit(self, lanes: Array, last: Array, reward: Array) -> None:
-        if not last.all() and reward[last == 0].any():
-            raise ConfigError(
-                "a reward other than 0 for an actor that has not acted in this episode; rewards belong to actions"
-            )
-        self._columns["reward"][last] += reward
-
-    def _make_room(self, lanes: Array, last: Array, room: Array, obs: Tree) -> list[tuple[UUID, Trajectory]]:
-        """Change `last` and `room` in place so that every lane has a row after its last."""
+    def _make_room(self, lanes: Array, last: Array, is_due: Array, obs: Tree) -> list[tuple[UUID, Trajectory]]:
+        """Change `last` in place so that every lane that is due has a row after its last."""
         cut: list[tuple[UUID, Trajectory]] = []
-        for i in np.flatnonzero(room < 1).tolist():
+        for i in np.flatnonzero(is_due).tolist():
             lane = self._lanes[lanes[i]]
             assert lane is not None
-            last[i], room[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i))
+            last[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i))
             cut += fragments
         return cut
 
-    def _turn_page(self, lane: Lane, last: int, obs: Tree) -> tuple[int, int, list[tuple[UUID, Trajectory]]]:
-        """`(last row, room, fragments)` of a lane without room, after a cut where it is due, and with a new page."""
+    def _turn_page(self, lane: Lane, last: int, obs: Tree) -> tuple[int, list[tuple[UUID, Trajectory]]]:
+        """`(last row, fragments)` of a lane that is due, after a cut where it is long enough, and with a new page."""
         cut: list[tuple[UUID, Trajectory]] = []
         length = self.num_open_steps(lane)
         if length >= self.max_length:
@@ -241,12 +199,14 @@ class StepPages:
             length = 0
         if length % PAGE_ROWS == 0:
             if not self._free_pages:
-                self._grow()
+                self._free_pages += range(2 * self.num_pages - 1, self.num_pages - 1, -1)
+                self._rows.grow()
             page = self._free_pages.pop()
+            self._num_idle -= not lane.pages
             lane.pages.append(page)
             last = page * PAGE_ROWS - 1
-        in_page = PAGE_ROWS - length % PAGE_ROWS
-        return last, min(in_page, self.max_length - length), cut
+        self._stop[lane.number] = last + min(PAGE_ROWS - length % PAGE_ROWS, self.max_length - length)
+        return last, cut
 
     def _take(self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree) -> Trajectory:
         length = self.num_open_steps(lane)
@@ -268,34 +228,16 @@ class StepPages:
             truncated=truncated,
             failed=failed,
             final_obs=final,
-            **map_tree(lambda leaf: leaf[rows], self._columns),
+            **self._rows.gather(rows),
         )
         self._drop_pages(lane)
         return trajectory
 
     def _drop_pages(self, lane: Lane) -> None:
+        self._num_idle += bool(lane.pages)
         self._free_pages += lane.pages
         lane.pages = []
-        self._last[lane.number] = self._room[lane.number] = 0
-
-    def _mask_column(self) -> Array:
-        """Made when the first mask comes; rows before it allowed everything."""
-        if "action_mask" not in self._columns:
-            width = self.layout.mask_width
-            self._columns["action_mask"] = np.ones((len(self._columns["reward"]), width or 0), bool)
-        mask: Array = self._columns["action_mask"]
-        return mask
-
-    def _grow(self) -> None:
-        pages = self.num_pages
-        self._columns = map_tree(lambda leaf: _twice_as_long(leaf), self._columns)
-        self._free_pages += range(2 * pages - 1, pages - 1, -1)
-
-
-def _twice_as_long(leaf: Array) -> Array:
-    longer = np.zeros((2 * len(leaf), *leaf.shape[1:]), leaf.dtype)
-    longer[: len(leaf)] = leaf
-    return longer
+        self._last[lane.number] = self._stop[lane.number] = 0
 
 
 def _no_action(lane: Lane) -> str:

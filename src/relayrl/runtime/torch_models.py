@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,7 @@ from relayrl.models.policy import Policy
 from relayrl.runtime.acting_layout import ActingLayout
 from relayrl.runtime.policy_model import CPU, PolicyModel, example_row, layout_of
 
-_METADATA_KEYS = (
-    "env",
-    "algo",
-    "group",
-    "policy_version",
-    "masked",
-    "head",
-    "observation_space",
-    "action_space",
-)
+_METADATA_KEYS = tuple(METADATA_PREFIX + field.name for field in fields(PolicyMetadata))
 
 
 class TorchScriptModel(PolicyModel):
@@ -38,7 +30,7 @@ class TorchScriptModel(PolicyModel):
     def __init__(self, path: Path, device: str) -> None:
         if not path.exists():
             raise ConfigError(f"no model at {path}")
-        extra: dict[str, Any] = {METADATA_PREFIX + key: "" for key in _METADATA_KEYS}
+        extra: dict[str, Any] = dict.fromkeys(_METADATA_KEYS, "")
         try:
             self._device = torch.device(device)
             self._module = _load(path, self._device, extra)
@@ -46,7 +38,7 @@ class TorchScriptModel(PolicyModel):
             raise DecodeError(f"{path} is not a TorchScript model that runs on {device}: {error}") from error
         strings = {key: value.decode() if isinstance(value, bytes) else value for key, value in extra.items()}
         metadata = PolicyMetadata.from_strings({key: value for key, value in strings.items() if value})
-        self.head = head_of_kind(metadata.action_space, metadata.head)
+        self.head = head_of_kind(metadata.action_space, metadata.head, metadata.noise_scale)
         self._masked, self.policy_version = metadata.masked, metadata.policy_version
         outputs = self._outputs(*example_row(metadata, self.head))
         self.layout = layout_of(metadata, self.head, has_value=len(outputs) > 2)

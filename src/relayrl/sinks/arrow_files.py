@@ -173,7 +173,7 @@ class ArrowSource(PartsSource):
             buffer = file.read_buffer()
         end, is_whole = _last_batch_end(buffer)
         if not is_whole:
-            if buffer.slice(buffer.size - 8).to_pybytes() == _END_OF_STREAM:
+            if buffer.slice(max(0, buffer.size - 8)).to_pybytes() == _END_OF_STREAM:
                 raise DecodeError(f"{path} was closed, but is damaged {buffer.size - end} bytes before its end")
             self._note_torn(path, buffer.size - end)
         return buffer.slice(0, end) if end else None

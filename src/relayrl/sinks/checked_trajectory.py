@@ -77,9 +77,11 @@ class LayoutBook:
         layout, num_steps = known.layout, len(trajectory.reward)
         _check_header(trajectory, num_steps)
         arrays = _step_arrays(trajectory, known)
+        plain = (num_steps,)
         for (dtype, shape, leaf), array in zip(known.steps, arrays, strict=True):
-            if type(array) is not np.ndarray or array.shape != (num_steps, *shape) or array.dtype != dtype:
-                raise ConfigError(_mismatch(leaf, array, (num_steps, *shape)))
+            expected = (num_steps, *shape) if shape else plain
+            if type(array) is not np.ndarray or array.shape != expected or array.dtype != dtype:
+                raise ConfigError(_mismatch(leaf, array, expected))
         final = _flat(known.observation_space, trajectory.final_obs, "final_obs")
         for (dtype, shape, leaf), array in zip(known.final, final, strict=True):
             if not isinstance(array, _ARRAYS) or array.shape != shape or array.dtype != dtype:

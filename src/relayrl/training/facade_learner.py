@@ -74,7 +74,7 @@ class OffPolicyLearner:
 
     policies: Mapping[str, Policy]
     trainer: OffPolicyTrainer
-    algorithm: OffPolicyAlgorithm
+    algorithm: OffPolicyAlgorithm[Any]
     params: OffPolicyParams
     rng: np.random.Generator
 
@@ -159,7 +159,7 @@ def _off_policy(
     num_agents = {name: len(group.agent_ids) for name, group in groups.items()}
     view = CentralView if entry.is_central else LocalView
     generator = torch.Generator().manual_seed(_seed(args, _Stream.LEARNING))
-    algorithm: OffPolicyAlgorithm
+    algorithm: OffPolicyAlgorithm[Any]
     if isinstance(params, TD3Params):
         algorithm = TD3(policies, num_agents, view, params, generator)
     elif isinstance(params, DDPGParams):

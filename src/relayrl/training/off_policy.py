@@ -20,7 +20,7 @@ class OffPolicyTrainer(Trainer):
 
     def __init__(
         self,
-        algorithm: OffPolicyAlgorithm,
+        algorithm: OffPolicyAlgorithm[Any],
         params: OffPolicyParams,
         num_envs: int,
         max_steps: int,

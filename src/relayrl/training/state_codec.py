@@ -119,7 +119,8 @@ def _header_bytes(header: dict[str, Any]) -> bytes:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:

@@ -8,6 +8,7 @@ beyond the checkpoint are taken back with `rewind`, so that each step has one ro
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import os
 import socket
@@ -157,10 +158,10 @@ class WeightsAndBiases(StatisticsWriter):
 
     def __init__(self, project: str, directory: Path, config: dict[str, Any]) -> None:
         try:
-            import wandb
+            wandb: Any = importlib.import_module("wandb")
         except ImportError as error:
             raise MissingExtraError("statistics.wandb_project", "wandb") from error
-        self._run: Any = wandb.init(
+        self._run = wandb.init(
             project=project, name=directory.name, id=directory.name, resume="allow", dir=str(directory), config=config
         )
 

@@ -1,0 +1,172 @@
+"""The Python interface to whole runs: `relayrl.train(...) -> Run`, and `relayrl.load_run(path)`.
+
+    import relayrl
+
+    run = relayrl.train("CartPole-v1", algo="ppo", steps=50_000)
+    print(run.result.mean_return, run.evaluate(episodes=5).mean_return)
+    action = run.policy.act_greedily(observations)
+
+The same settings give the same parameters here and on the command line. Not its job: settings themselves (`engines`), and
+driving the parts one by one (`training`, `runtime`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayrl.engines.interrupts import Interrupt
+from relayrl.engines.progress_display import progress_display
+from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.run_record import RunResult
+from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.sessions import TrainRequest, open_session, run_session
+from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.models.exported import ExportFormat
+
+if TYPE_CHECKING:
+    from relayrl.models.exported import ExportedActor
+    from relayrl.runtime.evaluation import EvaluationResult
+
+AnyPath = str | Path
+
+
+def train(
+    env: str | Callable[..., Any] | None = None,
+    *,
+    algo: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    num_envs: int | None = None,
+    run_dir: AnyPath | None = None,
+    config: AnyPath | None = None,
+    resume: bool = False,
+    init_from: AnyPath | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Run:
+    """Train a policy; Ctrl-C saves the state and raises `KeyboardInterrupt`, `resume=True` with its `run_dir` goes on.
+
+    `env` is a name, as `relayrl list envs` has them, or a factory at the top level of a module. `settings` are dotted paths,
+    such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous.
+    """
+    given = {"algo": algo, "trainer.max_steps": steps, "seed": seed, "environment.num_envs": num_envs}
+    request = TrainRequest(
+        env=_env_name(env) if env is not None and not isinstance(env, str) else env,
+        run_dir=None if run_dir is None else Path(run_dir),
+        config=None if config is None else Path(config),
+        flags={path: value for path, value in given.items() if value is not None},
+        assignments=[(key, value) for key, value in (settings or {}).items()],
+        resume=resume,
+        init_from=None if init_from is None else Path(init_from),
+    )
+    session = open_session(request)
+    if progress:
+        for note in session.notes:
+            print(f"relayrl: {note}", file=sys.stderr)
+    chosen = session.settings
+    with Interrupt() as interrupt, progress_display(chosen.env, chosen.algo, enabled=progress) as display:
+        run_session(session, display.update, interrupt.is_requested)
+    return Run(session.directory.path)
+
+
+def load_run(path: AnyPath) -> Run:
+    """A run that was trained before."""
+    run = Run(Path(path))
+    run.directory.require()
+    return run
+
+
+class Run:
+    """A run and what came of it; everything is read from its folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.directory = path, RunDirectory(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def settings(self) -> RunSettings:
+        """Everything that decided the run."""
+        return self.directory.settings()
+
+    @property
+    def result(self) -> RunResult:
+        """How the run ended."""
+        if not self.directory.result.exists():
+            raise ConfigError(f"{self.path} has not ended yet; continue it with train(run_dir=..., resume=True)")
+        return RunResult.from_json(self.directory.result.read_text())
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """The rows of statistics as columns of equal length, NaN where a row has no value; `pandas.DataFrame` takes it."""
+        from relayrl.training.statistics_writers import read_progress
+
+        return read_progress(self.directory.progress) if self.directory.progress.exists() else {}
+
+    @cached_property
+    def policies(self) -> dict[str, ExportedActor]:
+        """The trained policies by group, as exported: they run without torch."""
+        from relayrl.models.exported import ExportedActor
+
+        models = self.directory.models()
+        if not models:
+            raise ConfigError(f"{self.path} has no exported policy yet; let the run end, or call export()")
+        actors = [ExportedActor(model) for model in models]
+        return {actor.metadata.group: actor for actor in actors}
+
+    @property
+    def policy(self) -> ExportedActor:
+        """The trained policy of a run that has one."""
+        if len(self.policies) > 1:
+            raise ConfigError(f"the run has policies {sorted(self.policies)}; use run.policies[name]")
+        return next(iter(self.policies.values()))
+
+    def evaluate(self, *, episodes: int = 20, seed: int = 1_000, stochastic: bool = False) -> EvaluationResult:
+        """Play episodes with the trained policies, as `relayrl evaluate` does."""
+        import numpy as np
+
+        from relayrl.engines.plugins import environment_name
+        from relayrl.envs.on_host import on_host
+        from relayrl.envs.registry import make_vector
+        from relayrl.runtime.evaluation import EVALUATION_WORLDS, evaluate
+
+        worlds = {"num_envs": min(episodes, EVALUATION_WORLDS), "workers": 0}
+        name = environment_name(self.settings.env)
+        env = on_host(make_vector(name, self.settings.environment.model_copy(update=worlds)))
+        try:
+            rng = np.random.default_rng(seed) if stochastic else None
+            return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng)
+        finally:
+            env.close()
+
+    def export(self, path: AnyPath | None = None, *, file_format: str = "onnx") -> list[Path]:
+        """Write the newest checkpoint's policies as `onnx` or `torchscript`; gives the files."""
+        formats = {one.value: one for one in ExportFormat}
+        if file_format not in formats:
+            raise UnknownNameError("format", file_format, formats)
+        from relayrl.engines.local import LocalEngine
+
+        engine = LocalEngine(self.settings, self.directory, tensorboard=False)
+        try:
+            if not engine.resume():
+                raise ConfigError(f"{self.path} has no checkpoint yet; let the run reach one, or finish it")
+            return engine.export([formats[file_format]], None if path is None else Path(path))
+        finally:
+            engine.close()
+
+
+def _env_name(factory: Callable[..., Any]) -> str:
+    """`module:name` of a factory, by which worker processes and a resumed run find it again."""
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
+    found = getattr(importlib.import_module(module), name, None) if module and name.isidentifier() else None
+    if found is not factory:
+        raise ConfigError(
+            f"{factory!r} must be a function or class at the top level of a module, so that it has a name"
+        )
+    return f"{module}:{name}"

@@ -1,0 +1,115 @@
+"""The kernel contract as code that can be run on any network, RelayRL's or yours.
+
+In a test of yours:
+
+    def test_my_kernel_keeps_the_contract():
+        check_kernel(MyKernel, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).raise_if_failed()
+
+What a kernel is, is in `relayrl.models.kernels`. Each check states one fact, which is its function's docstring, about the
+networks that the factory makes for an actor and for a critic. A check is skipped where one that it builds on has failed. The
+suite knows nothing of pytest, and leaves no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relayrl.data.trees import Space
+from relayrl.errors import ConfigError, RelayRLError
+from relayrl.models.kernels import KernelFactory
+from relayrl.testing import kernel_checks as checks
+from relayrl.testing import kernel_export_checks as exports
+from relayrl.testing.contract_report import CheckResult, ContractReport, Outcome
+from relayrl.testing.kernel_bench import KernelBench
+
+__all__ = ["CHECKS", "Check", "CheckResult", "KernelReport", "Outcome", "check_kernel"]
+
+RAISED = (
+    RelayRLError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a kernel under test may raise and have reported; anything else is passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport(ContractReport):
+    """All checks of one kernel, in the order in which they ran."""
+
+    def raise_if_failed(self) -> None:
+        """Raise `ConfigError` with all failures in its message."""
+        if self.failures:
+            raise ConfigError("outside the kernel contract:\n" + "\n".join(map(str, self.failures)))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One fact, the function that looks whether it holds, and the facts that it takes for granted."""
+
+    run: Callable[[KernelBench], str | None]
+    needs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+    @property
+    def fact(self) -> str:
+        return self.run.__doc__ or self.name
+
+
+_MADE = ("makes_modules",)
+_SHAPED = (*_MADE, "takes_any_leading_axes")
+_REPEATABLE = (*_SHAPED, "outputs_are_float32", "outputs_are_finite", "same_rows_same_outputs")
+_EXPORTABLE = (*_REPEATABLE, "rows_are_independent", "evaluation_mode_changes_nothing", "networks_share_nothing")
+
+CHECKS = (
+    Check(checks.makes_modules),
+    Check(checks.takes_any_leading_axes, _MADE),
+    Check(checks.outputs_are_float32, _SHAPED),
+    Check(checks.outputs_are_finite, _SHAPED),
+    Check(checks.same_rows_same_outputs, _SHAPED),
+    Check(checks.rows_are_independent, _REPEATABLE),
+    Check(checks.evaluation_mode_changes_nothing, _REPEATABLE),
+    Check(checks.networks_share_nothing, _MADE),
+    Check(checks.same_generator_same_parameters, (*_MADE, "networks_share_nothing")),
+    Check(checks.gradients_reach_all_parameters, _SHAPED),
+    Check(checks.outputs_follow_the_parameters, (*_REPEATABLE, "same_generator_same_parameters")),
+    Check(checks.can_be_copied, (*_REPEATABLE, "outputs_follow_the_parameters")),
+    Check(checks.state_dict_round_trip, _REPEATABLE),
+    Check(exports.leaves_as_onnx, _EXPORTABLE),
+    Check(exports.leaves_as_torchscript, _EXPORTABLE),
+)
+"""All checks, in the order in which they run; what a check needs comes before it."""
+
+
+def check_kernel(
+    factory: KernelFactory, observation_space: Space, action_space: Space, *, seed: int = 0
+) -> KernelReport:
+    """Run all checks on networks that `factory` makes for these spaces."""
+    bench = KernelBench(factory, observation_space, action_space, seed)
+    results: dict[str, CheckResult] = {}
+    for check in CHECKS:
+        missing = next((name for name in check.needs if results[name].outcome is not Outcome.PASSED), None)
+        results[check.name] = _run(check, bench) if missing is None else _skipped(check, missing)
+    return KernelReport(tuple(results.values()))
+
+
+def _run(check: Check, bench: KernelBench) -> CheckResult:
+    try:
+        broken = check.run(bench)
+    except RAISED as error:
+        broken = f"{type(error).__name__}: {error}"
+    if broken is not None:
+        return CheckResult(check.name, Outcome.FAILED, broken)
+    return CheckResult(check.name, Outcome.PASSED, check.fact)
+
+
+def _skipped(check: Check, missing: str) -> CheckResult:
+    return CheckResult(check.name, Outcome.SKIPPED, f"it builds on {missing}, which does not hold")

@@ -1,0 +1,52 @@
+"""What a person sees: a table where it can be redrawn, lines elsewhere, nothing when quiet."""
+
+import io
+import math
+
+from rich.console import Console
+
+from relayrl.engines.progress_display import Lines, describe, progress_display
+from relayrl.engines.run_record import Progress
+
+HALF = Progress(500, 1000, 2.0, math.nan, {"policy/entropy": 0.6931, "time/collect_steps_per_s": 12345.6})
+WHOLE = Progress(1000, 1000, 4.0, 12.5, {"evaluation/return_mean": 30.0})
+
+
+def test_a_line_has_steps_rate_return_and_time_left():
+    assert describe(HALF) == "500/1,000 steps (50%)  250 steps/s  return –  2 s left"
+    assert describe(WHOLE) == "1,000/1,000 steps (100%)  250 steps/s  return 12.5  0 s left"
+
+
+def test_lines_are_rare_but_the_last_one_comes(capsys):
+    lines = Lines("ppo on X")
+    for progress in (HALF, HALF, HALF, WHOLE):
+        lines.update(progress)
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_quiet_shows_nothing(capsys):
+    with progress_display("X", "ppo", enabled=False) as display:
+        display.update(WHOLE)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_elsewhere_than_on_a_terminal_lines_go_to_standard_error(capsys):
+    with progress_display("X", "ppo", enabled=True) as display:
+        display.update(WHOLE)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "ppo on X  1,000/1,000 steps (100%)  250 steps/s  return 12.5  0 s left\n"
+
+
+def test_a_terminal_gets_a_table_of_the_newest_statistics():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=160, color_system=None)
+    with progress_display("X", "ppo", enabled=True, console=console) as display:
+        display.update(HALF)
+        display.update(WHOLE)
+    shown = screen.getvalue()
+    assert "ppo on X" in shown
+    assert "entropy 0.693" in shown
+    assert "collecting, steps/s 12,346" in shown
+    assert "evaluation return 30" in shown
+    assert "━" in shown

@@ -1,0 +1,99 @@
+"""The ML-Agents contract: the loop of the docstring, on a real environment, learns what the engine learns."""
+
+import numpy as np
+import pytest
+
+from relayrl.engines.local import LocalEngine
+from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.run_parts import build_parts
+from relayrl.engines.run_settings import build_run_settings
+from relayrl.errors import UnknownNameError
+from relayrl.models.policy import parameter_hash
+from relayrl.training.queues import PolicyQueue, TrajectoryQueue
+from relayrl.training.rl_trainer import LaneReturns, RolloutTrainer
+from relayrl.training.statistics import Statistics
+
+FLAGS = {
+    "trainer.time_horizon": 16,
+    "trainer.max_steps": 128,
+    "environment.num_envs": 2,
+    "network.hidden_sizes": (8,),
+    "params.train_pi_iters": 2,
+    "params.train_vf_iters": 2,
+    "evaluation.episodes": 0,
+    "statistics.tensorboard": False,
+}
+
+
+def test_the_usage_loop_learns_what_the_engine_learns(tmp_path):
+    settings = build_run_settings("native:CartPole", None, FLAGS, [])
+    parts = build_parts(settings)
+    saved = []
+    trainer = RolloutTrainer(
+        "native:CartPole",
+        settings.trainer,
+        make_policy=lambda behavior, group: parts.policies[behavior],
+        make_learner=lambda policies: parts.trainer,
+        stats_reporter=Statistics([]),
+        save=lambda: saved.append(trainer.get_step),
+    )
+    for name, group in parts.env.groups.items():
+        trainer.add_policy(name, trainer.create_policy(name, group))
+    trajectories, policies = TrajectoryQueue(), PolicyQueue()
+    trainer.subscribe_trajectory_queue(trajectories)
+    trainer.publish_policy_queue(policies)
+    versions = [0]
+    while trainer.should_still_train:
+        newest = policies.take()
+        if newest is not None:
+            versions.append(newest.version)
+        trajectories.put(parts.collector.collect(versions[-1]))
+        trainer.advance()
+    trainer.save_model()
+    trainer.end_episode()
+    parts.env.close()
+
+    assert versions == [0, 1, 2, 3]
+    assert (trainer.get_step, trainer.get_max_steps, saved) == (128, 128, [128])
+    assert not trainer.threaded
+    assert len(trainer.reward_buffer) > 0
+    assert trainer.get_policy("agent") is parts.policies["agent"]
+    with pytest.raises(UnknownNameError, match="agent"):
+        trainer.get_policy("agnet")
+
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(settings)
+    result = LocalEngine(settings, directory).run(lambda _: None)
+    assert result.parameter_hash == parameter_hash(parts.policies["agent"])
+
+
+def test_a_published_policy_does_not_change_afterwards():
+    settings = build_run_settings("native:CartPole", None, FLAGS, [])
+    parts = build_parts(settings)
+    trainer = RolloutTrainer(
+        "x", settings.trainer, lambda name, _: parts.policies[name], lambda _: parts.trainer, Statistics([])
+    )
+    trainer.add_policy("agent", parts.policies["agent"])
+    trajectories, policies = TrajectoryQueue(), PolicyQueue()
+    trainer.subscribe_trajectory_queue(trajectories)
+    trainer.publish_policy_queue(policies)
+    snapshots = []
+    for _ in range(2):
+        trajectories.put(parts.collector.collect(0))
+        trainer.advance()
+        snapshot = policies.take()
+        snapshots.append((snapshot, {k: v.clone() for k, v in snapshot.parameters["agent"].items()}))
+    parts.env.close()
+    first, copy = snapshots[0]
+    assert all((first.parameters["agent"][k] == copy[k]).all() for k in copy)
+    assert any((first.parameters["agent"][k] != snapshots[1][1][k]).any() for k in copy)
+
+
+def test_returns_of_lanes_go_on_over_blocks_and_leave_failures_out():
+    returns = LaneReturns(2)
+    no = np.zeros((2, 2), bool)
+    assert returns.add(np.ones((2, 2)), no, no) == []
+    ended = np.array([[True, True], [False, False]])
+    failed = np.array([[False, True], [False, False]])
+    assert returns.add(np.ones((2, 2)), ended, failed) == [3.0]
+    assert returns.add(np.ones((1, 2)), np.ones((1, 2), bool), np.zeros((1, 2), bool)) == [2.0, 2.0]

@@ -1,0 +1,141 @@
+"""Rows of statistics: means, groups, what a resume takes back, and what writers make of them."""
+
+import math
+import sys
+
+import pytest
+
+from relayrl.errors import MissingExtraError
+from relayrl.training.statistics import RECENT_EPISODES, Statistics
+from relayrl.training.statistics_writers import (
+    ProgressCsv,
+    StatisticsWriter,
+    TensorBoardEvents,
+    WeightsAndBiases,
+    read_progress,
+)
+
+
+class Recorder(StatisticsWriter):
+    def __init__(self) -> None:
+        self.rows = []
+
+    def write(self, num_env_steps, row):
+        self.rows.append((num_env_steps, row))
+
+
+def test_a_row_is_the_mean_since_the_last_one():
+    recorder = Recorder()
+    statistics = Statistics([recorder])
+    statistics.add({"policy/loss": 1.0})
+    statistics.add({"policy/loss": 3.0, "value/loss": 5.0})
+    statistics.add_episodes([10.0, 20.0], [4, 6])
+    statistics.summarize(100, {"time/seconds": 2.0})
+    assert recorder.rows[0] == (
+        100,
+        {
+            "time/seconds": 2.0,
+            "episode/return_mean": 15.0,
+            "episode/return_min": 10.0,
+            "episode/return_max": 20.0,
+            "episode/length_mean": 5.0,
+            "episode/count": 2.0,
+            "policy/loss": 2.0,
+            "value/loss": 5.0,
+        },
+    )
+    assert "policy/loss" not in statistics.summarize(200, {})
+
+
+def test_returns_are_of_the_latest_episodes_and_nan_before_the_first():
+    statistics = Statistics([])
+    assert math.isnan(statistics.mean_return)
+    statistics.add_episodes([0.0] * 50 + [1.0] * RECENT_EPISODES, [1] * 150)
+    assert statistics.mean_return == 1.0
+    assert statistics.num_episodes == 150
+
+
+def test_groups_have_returns_of_their_own_where_there_are_several():
+    statistics = Statistics([])
+    statistics.add_episodes([1.0], [5], {"good": [3.0], "bad": [-1.0]})
+    row = statistics.summarize(10, {})
+    assert (row["good/episode/return_mean"], row["bad/episode/return_mean"]) == (3.0, -1.0)
+    alone = Statistics([])
+    alone.add_episodes([1.0], [5], {"agent": [1.0]})
+    assert "agent/episode/return_mean" not in alone.summarize(10, {})
+
+
+def test_a_state_carries_what_the_next_row_is_made_of():
+    first, second = Statistics([]), Statistics([])
+    first.add({"policy/loss": 1.0})
+    first.add_episodes([1.0, 2.0], [3, 4], {"a": [1.0, 1.0], "b": [1.0, 3.0]})
+    second.load_state_dict(first.state_dict())
+    for one in (first, second):
+        one.add({"policy/loss": 2.0})
+    assert first.summarize(9, {}) == second.summarize(9, {})
+
+
+def test_a_column_that_appears_late_is_empty_above(tmp_path):
+    csv = ProgressCsv(tmp_path / "p.csv")
+    csv.write(1, {"a": 0.5})
+    csv.write(2, {"a": 0.25, "b": 3.0})
+    csv.write(3, {"a": 0.125})
+    assert (tmp_path / "p.csv").read_text() == "num_env_steps,a,b\n1,0.5,\n2,0.25,3.0\n3,0.125,\n"
+    table = read_progress(tmp_path / "p.csv")
+    assert table["num_env_steps"] == [1, 2, 3]
+    assert table["b"][1] == 3.0
+    assert math.isnan(table["b"][0])
+
+
+def test_rewinding_takes_back_rows_and_a_line_cut_short(tmp_path):
+    path = tmp_path / "p.csv"
+    csv = ProgressCsv(path)
+    for step in (10, 20, 30):
+        csv.write(step, {"a": 1.0})
+    with path.open("a") as file:
+        file.write("4")  # killed while writing step 40
+    again = ProgressCsv(path)
+    again.rewind(20)
+    again.write(30, {"a": 2.0})
+    assert path.read_text() == "num_env_steps,a\n10,1.0\n20,1.0\n30,2.0\n"
+
+
+def test_tensorboard_shows_the_rows_and_forgets_those_of_a_killed_session(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    first = TensorBoardEvents(tmp_path)
+    for step in (10, 20, 30):
+        first.write(step, {"a": float(step)})
+    first.close()
+    second = TensorBoardEvents(tmp_path)
+    second.rewind(20)
+    second.write(30, {"a": -1.0})
+    second.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("a")] == [(10, 10.0), (20, 20.0), (30, -1.0)]
+
+
+FAKE_WANDB = """
+calls = []
+class Run:
+    def log(self, row, step): calls.append((step, row))
+    def finish(self): calls.append("finished")
+def init(**options):
+    calls.append(options["project"])
+    return Run()
+"""
+
+
+def test_weights_and_biases_gets_the_rows_where_it_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "wandb.py").write_text(FAKE_WANDB)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    writer = WeightsAndBiases("project", tmp_path, {})
+    writer.write(5, {"a": 1.0})
+    writer.close()
+    assert sys.modules.pop("wandb").calls == ["project", (5, {"a": 1.0}), "finished"]
+
+
+def test_without_it_the_line_to_install_is_told(tmp_path):
+    with pytest.raises(MissingExtraError, match="pip install"):
+        WeightsAndBiases("project", tmp_path, {})
