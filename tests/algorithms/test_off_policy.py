@@ -69,6 +69,7 @@ def random_transitions(learner: OffPolicyAlgorithm, num_rows: int = 32, seed: in
             next_obs=rng.normal(size=(*shape, num_features)).astype(np.float32),
             discount=np.where(rng.random(shape) < 0.25, 0.0, 0.9).astype(np.float32),
             valid=np.ones(shape, bool),
+            next_valid=np.ones(shape, bool),
         )
     return JointTransitions(groups, np.arange(num_rows), np.ones(num_rows, np.float32))
 
@@ -287,3 +288,29 @@ DEFAULTS = {
 @pytest.mark.parametrize("params", DEFAULTS)
 def test_defaults_are_the_documented_ones(params):
     assert {name: getattr(params(), name) for name in DEFAULTS[params]} == DEFAULTS[params]
+
+
+def test_what_absent_agents_would_see_next_changes_nothing():
+    results = []
+    for garbage in (0.0, np.nan):
+        learner = make_learner("ddpg", groups=PAIR, view=CentralView)
+        transitions = random_transitions(learner)
+        rows = transitions.groups["agent"]
+        rows.valid[:16, 1] = rows.next_valid[:16, 1] = False
+        rows.obs[:16, 1] = rows.next_obs[:16, 1] = garbage
+        rows.discount[:16, 1] = 0.0
+        for _ in range(2):
+            learner.update(transitions)
+        results.append(hashes(learner))
+    assert results[0] == results[1]
+
+
+def test_a_policy_loss_that_is_not_finite_stops_the_run():
+    learner = make_learner("ddpg")
+    batch = {"agent": learner._batch("agent", random_transitions(learner).groups["agent"])}
+    with torch.no_grad():
+        learner.groups["agent"].q.judges[0].linears()[0].weight[0, 0] = float("inf")
+    before = hashes(learner)["agent"][0]
+    with pytest.raises(TrainingDivergedError):
+        learner.update_policies(batch)
+    assert hashes(learner)["agent"][0] == before

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 RUN_FILES = {"config.yaml", "checkpoints", "model.onnx", "model.pt", "progress.csv", "run.log", "result.json"}
@@ -155,3 +156,66 @@ def test_an_interrupted_run_saves_and_can_be_resumed(number, tmp_path):
         relayrl(*("train", "--resume", "--run-dir", "run", "--steps", str(steps + 2 * block), "--json"), cwd=tmp_path)
     )
     assert resumed["num_env_steps"] == steps + 2 * block
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path):
+    endless = ["--set", "params.train_pi_iters=10000000", "--set", "params.train_vf_iters=10000000"]
+    process = start("train", "native:CartPole", "--run-dir", "run", *endless, cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "run.lock").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)  # the update that it waits for never ends
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=15) == 130
+    process.communicate()
+
+
+def test_resuming_with_changed_settings_says_which_and_whether_it_is_allowed(trained):
+    folder, _ = trained
+    command = [sys.executable, "-m", "relayrl.cli.main", "train", "--resume", "--run-dir", "run"]
+    refused = subprocess.run(
+        [*command, "--set", "hidden_sizes=[8]"], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert refused.returncode == 2
+    assert "network.hidden_sizes ([64, 64] → [8])" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    shown = subprocess.run(
+        [*command, "--steps", "8192", "--print-config"], capture_output=True, text=True, cwd=folder, check=True
+    )
+    assert "trainer.max_steps (4096 → 8192): allowed" in shown.stderr
+    assert "max_steps: 4096" in (folder / "run" / "config.yaml").read_text()
+
+
+def test_a_run_begins_with_another_ones_networks(trained):
+    folder, result = trained
+    still = ["--set", "pi_lr=1e-30", "--set", "vf_lr=1e-30", "--steps", "1024", "--seed", "9"]
+    started = last_json(
+        relayrl("train", "CartPole-v1", "--init-from", "run", *still, "--run-dir", "from", "--json", cwd=folder)
+    )
+    assert started["parameter_hash"] == result["parameter_hash"]
+    assert started["num_env_steps"] == 1024
+
+
+def test_an_mlagents_file_trains_and_tells_what_it_left_out(tmp_path):
+    (tmp_path / "walker.yaml").write_text(
+        "behaviors:\n  Walker:\n    trainer_type: ppo\n    max_steps: 512\n    self_play: {window: 10}\n"
+        "    hyperparameters: {buffer_size: 512, batch_size: 64}\n"
+    )
+    done = relayrl("train", "native:CartPole", "--config", "walker.yaml", "--run-dir", "run", "--json", cwd=tmp_path)
+    assert "Walker.self_play has no counterpart" in done.stderr
+    assert last_json(done)["num_env_steps"] == 512
+
+
+def test_seeds_are_aggregated_over_the_steps_they_share():
+    from relayrl.cli.plot_command import aggregate
+
+    one = (np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0, 20.0]))
+    other = (np.array([5.0, 15.0]), np.array([7.0, 17.0]))
+    grid, mean, half = aggregate([one, other])
+    assert grid.tolist() == [5.0, 10.0, 15.0]
+    assert mean.tolist() == [6.0, 11.0, 16.0]
+    # Values differ by 2: standard deviation √2, standard error 1.
+    assert half.tolist() == pytest.approx([1.96] * 3)

@@ -8,9 +8,9 @@ import pytest
 
 HEAVY = {"torch", "onnxruntime", "matplotlib", "pyarrow", "tensorboard"}
 LIGHT_COMMANDS = {
-    "--help": HEAVY | {"pydantic", "gymnasium", "numpy"},
-    "train --help": HEAVY | {"pydantic", "gymnasium", "numpy"},
-    "--version": HEAVY | {"pydantic", "gymnasium", "numpy"},
+    "--help": HEAVY | {"gymnasium", "numpy", "yaml"},
+    "train --help": HEAVY | {"gymnasium", "numpy", "yaml"},
+    "--version": HEAVY | {"gymnasium", "numpy", "yaml"},
     "list algos": HEAVY,
     "list schema": HEAVY,
     "list presets": HEAVY,

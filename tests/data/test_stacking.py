@@ -194,11 +194,19 @@ def test_nothing_cannot_be_stacked() -> None:
 
 def test_agents_of_a_world_are_aligned_by_step() -> None:
     rollouts = stack_jointly([trajectory(3, 2, agent="a"), trajectory(4, 3, agent="b"), trajectory(5, 1, group="h")])
-    assert rollouts["g"].obs[:, 0, 0].tolist() == [3, 4, 104, 104]
+    assert rollouts["g"].obs[:, 0, 0].tolist() == [3, 4, 0, 0]
     assert rollouts["g"].obs[:, 1, 0].tolist() == [0, 4, 5, 6]
     assert rollouts["g"].valid.T.tolist() == [[True, True, False, False], [False, True, True, True]]
     assert rollouts["h"].valid.T.tolist() == [[False, False, True, False]]
     assert rollouts["g"].step()[:, 1].tolist() == [3, 4, 5, 6]
+
+
+def test_in_a_joint_stack_a_lane_that_goes_on_is_truncated() -> None:
+    rollout = stack_jointly([trajectory(0, 2), trajectory(2, 1), trajectory(0, 5, agent="b", terminated=True)])["g"]
+    assert rollout.truncated[:, 0].tolist() == [False, False, True, False, False]
+    assert rollout.terminated[:, 1].tolist() == [False, False, False, False, True]
+    where = (rollout.successors.step == 2) & (rollout.successors.lane == 0)
+    assert rollout.successors.obs[where].tolist() == [[102]]
 
 
 def test_episodes_and_worlds_do_not_mix() -> None:
@@ -227,10 +235,12 @@ def test_a_repeated_trajectory_does_not_hide_the_first() -> None:
 
 def test_headers_keep_a_place_for_absent_agents_and_groups() -> None:
     headers = {name: LaneHeader(name, (), ("a", "b"), LINE, CHOICE) for name in ("g", "h")}
-    rollouts = stack_jointly([trajectory(0, 2, agent="b")], headers, num_void_rows=1)
-    assert rollouts["g"].valid.T.tolist() == [[False, False, False], [True, True, False]]
+    rollouts = stack_jointly([trajectory(0, 2, agent="b")], headers, {"h": 3})
+    assert rollouts["g"].valid.T.tolist() == [[False, False], [True, True]]
+    assert rollouts["g"].action_mask is None
     assert not rollouts["h"].valid.any()
-    assert rollouts["h"].action.tolist() == [[1, 1]] * 3
+    assert rollouts["h"].action.tolist() == [[1, 1]] * 2
+    assert rollouts["h"].action_mask.shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize(("change", "message"), [({"agent": "z"}, "agent 'z'"), ({"group": "z"}, "group 'z'")])

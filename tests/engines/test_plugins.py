@@ -49,8 +49,8 @@ class CautiousParams(PPOParams):
 
 
 def assemble_cautious(settings, env):
-    params = settings.params
-    return assemble(settings.model_copy(update={"params": params.model_copy(update={"pi_lr": params.pi_lr * params.caution})}), env)
+    params = settings.params.model_copy(update={"pi_lr": settings.params.pi_lr * settings.params.caution})
+    return assemble(settings.model_copy(update={"algo": "ppo", "params": params}), env)
 
 
 cautious = AlgorithmPlugin(CautiousParams, "PPO with a smaller step", assemble_cautious)

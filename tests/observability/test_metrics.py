@@ -183,6 +183,16 @@ def test_opentelemetry_sends_every_interval_and_leaves_no_thread(metrics, collec
     assert threading.active_count() <= before + 1  # the collector's own connection may still be closing
 
 
+def test_a_collector_that_is_not_there_costs_a_log_line_and_not_much_time(metrics, caplog):
+    collector = Collector()
+    collector.close()
+    exporter = OtelExporter(metrics, collector.url, interval_s=60, timeout_s=0.3)
+    start = time.monotonic()
+    exporter.close()
+    assert time.monotonic() - start < 5
+    assert "did not take the metrics" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("module", "make", "extra"),
     [

@@ -2,14 +2,17 @@
 
 import json
 import logging
+import re
 import time
+from pathlib import Path
 
 import pytest
 from runtime_fakes import ListSink, fixed_policy, obs
 
+from relayrl.config.settings import Settings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.client_config import ClientConfig, read_client_config
+from relayrl.runtime.client_config import LIVE_KEYS, ClientConfig, read_client_config
 from relayrl.sinks.contract import open_source
 
 
@@ -169,3 +172,20 @@ def test_another_file_may_be_followed(path, tmp_path):
         other.write_text('{"router_scale": 3}')
         assert agent.check_config_now()
         assert agent.get_config().router_scale == 3
+
+
+def test_the_page_lists_every_key_with_its_default():
+    page = (Path(__file__).parents[2] / "docs" / "runtime.md").read_text()
+    listed = re.findall(r"^\| `([a-z_.]+)` \| (\S+) \| (yes|at start) \| (.+) \|$", page, re.MULTILINE)
+    assert listed == list(described(ClientConfig))
+
+
+def described(settings: type[Settings], prefix: str = "", live: str = ""):
+    for name, field in settings.model_fields.items():
+        applies = live or ("yes" if name in LIVE_KEYS else "at start")
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield from described(field.annotation, f"{prefix}{name}.", applies)
+        else:
+            default = field.get_default(call_default_factory=True)
+            text = "[]" if default == () else str(getattr(default, "value", default))
+            yield f"{prefix}{name}", text, applies, field.description

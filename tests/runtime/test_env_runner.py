@@ -1,5 +1,7 @@
 """Actors with worlds of their own."""
 
+import threading
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -53,3 +55,25 @@ def test_an_actor_may_play_and_be_asked():
         agent.run_env(ids[0], 5)
         agent.flag_last_action(ids)
     assert sorted(len(each) for each in sink.trajectories) == [1, 5]
+
+
+def test_an_actor_may_be_removed_while_it_plays():
+    sink, outcomes = ListSink(), []
+    with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
+        (actor_id,) = agent.get_actor_ids()
+        agent.set_env(actor_id, COUNTING, 2)
+
+        def play() -> None:
+            try:
+                agent.run_env(actor_id, 10**9)
+            except ConfigError as error:
+                outcomes.append(str(error))
+
+        thread = threading.Thread(target=play)
+        thread.start()
+        while not sink.num_steps:
+            agent.flush()
+        assert agent.remove_actor(actor_id)
+        thread.join(20)
+    assert len(outcomes) == 1
+    assert "was removed" in outcomes[0]

@@ -285,6 +285,26 @@ def test_restarting_leaks_no_threads_files_or_memory(tmp_path):
         assert source.count().num_steps == 24
 
 
+def resident_mb() -> float:
+    gc.collect()
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+
+
+def test_restarting_often_keeps_memory_flat():
+    agent = builder(ListSink(), actors=50).router_scale(3).build()
+    agent.start()
+    ids, zeros = agent.get_actor_ids(), obs(*([0] * 50))
+    sizes = []
+    for i in range(60):
+        agent.request_action(ids, zeros)
+        agent.restart()
+        if i in (20, 59):
+            sizes.append(resident_mb())
+    agent.shutdown()
+    assert sizes[1] < sizes[0] + 5
+
+
 def test_a_start_that_fails_leaves_nothing_running():
     agent = AgentBuilder().default_model(fixed_policy()).sink("nonsense:there").build()
     with pytest.raises(ConfigError, match="kind of sink"):

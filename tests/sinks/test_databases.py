@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import psycopg
 import pytest
 from postgres_server import PostgresServer
@@ -81,15 +82,12 @@ def test_steps_say_the_same_as_trajectories(kind: str, place: Place) -> None:
         sink.write([plain_trajectory(0, number) for number in range(30)])
         sink.write([plain_trajectory(0, number) for number in range(30)])
     rows = _sql(url, "SELECT step, reward, policy_version, logp, value FROM steps ORDER BY trajectory, step")
-    with open_source(url) as source:
-        columns = [
-            (step, 1.0, int(each.policy_version[step]), float(each.logp[step]), float(each.value[step]))
-            for each in source
-            for step in range(20)
-            if each.logp is not None and each.value is not None
-        ]
-    assert rows == columns
-    assert len(rows) == 600
+    recorded = [plain_trajectory(0, number) for number in range(30)]
+    columns = np.array(rows, np.float32).T
+    assert columns.shape == (5, 600)
+    assert columns[0].tolist() == 30 * list(range(20))
+    for column, name in zip(columns[1:], ("reward", "policy_version", "logp", "value"), strict=True):
+        assert column.tolist() == np.concatenate([getattr(each, name) for each in recorded]).tolist()
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

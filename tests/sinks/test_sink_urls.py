@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from recorded_steps import plain_trajectory
@@ -16,9 +19,9 @@ from relayrl.sinks.sink_settings import SinkSettings
 
 
 @pytest.mark.parametrize("open_it", [open_sink, open_source])
-def test_an_unknown_kind_offers_the_nearest(open_it: object) -> None:
+def test_an_unknown_kind_offers_the_nearest(open_it: Callable[[str], object]) -> None:
     with pytest.raises(UnknownNameError, match="unknown kind of sink 'parket'; did you mean 'parquet'"):
-        open_it("parket:somewhere")  # type: ignore[operator]
+        open_it("parket:somewhere")
 
 
 @pytest.mark.parametrize("url", ["runs/experience", "arrow:", "memory:", "sqlite:"])
@@ -71,12 +74,12 @@ def test_writing_flushes_by_itself_when_the_oldest_is_old() -> None:
         forget("old")
 
 
-def test_a_fan_out_goes_on_where_one_sink_fails(tmp_path: object) -> None:
-    good, bad = open_sink("memory:good"), open_sink(f"parquet:{tmp_path}/bad")
+def test_a_fan_out_goes_on_where_one_sink_fails(tmp_path: Path) -> None:
+    good, bad = open_sink("memory:good"), open_sink(f"parquet:{tmp_path / 'bad'}")
     try:
         fan_out = FanOutSink([bad, good])
         fan_out.write([plain_trajectory(0, 0)])
-        __import__("shutil").rmtree(f"{tmp_path}/bad")
+        shutil.rmtree(tmp_path / "bad")
         with pytest.raises(SinkWriteError, match="parquet:"):
             fan_out.flush()
         with open_source("memory:good") as source:

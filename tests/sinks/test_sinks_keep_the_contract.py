@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -55,8 +56,6 @@ class _Wrapped(TrajectorySink):
 
 class _Rounds(_Wrapped):
     def write(self, trajectories: Sequence[Trajectory]) -> None:
-        for trajectory in trajectories:
-            trajectory.reward[np.isnan(trajectory.reward)] = np.nan
         self.inner.write([_with_float16_rewards(trajectory) for trajectory in trajectories])
 
 
@@ -88,8 +87,6 @@ class _Reverses(_Wrapped):
 
 
 def _with_float16_rewards(trajectory: Trajectory) -> Trajectory:
-    import dataclasses
-
     with np.errstate(all="ignore"):
         return dataclasses.replace(trajectory, reward=trajectory.reward.astype(np.float16).astype(np.float32))
 

@@ -73,13 +73,31 @@ def test_an_epoch_counts_the_trajectories_of_all_agents(tmp_path):
     assert answers == [False] * (2 * IN_EPOCH - 1) + [True]
 
 
-def test_an_epoch_needs_something_of_every_policy(tmp_path):
-    trainer = make_trainer("mappo", tmp_path)
-    for episode in range(5):
+@pytest.mark.parametrize("algo", ["ippo", "mappo", "mareinforce"])
+def test_a_policy_without_trajectories_stays_while_others_learn(algo, tmp_path):
+    trainer = make_trainer(algo, tmp_path)
+    before = hashes(trainer)
+    for episode in range(2 * IN_EPOCH):
+        (alone,) = play(trainer, episode, agents=["a"])
+        trainer.receive_trajectory(alone)
+    assert trainer.train_model()
+    assert hashes(trainer)["a"] != before["a"]
+    assert hashes(trainer)["b"] == before["b"]
+    assert np.isfinite(list(trainer.log_epoch().values())).all()
+
+
+def test_replay_waits_for_the_first_trajectory_of_every_policy(tmp_path):
+    trainer = make_trainer("masac", tmp_path)
+    for episode in range(3):
         (alone,) = play(trainer, episode, agents=["a"])
         assert not trainer.receive_trajectory(alone)
     (other,) = play(trainer, 0, agents=["b"])
     assert trainer.receive_trajectory(other)
+    assert trainer.train_model()
+    for episode in (4, 5):
+        (alone,) = play(trainer, episode, agents=["a"])
+        ready = trainer.receive_trajectory(alone)
+    assert ready
 
 
 def test_strangers_are_refused(tmp_path):
@@ -162,17 +180,19 @@ def test_independent_agents_learn_as_if_nobody_had_joined(algo, tmp_path):
 def test_values_do_not_change_when_an_agent_joins(algo, group, tmp_path):
     trainer = make_trainer(algo, tmp_path)
     train(trainer)
-    before = judgements(trainer)
+    before = judgements(trainer, ["a", "b"])
     trainer.register_agent("c", group)
-    after = judgements(trainer)
-    for name, values in before.items():
-        np.testing.assert_allclose(after[name], values, rtol=1e-5, atol=1e-6)
+    for present in (["a", "b"], ["a", "b", "c"]):
+        after = judgements(trainer, present)
+        for name, values in before.items():
+            np.testing.assert_allclose(after[name], values, rtol=1e-5, atol=1e-6)
 
 
-def judgements(trainer: Any) -> dict[str, np.ndarray]:
-    """What the critics of groups "a" and "b" think of agents "a" and "b" in a world where those two play."""
+def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
+    """What the critics of groups "a" and "b" think of agents "a" and "b" in a world where `present` play."""
+    groups = {agent_id: name for name, group in trainer.groups.items() for agent_id in group.agent_ids}
     learner = trainer._learned()
-    played = [replace(t, group=t.agent_id) for t in play(trainer, 7, agents=["a", "b"])]
+    played = [replace(t, group=groups[t.agent_id]) for t in play(trainer, 7, agents=present)]
     rollouts = stack_jointly(played, trainer._headers())
     if isinstance(learner, OffPolicyLearner):
         replay = JointReplay(LENGTH, 1)
@@ -194,15 +214,17 @@ def judgements(trainer: Any) -> dict[str, np.ndarray]:
 def test_replay_survives_an_agent_that_joins(algo, tmp_path):
     trainer = make_trainer(algo, tmp_path)
     train(trainer)
+    stream = trainer._learned().rng.bit_generator.state
     trainer.register_agent("c", "a")
     trainer.register_agent("d")
+    assert trainer._learned().rng.bit_generator.state == stream
     train(trainer, 1)
     replay = trainer._learned().trainer.replay
     assert len(replay) == 2 * IN_EPOCH * LENGTH
     arrays = replay.get_state()["arrays"]
     num_old = IN_EPOCH * LENGTH
-    assert arrays["a/valid/"].sum(0).tolist() == [2 * num_old, num_old]
-    assert arrays["d/valid/"].sum(0).tolist() == [num_old]
+    assert arrays["a/valid"].sum(0).tolist() == [2 * num_old, num_old]
+    assert arrays["d/valid"].sum(0).tolist() == [num_old]
 
 
 def test_normalisation_of_central_critics_survives_an_agent_that_joins(tmp_path):

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from test_facade import (
     ACT_DIM,
     IN_EPOCH,
     LENGTH,
     OBS_DIM,
-    assert_same_as_live,
     epoch,
     hashes,
     make_trainer,
@@ -22,48 +20,14 @@ from test_facade import (
     small_params,
     train,
 )
-from torch import nn
 
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
 from relayrl.data.codec import encode
 from relayrl.data.trees import index
-from relayrl.errors import CheckpointError, ConfigError, UnknownNameError
+from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
 from relayrl.training.facade import MultiAgentTrainer, RelayRLTrainer, TrainerArgs, TrajectoryTrainer
-
-
-def test_a_pair_of_modules_is_a_kernel(tmp_path):
-    pair = nn.Linear(OBS_DIM, ACT_DIM), nn.Sequential(nn.Linear(OBS_DIM, 4), nn.ReLU(), nn.Linear(4, 1))
-    given = pair[0].weight.detach().clone()
-    trainer = make_trainer("ppo", tmp_path, kernel=pair)
-    assert torch.equal(trainer.policies["agent"].actor.weight, given)
-    train(trainer)
-    assert not torch.equal(trainer.policies["agent"].actor.weight, given)
-    assert torch.equal(pair[0].weight, given)
-    assert_same_as_live(trainer.acquire_model(), trainer.policies["agent"])
-
-
-@pytest.mark.parametrize(
-    ("algo", "pair", "message"),
-    [
-        ("ppo", (nn.Linear(OBS_DIM, 7), nn.Linear(OBS_DIM, 1)), r"actor gives \[2, 7\]"),
-        ("ppo", (nn.Linear(9, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"actor does not take \[2, 3\]"),
-        ("ppo", (nn.Linear(OBS_DIM, ACT_DIM), None), "has no critic"),
-        ("td3", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"give \(actor, None\)"),
-        ("mappo", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"give \(actor, None\)"),
-    ],
-)
-def test_modules_that_do_not_fit_are_refused(algo, pair, message, tmp_path):
-    trainer = make_trainer(algo, tmp_path, kernel=pair)
-    with pytest.raises(ConfigError, match=message):
-        _ = trainer.policies
-
-
-def test_an_actor_without_a_critic_serves_learning_from_replay(tmp_path):
-    trainer = make_trainer("td3", tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), None))
-    train(trainer)
-    assert_same_as_live(trainer.acquire_model(), trainer.policies["agent"])
 
 
 def test_an_epoch_is_as_many_trajectories_as_the_params_say(tmp_path):
@@ -72,6 +36,16 @@ def test_an_epoch_is_as_many_trajectories_as_the_params_say(tmp_path):
     assert answers == [False] * 7 + [True]
     assert trainer.train_model()
     assert not trainer.train_model()
+
+
+def test_rows_that_fill_up_shorter_lanes_are_no_steps(tmp_path):
+    trainer = make_trainer("ppo", tmp_path)
+    long, short = epoch(trainer)
+    columns = {name: getattr(short, name)[:3] for name in ("obs", "action", "reward", "policy_version")}
+    for trajectory in (long, replace(short, **columns)):
+        trainer.receive_trajectory(trajectory)
+    trainer.train_model()
+    assert trainer.num_env_steps == LENGTH + 3
 
 
 def test_a_trajectory_that_waits_is_not_taken_twice(tmp_path):
@@ -196,36 +170,11 @@ def test_log_epoch_gives_and_writes_the_means(tmp_path):
     assert int(written["num_env_steps"]) == IN_EPOCH * LENGTH
 
 
-@pytest.mark.parametrize("algo", ["ppo", "td3", "sac"])
-def test_model_modules_act_as_the_policy_does(algo, tmp_path):
-    trainer = make_trainer(algo, tmp_path)
-    train(trainer)
-    policy, module = trainer.policies["agent"], trainer.acquire_model("onnx")
-    assert_same_as_live(module, policy)
-    assert (module.metadata.env, module.metadata.algo) == ("line", algo)
-    assert module.metadata.policy_version == trainer.policy_version
-    assert module.path.read_bytes() == module.content
-    script = trainer.acquire_model("torchscript")
-    obs = torch.randn(5, OBS_DIM, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(script.script()(obs)[0], policy.distribution(policy.features(obs)))
-    assert script.save(tmp_path / "elsewhere" / "model.pt").read_bytes() == script.content
-
-
-def test_model_modules_say_which_way_they_are_run(tmp_path):
-    trainer = make_trainer("ppo", tmp_path)
-    with pytest.raises(ConfigError, match=r"use script\(\)"):
-        trainer.acquire_model("torchscript").actor()
-    with pytest.raises(ConfigError, match=r"use actor\(\)"):
-        trainer.acquire_model("onnx").script()
-    with pytest.raises(UnknownNameError, match="did you mean 'onnx'"):
-        trainer.acquire_model("onxx")
-
-
-@pytest.mark.parametrize("algo", ["ppo", "sac"])
-def test_a_trainer_that_has_learned_nothing_can_be_saved(algo, tmp_path):
-    one = make_trainer(algo, tmp_path)
+@pytest.mark.parametrize(("algo", "more"), [("ppo", {}), ("sac", {}), ("sac", {"priority_exponent": 0.6})])
+def test_a_trainer_that_has_learned_nothing_can_be_saved(algo, more, tmp_path):
+    one = make_trainer(algo, tmp_path, params=small_params(algo, **more))
     one.save("fresh")
-    other = make_trainer(algo, tmp_path, seed=4)
+    other = make_trainer(algo, tmp_path, params=small_params(algo, **more), seed=4)
     other.load("fresh")
     train(one)
     train(other)
@@ -273,6 +222,11 @@ def test_sources_that_cannot_be_read_say_what_to_write(tmp_path):
         trainer.receive_trajectory(str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="no file or folder"):
         trainer.receive_trajectory(tmp_path / "nowhere")
+
+
+def test_deterministic_policies_refuse_choices(tmp_path):
+    with pytest.raises(ConfigError, match="use sac, ppo or reinforce"):
+        _ = make_trainer("td3", tmp_path, action_space=spaces.Discrete(2)).policies
 
 
 @pytest.mark.parametrize(

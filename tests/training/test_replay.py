@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from relayrl.bench.replay import filled_replay, pendulum_rollout
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
-from relayrl.errors import ConfigError
+from relayrl.errors import CheckpointError, ConfigError
 from relayrl.training.replay import JointReplay, JointTransitions
 
 GAMMA = 0.9
@@ -75,15 +75,19 @@ class History:
         columns = dataclasses.astuple(self)
         return [block(*(c[a:b] for c in columns), num_envs) for a, b in pairwise(cuts)]
 
-    def transition(self, t: int, lane: int, num_steps: int) -> tuple[float, float, float]:
-        """Discounted reward, discount and next observation of `num_steps` steps from `t`, as far as they are known."""
+    def transition(self, t: int, lane: int, num_steps: int, num_agents: int) -> tuple[float, float, float]:
+        """Discounted reward, discount and next observation of `num_steps` steps from `t`, as far as they are known.
+
+        They stop for all agents of a world where one ends, and before a step on which the world failed.
+        """
+        world = slice(lane // num_agents * num_agents, lane // num_agents * num_agents + num_agents)
         total, k = 0.0, 0
         while True:
             row = t + k, lane
-            total += GAMMA**k * float(self.reward[row])
+            total += GAMMA**k * float(self.reward[row]) * bool(self.valid[row])
             k += 1
-            goes_on = k < num_steps and not self.ends[row] and t + k < len(self.obs) and self.valid[t + k, lane]
-            if not goes_on:
+            goes_on = k < num_steps and t + k < len(self.obs) and not self.ends[t + k - 1, world].any()
+            if not goes_on or ((self.ends[t + k, world] > 0) & ~self.valid[t + k, world]).any():
                 return total, 0.0 if self.ends[row] == 1 else GAMMA**k, float(self.following[row])
 
 
@@ -122,7 +126,7 @@ def test_replay_holds_what_a_list_of_the_newest_steps_holds(seed, num_envs, num_
         seen[t, lane] = m
         for n in range(num_agents):
             row = t, lane + n
-            reward, discount, next_obs = history.transition(*row, num_steps)
+            reward, discount, next_obs = history.transition(*row, num_steps, num_agents)
             assert got.obs[m, n] == history.obs[row]
             assert got.action[m, n] == -history.obs[row]
             assert got.valid[m, n] == history.valid[row]
@@ -239,8 +243,8 @@ def test_a_million_pendulum_transitions_take_less_than_60_mb():
     replay = JointReplay(1_000_000, 8)
     replay.add({"agent": pendulum_rollout(1, 8)})
     assert replay.num_bytes() < 60e6
-    # Observation, action, reward and successor at 4 bytes a number, and three flags.
-    assert replay.num_bytes() == 1_000_000 * (4 * (3 + 1 + 1 + 3) + 3)
+    # Observation, action, reward and successor at 4 bytes a number, and three flags, aligned to 4 bytes.
+    assert replay.num_bytes() == 1_000_000 * (4 * (3 + 1 + 1 + 3) + 4)
 
 
 def sampling_s(replay: JointReplay, rng: np.random.Generator, num_samples: int = 30) -> float:
@@ -259,3 +263,68 @@ def test_sampling_does_not_grow_with_the_size(priority_exponent):
     best_small, best_large = (min(times) for times in zip(*pairs, strict=True))
     # A hundred times the entries: a cost that grew with them would be a hundred times larger, not that of cache misses.
     assert best_large / best_small < 6.0
+
+
+SPACE = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+def test_the_next_mask_is_that_of_the_next_block():
+    masks, replay = np.array([[[True, False]], [[False, True]]]), JointReplay(4, 1)
+    for t in range(2):
+        replay.add({"agent": dataclasses.replace(running(1, first=t + 1), action_mask=masks[t : t + 1])})
+    got = everything(replay).groups["agent"]
+    assert got.mask[:, 0].tolist() == [[True, False], [False, True]]
+    assert got.next_mask[0, 0].tolist() == [False, True]
+
+
+def test_returns_do_not_run_on_where_worlds_began_anew():
+    first, second = JointReplay(8, 1), JointReplay(8, 1)
+    first.add({"agent": running(2)})
+    second.set_state(first.get_state(), {"agent": (SPACE, SPACE)})
+    second.cut()
+    second.add({"agent": running(2, first=100)})
+    assert everything(second, 2).groups["agent"].reward[1, 0] == 2
+
+
+def test_a_larger_replay_takes_over_a_wrapped_one():
+    small, large = JointReplay(4, 1), JointReplay(8, 1)
+    small.add({"agent": running(4)})
+    small.add({"agent": running(2, first=5)})
+    large.set_state(small.get_state(), {"agent": (SPACE, SPACE)})
+    large.add({"agent": running(2, first=7)})
+    assert sorted(everything(large).groups["agent"].obs[:, 0, 0].tolist()) == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_smaller_replay_keeps_the_newest():
+    large, small = JointReplay(8, 1), JointReplay(2, 1)
+    large.add({"agent": running(5)})
+    small.set_state(large.get_state(), {"agent": (SPACE, SPACE)})
+    assert everything(small).groups["agent"].obs[:, 0, 0].tolist() == [4, 5]
+
+
+def test_another_number_of_worlds_is_refused():
+    two = JointReplay(8, 2)
+    two.add({"agent": running(2, num_envs=2)})
+    with pytest.raises(CheckpointError, match="2 worlds"):
+        JointReplay(8, 1).set_state(two.get_state(), {"agent": (SPACE, SPACE)})
+
+
+def test_returns_longer_than_the_ring():
+    replay = JointReplay(2, 1)
+    replay.add({"agent": running(2)})
+    assert everything(replay, 3).groups["agent"].reward[:, 0] == pytest.approx([2.8, 2])
+
+
+def test_agents_that_take_turns_are_refused():
+    obs = np.array([[1], [2], [3]], np.float32)
+    waits = np.array([[True], [False], [True]])
+    with pytest.raises(ConfigError, match="use ppo or reinforce"):
+        JointReplay(4, 1).add({"agent": block(obs, obs, np.zeros((3, 1), int), waits, obs + 1, 1)})
+
+
+def test_an_agent_that_died_sees_nothing_next():
+    obs = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    ends, valid = np.array([[0, 1], [0, 0], [0, 0]]), np.array([[1, 1], [1, 0], [1, 0]], bool)
+    replay = JointReplay(3, 1)
+    replay.add({"agent": block(obs, obs, ends, valid, obs + 2, 1)})
+    assert everything(replay).groups["agent"].next_valid.tolist() == [[True, True], [True, False], [True, False]]

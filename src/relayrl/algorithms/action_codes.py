@@ -44,7 +44,7 @@ class BoxCode(ActionCode):
         self._scale, self._center = policy.action_scale, policy.action_center
 
     def encode(self, action: Tensor) -> Tensor:
-        return (action - self._center) / self._scale
+        return (action.to(torch.float32) - self._center) / self._scale
 
     def choose(self, policy: Policy, features: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         return self.encode(policy.distribution(features, mask))

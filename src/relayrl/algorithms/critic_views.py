@@ -67,7 +67,8 @@ class CentralView(CriticView):
         return joint + self._shapes[group].num_agents
 
     def inputs(self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor]) -> Tensor:
-        return self._joined(group, features, _joint(actions)[:, None].expand(-1, self._shapes[group].num_agents, -1))
+        num_agents = self._shapes[group].num_agents
+        return self._joined(group, features, self._joint(actions)[:, None].expand(-1, num_agents, -1))
 
     def inputs_with_own(
         self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor], own: Tensor
@@ -78,7 +79,7 @@ class CentralView(CriticView):
             if name == group:
                 break
             before += other.num_agents * other.num_actions
-        joint = _joint(actions)[:, None].expand(-1, shape.num_agents, -1)
+        joint = self._joint(actions)[:, None].expand(-1, shape.num_agents, -1)
         width = shape.num_agents * shape.num_actions
         # Agent n of the group sees its own new action in slot n, and everybody else's from the batch.
         slots = joint[..., before : before + width].reshape(*joint.shape[:2], shape.num_agents, shape.num_actions)
@@ -90,11 +91,10 @@ class CentralView(CriticView):
 
     def _joined(self, group: str, features: Mapping[str, Tensor], joint_actions: Tensor) -> Tensor:
         num_agents = self._shapes[group].num_agents
-        joint_features = _joint(features)[:, None].expand(-1, num_agents, -1)
+        joint_features = self._joint(features)[:, None].expand(-1, num_agents, -1)
         identity = torch.eye(num_agents, device=joint_features.device).expand(len(joint_features), -1, -1)
         return torch.cat([joint_features, joint_actions, identity], -1)
 
-
-def _joint(columns: Mapping[str, Tensor]) -> Tensor:
-    """[M, …] all agents of all groups side by side."""
-    return torch.cat([column.flatten(1) for column in columns.values()], -1)
+    def _joint(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """[M, …] all agents of all groups side by side."""
+        return torch.cat([columns[name].flatten(1) for name in self._shapes], -1)

@@ -46,10 +46,13 @@ def _features(rollout: Rollout, encoder: ObservationEncoder) -> tuple[Array, Arr
     """[T, L, F] features of each row, and of what followed it."""
     T, L = rollout.reward.shape
     flat = encoder.encode_numpy(map_tree(lambda leaf: leaf.reshape(T * L, *leaf.shape[2:]), rollout.obs))
-    seen = flat.reshape(T, L, -1) * rollout.valid[..., None]
+    seen = np.where(rollout.valid[..., None], flat.reshape(T, L, -1), np.float32(0.0))
     seen_next = np.zeros_like(seen)
     seen_next[:-1] = seen[1:]
-    seen_next[rollout.successors.step, rollout.successors.lane] = encoder.encode_numpy(rollout.successors.obs)
+    step, lane = rollout.successors.step, rollout.successors.lane
+    # Whoever ended saw something last; after the block, whoever acted on its last row is there still.
+    was_there = (rollout.ended | rollout.valid)[step, lane][:, None]
+    seen_next[step, lane] = np.where(was_there, encoder.encode_numpy(rollout.successors.obs), np.float32(0.0))
     return seen, seen_next
 
 

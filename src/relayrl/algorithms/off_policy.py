@@ -21,6 +21,7 @@ from relayrl.algorithms.action_codes import action_code
 from relayrl.algorithms.critic_views import CriticView, GroupShape
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
+from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.policy import Policy
@@ -39,6 +40,7 @@ class GroupBatch:
     next_features: Tensor
     discount: Tensor
     valid: Tensor
+    next_valid: Tensor  # [M, N, 1]
     mask: Tensor | None
     next_mask: Tensor | None
 
@@ -124,6 +126,14 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     def update_policies(self, batch: Mapping[str, GroupBatch]) -> Metrics:
         """Improve the policies and move the targets, if it is their turn."""
 
+    def observe(self, rollouts: Mapping[str, Rollout]) -> None:
+        """See new observations before they are learned from: normalisation moves here."""
+        for name, rollout in rollouts.items():
+            policy = self.groups[name].policy
+            if policy.normalizer is not None:
+                raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
+                policy.normalizer.update(raw[torch.from_numpy(rollout.valid)])
+
     def update(self, transitions: Any) -> tuple[Metrics, Array]:
         """One gradient step; gives metrics and the temporal-difference error [M] of each transition."""
         batch = {name: self._batch(name, rows) for name, rows in transitions.groups.items()}
@@ -148,14 +158,15 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
             next_features = policy.features(map_tree(torch.from_numpy, rows.next_obs))
             valid = torch.from_numpy(rows.valid)
             # Absent agents are zeros to everybody's critic, whatever their columns hold.
-            shown = valid[..., None].to(features.dtype)
+            here, there = valid[..., None], torch.from_numpy(rows.next_valid)[..., None]
             return GroupBatch(
-                features=features * shown,
-                action=learner.code.encode(torch.from_numpy(rows.action)) * shown,
+                features=torch.where(here, features, 0.0),
+                action=torch.where(here, learner.code.encode(torch.from_numpy(rows.action)), 0.0),
                 reward=torch.from_numpy(rows.reward),
-                next_features=next_features,
+                next_features=torch.where(there, next_features, 0.0),
                 discount=torch.from_numpy(rows.discount),
                 valid=valid,
+                next_valid=there,
                 mask=None if rows.mask is None else torch.from_numpy(rows.mask),
                 next_mask=None if rows.next_mask is None else torch.from_numpy(rows.next_mask),
             )
@@ -171,15 +182,11 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         loss = 0.5 * mean_valid(error.square().sum(0) * weight, own.valid)
         learner.critic_optimizer.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        self._require_finite(float(loss.detach()))
+        require_finite(float(loss.detach()), "Q", "critic_lr")
         norm = learner.critic_optimizer.step()
         surprise = (error[0].detach().abs() * own.valid).amax(1)
         number = float(mean_valid(value[0].detach(), own.valid))
         return {"value/loss": float(loss.detach()), "value/mean": number, "value/gradient_norm": norm}, surprise
-
-    def _require_finite(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TrainingDivergedError(f"the Q loss became {loss}; lower critic_lr, or check the rewards")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policies."""
@@ -192,6 +199,12 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
             learner.load_state_dict(state["groups"][name])
         self._num_updates = state["num_updates"]
         self._generator.set_state(state["generator"])
+
+
+def require_finite(loss: float, network: str, rate: str) -> None:
+    """A loss that is not a number must not reach the parameters."""
+    if not math.isfinite(loss):
+        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")
 
 
 def features_of(batch: Mapping[str, GroupBatch]) -> dict[str, Tensor]:

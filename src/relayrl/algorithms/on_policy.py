@@ -54,6 +54,10 @@ class OnPolicyAlgorithm(ABC):
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         """[T, L] how much better each action was than expected; `next_value` as `returns` describes it."""
 
+    def usable_rows(self, rollout: Rollout) -> Array:
+        """[T, L] rows that are trained on: those on which the lane acted."""
+        return rollout.valid
+
     def update(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Metrics:
         """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics.
 
@@ -65,6 +69,8 @@ class OnPolicyAlgorithm(ABC):
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
         parts = [self._prepare(rollout, view) for rollout, view in zip(rollouts, views, strict=True)]
         batch = _concatenated(parts)
+        if not len(batch):
+            return {}
         metrics = {
             "value/explained_variance": explained_variance(batch.old_value, batch.target),
             "value/mean": float(batch.old_value.mean()),
@@ -91,7 +97,8 @@ class OnPolicyAlgorithm(ABC):
         logp = gradients.log_prob(features, mask, action) if rollout.logp is None else _flat(rollout.logp)
         advantage, target, old_value = (_flat(c) for c in (advantage, advantage + value, value))
         batch = Batch(features, action, mask, logp, advantage, target, old_value, None if central is None else seen)
-        return batch if rollout.valid.all() else batch.rows(rollout.valid.reshape(-1))
+        usable = self.usable_rows(rollout)
+        return batch if usable.all() else batch.rows(usable.reshape(-1))
 
     def _normalize(self, batch: Batch) -> None:
         if self._params.normalize_advantages:

@@ -1,7 +1,8 @@
 """REINFORCE (Williams, 1992): one step along the likelihood of what went well, with or without a learned baseline.
 
-Without a baseline, an action's weight is its reward-to-go; where an episode was cut, what would have followed counts as
-nothing, for there is no value to tell. With one, it is a GAE advantage, and a cut bootstraps from the value.
+Without a baseline, an action's weight is its reward-to-go, which is known for episodes that ended inside the rollout: only
+their rows are trained on, so `time_horizon` should be several episodes long. With one, it is a GAE advantage, and what was cut
+bootstraps from the value.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ class REINFORCE(OnPolicyAlgorithm):
         objective = Objective(LogLikelihood(), params.entropy_coef)
         value_passes = params.train_vf_iters if params.with_vf_baseline else 0
         super().__init__(policy, params, objective, rng, policy_passes=1, value_passes=value_passes)
+
+    def usable_rows(self, rollout: Rollout) -> Array:
+        if self.params.with_vf_baseline:
+            return rollout.valid
+        ends = rollout.ended & ~rollout.failed
+        ended_later = np.flip(np.maximum.accumulate(np.flip(ends, 0), 0), 0)
+        return np.asarray(rollout.valid & ended_later)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         flags = (rollout.terminated, rollout.truncated, rollout.valid)

@@ -27,6 +27,7 @@ from relayrl.algorithms.off_policy import (
     features_of,
     mean_valid,
     next_features_of,
+    require_finite,
 )
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import SACParams
@@ -86,7 +87,7 @@ class SAC(OffPolicyAlgorithm[SACParams]):
     def target_values(self, group: str, batch: Mapping[str, GroupBatch]) -> Tensor:
         learner, own = self.groups[group], batch[group]
         drawn = {name: self.draw(name, part.next_features, part.next_mask) for name, part in batch.items()}
-        actions = {name: action for name, (action, _) in drawn.items()}
+        actions = {name: torch.where(batch[name].next_valid, action, 0.0) for name, (action, _) in drawn.items()}
         following: Tensor = learner.target_q(self.view.inputs(group, next_features_of(batch), actions)).amin(0)
         return own.reward + own.discount * (following - self._log_alpha[group].exp() * drawn[group][1])
 
@@ -101,6 +102,7 @@ class SAC(OffPolicyAlgorithm[SACParams]):
             learner.actor_optimizer.gradient.zero_()
             loss.backward()  # type: ignore[no-untyped-call]
             learner.q.requires_grad_(True)
+            require_finite(float(loss.detach()), "policy", "actor_lr")
             norm = learner.actor_optimizer.step()
             entropy = -float(mean_valid(logp.detach(), own.valid))
             if self.params.learns_temperature:

@@ -25,6 +25,7 @@ from relayrl.algorithms.off_policy import (
     features_of,
     mean_valid,
     next_features_of,
+    require_finite,
 )
 from relayrl.algorithms.params import DDPGParams, OffPolicyParams, TD3Params
 
@@ -45,7 +46,10 @@ class DDPG(OffPolicyAlgorithm[P]):
 
     def target_values(self, group: str, batch: Mapping[str, GroupBatch]) -> Tensor:
         learner, own = self.groups[group], batch[group]
-        actions = {name: self.target_actions(self.groups[name], part) for name, part in batch.items()}
+        actions = {
+            name: torch.where(part.next_valid, self.target_actions(self.groups[name], part), 0.0)
+            for name, part in batch.items()
+        }
         following: Tensor = learner.target_q(self.view.inputs(group, next_features_of(batch), actions))
         return own.reward + own.discount * following.amin(0)
 
@@ -62,6 +66,7 @@ class DDPG(OffPolicyAlgorithm[P]):
             learner.actor_optimizer.gradient.zero_()
             loss.backward()  # type: ignore[no-untyped-call]
             learner.q.requires_grad_(True)
+            require_finite(float(loss.detach()), "policy", "actor_lr")
             norm = learner.actor_optimizer.step()
             prefix = self._prefix(name)
             metrics |= {f"{prefix}policy/loss": float(loss.detach()), f"{prefix}policy/gradient_norm": norm}

@@ -1,9 +1,9 @@
 """Recording trajectories, beside the raw driver writing the same columns under the same conditions of durability.
 
 Both sides write the same 100,000 steps in a few hundred trajectories, in flushes of about 25,000 steps, and wait for fsync or
-commit after each. The floors check nothing and know nothing of retries. Arrow's joins the trajectories' arrays, makes a record
-batch and writes it; names, numbers and final observations it has ready-made. The databases' have all fields ready-made and
-write into tables without unique ids or other indexes. Not measured here: reading back.
+commit after each. The floors check nothing and know nothing of retries. Arrow's makes the same columns of the same trajectories
+with plain NumPy and pyarrow. The databases' have all fields ready-made and write into tables without unique ids or other
+indexes. Not measured here: reading back.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from relayrl.bench.codec import example_rollout
 from relayrl.bench.rows import Row, seconds_of
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array
-from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook, stored_leaves
+from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook
 from relayrl.sinks.contract import TrajectorySink, open_sink
 from relayrl.sinks.database_migrations import POSTGRES, SQLITE
 from relayrl.sinks.database_rows import DATA, HEADER, data_of
 from relayrl.sinks.database_rows import headers as header_rows
 from relayrl.sinks.part_files import sync_path
 from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
-from relayrl.sinks.row_batches import to_batch
+from relayrl.sinks.row_batches import Workspace, to_batch
 from relayrl.sinks.sqlite_rows import STEP_COLUMNS
 from relayrl.sinks.sqlite_rows import step_rows as sqlite_step_rows
 
 NUM_STEPS, NUM_LANES, NUM_FLUSHES = 1_563, 64, 4
 TARGET_RATIO = 0.70
-REPETITIONS = 9
+REPETITIONS = 7
 Chunks = list[list[Trajectory]]
 Records = list[list[CheckedTrajectory]]
 
@@ -79,8 +79,9 @@ def _write_all(sink: TrajectorySink, chunks: Chunks) -> None:
 
 
 def _arrow_row(folder: Path, chunks: Chunks, records: Records) -> Row:
-    batches = [_RawBatch(chunk) for chunk in records]
-    directory = folder / "arrow"
+    schema, directory = records[0][0].layout.schema, folder / "arrow"
+    if not _raw_batch(chunks[0], schema).equals(to_batch(records[0], Workspace())):
+        raise AssertionError("the floor does not write the same columns")
 
     def ours() -> float:
         with open_sink(f"arrow:{directory}") as sink:
@@ -88,42 +89,63 @@ def _arrow_row(folder: Path, chunks: Chunks, records: Records) -> Row:
 
     def raw() -> float:
         path = directory / uuid4().hex
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             sync_path(path)
-            return seconds_of(lambda: _raw_arrow(writer, path, batches))
+            return seconds_of(lambda: _raw_arrow(writer, path, chunks, schema))
 
     return _row("arrow sink, 100k steps", "raw pyarrow", ours, [raw])
 
 
-class _RawBatch:
-    """What a program of its own would make a record batch of: a list of arrays per column, or a ready Arrow column."""
+def _raw_batch(trajectories: list[Trajectory], schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema` as a program with nothing but NumPy and pyarrow makes them of plain trajectories."""
+    lengths = np.array([len(t) for t in trajectories])
+    last, num_rows = np.cumsum(lengths) - 1, int(lengths.sum())
 
-    def __init__(self, records: list[CheckedTrajectory]) -> None:
-        batch = to_batch(records)
-        self.schema = pa.schema([(field.name, field.type) for field in batch.schema])
-        self._columns: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
-        for i, leaf in enumerate(stored_leaves(records[0].layout)):
-            self._columns[leaf.name] = [record.arrays[i] for record in records]
+    def repeated(values: list[int], dtype: Any = np.int64) -> Array:
+        return np.repeat(np.array(values, dtype), lengths)
 
-    def build(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([_plain(column) for column in self._columns.values()], schema=self.schema)
+    def names(texts: list[str], index_dtype: Any = np.int32) -> pa.Array:
+        numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        indices = pa.array(repeated([numbers[text] for text in texts], index_dtype))
+        return pa.DictionaryArray.from_arrays(indices, pa.array(list(numbers)))
+
+    def flags(values: list[bool]) -> pa.Array:
+        column = np.zeros(num_rows, bool)
+        column[last] = values
+        return pa.array(column)
+
+    begins = repeated([t.first_step for t in trajectories]) - np.repeat(last + 1 - lengths, lengths)
+    records = pa.StructArray.from_arrays(
+        [_vectors(np.stack([t.final_obs for t in trajectories]), schema.field("obs").type)],
+        fields=[pa.field("obs", schema.field("obs").type, nullable=False)],
+    )
+    offsets = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(np.bincount(last, minlength=num_rows), out=offsets[1:])
+    columns = {
+        "trajectory_id": names([str(t.trajectory_id) for t in trajectories]),
+        "env_id": names([str(t.env_id) for t in trajectories]),
+        "agent_id": names([t.agent_id for t in trajectories]),
+        "group": names([t.group for t in trajectories], np.int8),
+        "episode": pa.array(repeated([t.episode for t in trajectories])),
+        "step": pa.array(begins + np.arange(num_rows)),
+        "obs": _vectors(np.concatenate([t.obs for t in trajectories]), schema.field("obs").type),
+        "valid": pa.array(np.ones(num_rows, bool)),
+        "successor": pa.ListArray.from_arrays(pa.array(offsets), records, type=schema.field("successor").type),
+    }
+    for name in ("policy_version", "action", "reward", "logp", "value"):
+        columns[name] = pa.array(np.concatenate([getattr(t, name) for t in trajectories]))
+    for name in ("terminated", "truncated", "failed"):
+        columns[name] = flags([getattr(t, name) for t in trajectories])
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _plain(column: Any) -> pa.Array:
-    if not isinstance(column, list):
-        return column
-    joined = np.concatenate(column)
-    values = pa.array(joined.reshape(-1))
-    return values if joined.ndim == 1 else pa.FixedSizeListArray.from_arrays(values, type=_list_type(values, joined))
+def _vectors(rows: Array, kind: pa.DataType) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), type=kind)
 
 
-def _list_type(values: pa.Array, joined: Array) -> pa.DataType:
-    return pa.list_(pa.field("item", values.type, nullable=False), joined.shape[1])
-
-
-def _raw_arrow(writer: Any, path: Path, batches: list[_RawBatch]) -> None:
-    for batch in batches:
-        writer.write_batch(batch.build())
+def _raw_arrow(writer: Any, path: Path, chunks: Chunks, schema: pa.Schema) -> None:
+    for chunk in chunks:
+        writer.write_batch(_raw_batch(chunk, schema))
         sync_path(path)
 
 

@@ -4,8 +4,9 @@
 of all agents of a world where they were in time, so that central critics and joint replay see who acted at once: row `k` of a
 world is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
 
-Rows on which a lane has no step are not valid. A lane that goes on waits there and sees its `final_obs`, which is also its
-last successor, so that whatever bootstraps finds it. Before its first step, after its end, and where an agent is absent,
+Rows on which a lane has no step are not valid. In `stack_trajectories`, a lane that goes on waits there and sees its
+`final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it is truncated, because
+central critics and replay know no lane that waits. Before its first step, after its end, and where an agent is absent,
 observations and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory
 ends on a void row, as in `columns`.
 
@@ -66,14 +67,12 @@ def stack_jointly(
     trajectories: Iterable[Trajectory],
     headers: Mapping[str, LaneHeader] | None = None,
     mask_widths: Mapping[str, int] | None = None,
-    *,
-    num_void_rows: int = 0,
 ) -> dict[str, Rollout]:
     """All groups' trajectories as rollouts of the same worlds and steps.
 
     `headers` name groups and agents that may be absent; their `env_ids` do not matter. Without them, groups and agents are
     those that occur. `mask_widths` are the widths of action masks, by group, for groups that may be absent altogether.
-    `num_void_rows` rows on which nobody acts are added at the end.
+    A lane that goes on beyond its last step here is truncated there, and so bootstraps from its final observation.
     """
     received = sorted(trajectories, key=lambda t: t.first_step)
     headers = _headers_of(received) if headers is None else headers
@@ -81,10 +80,10 @@ def stack_jointly(
     if not worlds:
         raise ConfigError("there is nothing to stack; give at least one trajectory")
     env_ids = tuple(world.env_id for world in worlds)
-    num_steps = max(world.num_steps for world in worlds) + num_void_rows
+    num_steps = max(world.num_steps for world in worlds)
     placed: dict[str, list[_Placed]] = {group: [] for group in headers}
     for i, world in enumerate(worlds):
-        for trajectory in world.members:
+        for trajectory in world.closed():
             if trajectory.group not in headers:
                 raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
             agents = headers[trajectory.group].agent_ids
@@ -97,6 +96,11 @@ def stack_jointly(
         group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps, widths.get(group))
         for group, header in headers.items()
     }
+
+
+def empty_rollout(header: LaneHeader) -> Rollout:
+    """One row of a nameless world on which none of the header's agents acts."""
+    return _filled(replace(header, env_ids=(UUID(int=0),)), (), 1)
 
 
 @dataclass(slots=True)
@@ -119,6 +123,14 @@ class _World:
         """Whether the agent has no step here yet, or goes on where it stopped."""
         end = self.ends.get((trajectory.group, trajectory.agent_id))
         return end is None or end == trajectory.first_step
+
+    def closed(self) -> list[Trajectory]:
+        """The members, with every agent's last one at an end."""
+        last = {(t.group, t.agent_id): t for t in self.members}
+        return [
+            replace(t, truncated=True) if t is last[t.group, t.agent_id] and not t.terminated else t
+            for t in self.members
+        ]
 
 
 def num_world_steps(trajectories: Iterable[Trajectory]) -> int:

@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import threadpoolctl
 import torch
 
 from relayrl.engines.overlap import Pace
 from relayrl.engines.periodic_evaluation import PeriodicEvaluation, evaluation_settings
 from relayrl.engines.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_parts import RunParts, build_parts
+from relayrl.engines.run_parts import RunParts, build_parts, limit_threads
 from relayrl.engines.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.run_state import capture, restore, start_from
@@ -44,7 +43,6 @@ class LocalEngine:
 
     def __init__(self, settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> None:
         self._settings, self._directory = settings, directory
-        limit_threads(settings.threads)
         self._parts: RunParts = build_parts(settings)
         self._statistics = make_statistics(settings, directory.path, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
@@ -236,9 +234,3 @@ class LocalEngine:
 def _crossed(interval: int, before: int, now: int) -> bool:
     """Whether a multiple of `interval` lies in (before, now]: no counter that a checkpoint would have to hold."""
     return now // interval > before // interval
-
-
-def limit_threads(count: int) -> None:
-    """Threads of torch and of NumPy's BLAS. Two pools on the same cores would wait for each other."""
-    torch.set_num_threads(count)
-    threadpoolctl.threadpool_limits(limits=count, user_api="blas")

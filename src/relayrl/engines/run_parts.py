@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import threadpoolctl
+import torch
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.engines.assembly import Assembly, assemble
@@ -61,7 +63,8 @@ class RunParts:
 
 
 def build_parts(settings: RunSettings) -> RunParts:
-    """Make everything; where that fails, the worlds are closed."""
+    """Make everything, with the threads that the settings allow; where that fails, the worlds are closed."""
+    limit_threads(settings.threads)
     env = on_host(make_vector(environment_name(settings.env), settings.environment))
     try:
         return _build(settings, env)
@@ -94,6 +97,12 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     }
     block_steps = parts.rollout_steps * env.num_envs
     return RunParts(env, parts.policies, acting, parts.trainer, collector, RewardSignals(signals), block_steps)
+
+
+def limit_threads(count: int) -> None:
+    """Threads of torch and of NumPy's BLAS. Two pools on the same cores would wait for each other."""
+    torch.set_num_threads(count)
+    threadpoolctl.threadpool_limits(limits=count, user_api="blas")
 
 
 def _actor_of(policy: Policy, parts: Assembly) -> Actor:

@@ -34,7 +34,9 @@ class BoxHead(ActionHead):
         self.is_bounded = bool(bounded.all())
         self.low, self.high = space.low.astype(np.float32), space.high.astype(np.float32)
         low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-        self.center, self.half_range = ((low + high) / 2.0).astype(np.float32), ((high - low) / 2.0).astype(np.float32)
+        self.center = ((low + high) / 2.0).astype(np.float32)
+        # A dimension without a range has one action, which clipping to the bounds gives; its scale only must not be 0.
+        self.half_range = np.where(high > low, (high - low) / 2.0, 1.0).astype(np.float32)
 
     def to_environment(self, action: Array) -> Array:
         return np.asarray(np.clip(action, self.low, self.high), dtype=self.space.dtype)

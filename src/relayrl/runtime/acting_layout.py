@@ -34,8 +34,8 @@ class ActingLayout:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Equal for layouts that are equal."""
-        flags = f"{self.mask_width}/{self.needs_mask}/{self.has_logp}/{self.has_value}"
+        """Equal for layouts whose steps look alike; whether a mask is needed is the policy's own affair."""
+        flags = f"{self.mask_width}/{self.has_logp}/{self.has_value}"
         return self.group, space_to_json(self.observation_space), space_to_json(self.action_space), flags
 
     def observations(self, obs: Any, num_rows: int) -> Tree:

@@ -11,7 +11,7 @@ import numpy as np
 from relayrl.data.trees import Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that would cost as much as everything else about it
 class ActionRecord:
     """Row `i` is what actor `actor_ids[i]` decided."""
 

@@ -115,6 +115,7 @@ class ActionService:
 
     def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:
         """Several calls at once: those with one policy share a forward pass. Each gives its record or its error."""
+        start_s = time.perf_counter()
         self._lifecycle.enter()
         try:
             prepared = [self._prepared(call) for call in calls]
@@ -130,11 +131,13 @@ class ActionService:
             ]
         finally:
             self._lifecycle.leave()
+            self._metrics.request_seconds.observe(time.perf_counter() - start_s)
 
     def _prepared(self, call: ActionCall) -> list[RequestPart] | RelayRLError:
         try:
             return self._parts(self._plan(call.actor_ids), call.obs, call.mask, call.reward)
         except RelayRLError as error:
+            self._metrics.request_failures.inc()
             return error
 
     def _outcome(self, actor_ids: Sequence[UUID], parts: list[RequestPart]) -> ActionRecord | Exception:

@@ -99,6 +99,8 @@ class ClientCoordinator:
                 self._dispatcher.add_lane(handle.lane.key)
             if not config.sink.urls and not self._opener.is_given:
                 _log.info("no sink is set: trajectories are not kept")
+            if self._path is not None and "log_level" in self._file_config.model_fields_set:
+                set_log_level(config.log_level)
             self._follow_gauges()
             self.lifecycle.become(AgentState.RUNNING)
             self._watch()

@@ -68,7 +68,7 @@ class ActorEnvironment:
     def __init__(self, handle: ActorHandle, env: VectorEnvironment, seed: int) -> None:
         self._handle, self._env, self._seed = handle, env, seed
         self._actor = NewestPolicy(handle)
-        self._lock = threading.Lock()
+        self._lock, self._is_closed = threading.Lock(), False
         self._collector: Collector | None = None
         self._block_steps = 0
         _check_spaces(handle, env)
@@ -83,6 +83,10 @@ class ActorEnvironment:
             done = 0
             while done < num_steps:
                 before_block(key)
+                if self._is_closed:
+                    raise ConfigError(
+                        f"actor {self._handle.actor_id} was removed, or given other worlds, while it played"
+                    )
                 for rollout in collector.collect(self._actor.take_newest()).values():
                     for trajectory in rollout.trajectories():
                         ended = trajectory.terminated or trajectory.truncated
@@ -92,6 +96,8 @@ class ActorEnvironment:
         return EnvRunSummary(done * self._env.num_envs, tuple(returns), tuple(lengths))
 
     def close(self) -> None:
+        """Close the worlds; who plays in them stops before the next block."""
+        self._is_closed = True
         with self._lock:
             self._env.close()
 

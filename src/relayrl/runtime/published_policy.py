@@ -109,30 +109,28 @@ class PublishedPolicy:
             return np.array(self.model.forward(obs, mask)[0])
 
     def _serve(self, requests: Sequence[ActionRequest]) -> None:
-        for batch in _with_and_without_mask(requests):
-            try:
-                obs, mask = _joined(batch)
-                action, logp, value = self._draw(obs, mask)
-            except InferenceError as error:
-                for request in batch:
-                    request.error = error
-                continue
-            start = 0
+        if len(requests) == 1:
+            self._serve_together(requests)
+        else:
+            for batch in _with_and_without_mask(requests):
+                self._serve_together(batch)
+
+    def _serve_together(self, batch: Sequence[ActionRequest]) -> None:
+        """One forward pass; afterwards every request succeeds or fails on its own."""
+        try:
+            drawn = self._draw(*_joined(batch))
+        except InferenceError as error:
             for request in batch:
-                rows = slice(start, start + request.num_rows)
-                start = rows.stop
-                try:
-                    if len(batch) == 1:
-                        self._record(request, action, logp, value)
-                    else:
-                        self._record(
-                            request,
-                            action[rows],
-                            None if logp is None else logp[rows],
-                            None if value is None else value[rows],
-                        )
-                except (ConfigError, InferenceError) as error:
-                    request.error = error
+                request.error = error
+            return
+        start = 0
+        for request in batch:
+            end = start + request.num_rows
+            try:
+                self._record(request, *(drawn if len(batch) == 1 else _rows_of(drawn, start, end)))
+            except (ConfigError, InferenceError) as error:
+                request.error = error
+            start = end
 
     def _draw(self, obs: Tree, mask: Array | None) -> Drawn:
         with self._model_lock:  # until actions are drawn: a model may reuse its arrays
@@ -144,7 +142,7 @@ class PublishedPolicy:
 
     def _record(self, request: ActionRequest, action: Array, logp: Array | None, value: Array | None) -> None:
         doubtful = action.ravel() if logp is None else logp
-        if not math.isfinite(np.dot(doubtful, doubtful)):
+        if not math.isfinite(doubtful.item() if doubtful.size == 1 else np.dot(doubtful, doubtful)):
             raise InferenceError(
                 f"policy version {self.version} gave NaN or infinity for {request.actor_ids[:3]}; "
                 "look for NaN in the observations or in the model"
@@ -192,10 +190,13 @@ class PublishedPolicy:
                 raise ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
 
 
+def _rows_of(drawn: Drawn, start: int, end: int) -> Drawn:
+    action, logp, value = drawn
+    return action[start:end], None if logp is None else logp[start:end], None if value is None else value[start:end]
+
+
 def _with_and_without_mask(requests: Sequence[ActionRequest]) -> list[Sequence[ActionRequest]]:
     """Requests that can share a pass: those with masks and those without apart."""
-    if len(requests) == 1:
-        return [requests]
     masked = [request for request in requests if request.mask is not None]
     if not masked or len(masked) == len(requests):
         return [requests]

@@ -43,6 +43,7 @@ class RouterDispatcher:
         self._retiring: tuple[Router, ...] = ()
         self._routes: dict[UUID, Router] = {}
         self._loads: dict[int, int] = {}
+        self._rejected: list[tuple[Entry, str]] = []
 
     @property
     def num_routers(self) -> int:
@@ -81,6 +82,7 @@ class RouterDispatcher:
         left = router.stop(time.monotonic() + timeout_s)
         with self._lock:
             self._adopt(left)
+            self._rejected += router.rejected
             self._retiring = tuple(other for other in self._retiring if other is not router)
 
     def add_lane(self, lane_key: UUID) -> None:
@@ -137,6 +139,7 @@ class RouterDispatcher:
                         f"{len(router.buffer)} trajectories wait for their sink, and there was no room within {timeout_s} s; "
                         "look at the log for failing sinks, add routers with scale_throughput(), or raise router_buffer"
                     )
+                router.buffer.hurry()  # what is written and not flushed yet takes room as well
                 router.buffer.wait_for_room(key, min(_POLL_S, max(0.0, deadline - time.monotonic())))
 
     def wait_until_durable(self, lane_key: UUID | None, timeout_s: float) -> bool:
@@ -178,7 +181,7 @@ class RouterDispatcher:
         for router in routers:
             router.begin_stop(deadline_s)
         left = [entry for router in routers for entry in router.stop(deadline_s)]
-        return left, [pair for router in routers for pair in router.rejected]
+        return left, [*self._rejected, *(pair for router in routers for pair in router.rejected)]
 
     def _spread(self) -> None:
         """Move actors from routers that have too many, or are gone, to those that have too few."""

@@ -13,7 +13,9 @@ class RuntimeMetrics:
         self.requests = make.counter("runtime/requests_total", "calls of request_action that gave actions")
         self.actions = make.counter("runtime/actions_total", "actions given, one per actor and request")
         self.request_failures = make.counter("runtime/request_failures_total", "calls of request_action that raised")
-        self.request_seconds = make.histogram("runtime/request_seconds", "duration of request_action")
+        self.request_seconds = make.histogram(
+            "runtime/request_seconds", "duration of request_action, or of one turn of asyncio's"
+        )
         self.push_backs = make.counter("runtime/push_backs_total", "requests that had to wait for room in a buffer")
         self.model_updates = make.counter("runtime/model_updates_total", "policies published by update_model")
         self.actors = make.gauge("runtime/actors_count", "actors now")

@@ -21,6 +21,7 @@ from types import FrameType
 from relayrl.runtime.agent import RelayRLAgent
 
 _log = logging.getLogger("relayrl.runtime.termination")
+JOIN_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
@@ -52,6 +53,6 @@ def shutdown_on_signal(
         yield
     finally:
         for thread in begun:
-            thread.join()
+            thread.join(JOIN_TIMEOUT_S + (deadline_s or agent.get_config().shutdown_deadline_s))
         for number, handler in former.items():
             signal.signal(number, handler)

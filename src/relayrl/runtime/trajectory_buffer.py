@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import heapq
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,11 +132,9 @@ class TrajectoryBuffer:
 
     def wait_until_settled(self, lane_key: UUID | None, timeout_s: float) -> bool:
         """Wait until nothing of the actor (or nothing at all) is here; False if that took too long."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             return self._changed.wait_for(
-                lambda: not (self._num_held if lane_key is None else self._held[lane_key]),
-                max(0.0, deadline - time.monotonic()),
+                lambda: not (self._num_held if lane_key is None else self._held[lane_key]), timeout_s
             )
 
     def close(self) -> list[Entry]:

@@ -20,7 +20,7 @@ from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.checked_trajectory import CheckedTrajectory
 from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource, rest_of
 from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path
-from relayrl.sinks.row_batches import to_batches
+from relayrl.sinks.row_batches import Workspace, to_batches
 from relayrl.sinks.sink_settings import SinkSettings
 
 SUFFIX = ".arrows"
@@ -46,9 +46,11 @@ class ArrowSink(BufferedSink):
         make_directory(directory)
         self._directory = directory
         self._names = PartNames(directory, SUFFIX)
+        self._workspace = Workspace()
         self._parts: dict[int, _OpenPart] = {}
 
     def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+        is_written = False
         try:
             touched = self._append(records)
             for part in touched:
@@ -58,13 +60,16 @@ class ArrowSink(BufferedSink):
             for part in touched:
                 part.is_new = False
             self._close_full_parts()
+            is_written = True
         except (OSError, pa.ArrowException) as error:
-            self._abandon_parts()
             raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
+        finally:  # whatever it was, even Ctrl-C
+            if not is_written:
+                self._abandon_parts()
 
     def _append(self, records: Sequence[CheckedTrajectory]) -> list[_OpenPart]:
         limits, touched = self._settings.files, dict[int, _OpenPart]()
-        for layout, batch in to_batches(records, limits.max_batch_rows):
+        for layout, batch in to_batches(records, limits.max_batch_rows, self._workspace):
             part = self._parts.get(id(layout))
             if part is None or part.is_full(limits.max_part_bytes, limits.max_part_rows):
                 if part is not None:
@@ -82,7 +87,7 @@ class ArrowSink(BufferedSink):
                 self._parts.pop(key).close()
 
     def _abandon_parts(self) -> None:
-        """After an error nobody knows what a part ends with, nor which pages fsync gave up on: write no more to any."""
+        """Nobody knows what a part ends with now, nor which pages fsync gave up on: write no more to any."""
         for part in self._parts.values():
             part.abandon()
         self._parts.clear()

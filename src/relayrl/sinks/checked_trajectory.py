@@ -22,7 +22,7 @@ from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError
 
 _MAX_CACHED_KEYS = 256
-_ARRAYS = (np.ndarray, np.generic)
+_MAX_CACHED_LENGTHS = 4096
 _HEADER_BYTES = 256
 """Roughly what a trajectory costs beside its arrays."""
 
@@ -50,18 +50,34 @@ def stored_leaves(layout: Layout) -> tuple[Leaf, ...]:
     return (*found, *layout.memory)
 
 
-class _Known(NamedTuple):
-    """A layout, its leaves, and a trajectory that has it: that keeps alive the spaces whose ids are the key to it."""
+class _Known:
+    """What a trajectory of a layout looks like; worked out once, so that checking one is a few comparisons."""
 
-    layout: Layout
-    steps: tuple[tuple[np.dtype[Any], tuple[int, ...], Leaf], ...]
-    final: tuple[tuple[np.dtype[Any], tuple[int, ...], Leaf], ...]
-    step_bytes: int
-    final_bytes: int
-    observation_space: Space | None
-    """None where it is one array: what is no dict and no tuple needs no look at the space."""
-    action_space: Space | None
-    example: Trajectory
+    def __init__(self, layout: Layout, example: Trajectory) -> None:
+        self.layout = layout
+        self.steps = stored_leaves(layout)
+        self.dtypes = [leaf.dtype for leaf in self.steps]
+        self.final_shapes = [leaf.shape for leaf in layout.observation]
+        self.final_dtypes = [leaf.dtype for leaf in layout.observation]
+        self.step_bytes, self.final_bytes = (
+            sum(leaf.dtype.itemsize * leaf.width for leaf in leaves) for leaves in (self.steps, layout.observation)
+        )
+        self.observation_space, self.action_space = (
+            space if isinstance(space, spaces.Dict | spaces.Tuple) else None
+            for space in (layout.observation_space, layout.action_space)
+        )
+        """None where it is one array: what is no dict and no tuple needs no look at the space."""
+        self._example = example  # keeps alive the spaces whose ids are the key to this
+        self._shapes: dict[int, list[tuple[int, ...]]] = {}
+
+    def shapes(self, num_steps: int) -> list[tuple[int, ...]]:
+        """The shapes of all columns of a trajectory of that length."""
+        found = self._shapes.get(num_steps)
+        if found is None:
+            if len(self._shapes) >= _MAX_CACHED_LENGTHS:
+                self._shapes.clear()
+            found = self._shapes[num_steps] = [(num_steps, *leaf.shape) for leaf in self.steps]
+        return found
 
 
 class LayoutBook:
@@ -74,20 +90,16 @@ class LayoutBook:
     def check(self, trajectory: Trajectory) -> CheckedTrajectory:
         """The trajectory with its arrays; `ConfigError` says what is wrong with it."""
         known = self._known(trajectory)
-        layout, num_steps = known.layout, len(trajectory.reward)
+        num_steps = len(trajectory.reward)
         _check_header(trajectory, num_steps)
         arrays = _step_arrays(trajectory, known)
-        plain = (num_steps,)
-        for (dtype, shape, leaf), array in zip(known.steps, arrays, strict=True):
-            expected = (num_steps, *shape) if shape else plain
-            if type(array) is not np.ndarray or array.shape != expected or array.dtype != dtype:
-                raise ConfigError(_mismatch(leaf, array, expected))
         final = _flat(known.observation_space, trajectory.final_obs, "final_obs")
-        for (dtype, shape, leaf), array in zip(known.final, final, strict=True):
-            if not isinstance(array, _ARRAYS) or array.shape != shape or array.dtype != dtype:
-                raise ConfigError(_mismatch(leaf, array, shape))
+        if not (
+            _are(arrays, known.shapes(num_steps), known.dtypes) and _are(final, known.final_shapes, known.final_dtypes)
+        ):
+            raise ConfigError(_mismatch(known, num_steps, arrays, final))
         num_bytes = _HEADER_BYTES + num_steps * known.step_bytes + known.final_bytes
-        return CheckedTrajectory(trajectory, layout, arrays, tuple(map(np.asarray, final)), num_steps, num_bytes)
+        return CheckedTrajectory(trajectory, known.layout, arrays, tuple(map(np.asarray, final)), num_steps, num_bytes)
 
     def _known(self, trajectory: Trajectory) -> _Known:
         """Trajectories of one environment share their spaces, so that this is mostly one look-up."""
@@ -105,23 +117,10 @@ class LayoutBook:
         if known is None:
             layout = _new_layout(trajectory)
             layout = self._by_schema.setdefault(layout.schema.serialize().to_pybytes(), layout)
-            known = self._by_key[key] = _remember(layout, trajectory)
+            known = self._by_key[key] = _Known(layout, trajectory)
             if len(self._by_key) > _MAX_CACHED_KEYS:
                 self._by_key.popitem(last=False)
         return known
-
-
-def _remember(layout: Layout, example: Trajectory) -> _Known:
-    steps, final = (
-        tuple((leaf.dtype, leaf.shape, leaf) for leaf in leaves)
-        for leaves in (stored_leaves(layout), layout.observation)
-    )
-    step_bytes, final_bytes = (sum(leaf.dtype.itemsize * leaf.width for *_, leaf in part) for part in (steps, final))
-    observation_space, action_space = (
-        space if isinstance(space, spaces.Dict | spaces.Tuple) else None
-        for space in (layout.observation_space, layout.action_space)
-    )
-    return _Known(layout, steps, final, step_bytes, final_bytes, observation_space, action_space, example)
 
 
 def _new_layout(trajectory: Trajectory) -> Layout:
@@ -189,6 +188,20 @@ def _check_header(trajectory: Trajectory, num_steps: int) -> None:
         raise ConfigError(f"an agent's id or group is no valid text: {error}") from error
 
 
-def _mismatch(leaf: Leaf, array: Any, shape: tuple[int, ...]) -> str:
-    seen = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-    return f"column {leaf.name!r} is {seen}, expected a NumPy array of {leaf.dtype} {list(shape)}"
+def _are(arrays: tuple[Any, ...], shapes: list[tuple[int, ...]], dtypes: list[np.dtype[Any]]) -> bool:
+    try:
+        return [array.shape for array in arrays] == shapes and [array.dtype for array in arrays] == dtypes
+    except AttributeError:
+        return False
+
+
+def _mismatch(known: _Known, num_steps: int, arrays: tuple[Any, ...], final: tuple[Any, ...]) -> str:
+    """What is wrong with the first array that is not as it should be."""
+    expected = list(zip(known.steps, known.shapes(num_steps), arrays, strict=True))
+    expected += zip(known.layout.observation, known.final_shapes, final, strict=True)
+    for leaf, shape, array in expected:
+        if not _are((array,), [shape], [leaf.dtype]):
+            is_array = isinstance(array, np.ndarray | np.generic)
+            seen = f"{array.dtype} {list(array.shape)}" if is_array else f"a {type(array).__name__}"
+            return f"column {leaf.name!r} is {seen}, expected a NumPy array of {leaf.dtype} {list(shape)}"
+    return "columns do not fit their spaces"

@@ -31,7 +31,7 @@ from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySou
 from relayrl.sinks.csv_cells import from_cells, to_cells
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
 from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path, write_whole
-from relayrl.sinks.row_batches import to_batches
+from relayrl.sinks.row_batches import Workspace, to_batches
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.text_escapes import escape_for_csv, unescape
 
@@ -59,12 +59,13 @@ class CsvSink(BufferedSink):
         make_directory(directory)
         self._directory = directory
         self._names = PartNames(directory, SUFFIX)
+        self._workspace = Workspace()
         self._parts: dict[int, _OpenPart] = {}
 
     def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
-        limits = self._settings.files
+        limits, is_written = self._settings.files, False
         try:
-            for layout, batch in to_batches(records, limits.max_batch_rows):
+            for layout, batch in to_batches(records, limits.max_batch_rows, self._workspace):
                 part = self._parts.get(id(layout))
                 if part is None:
                     part = self._parts[id(layout)] = _OpenPart(self._names.next(), layout)
@@ -74,12 +75,14 @@ class CsvSink(BufferedSink):
                 if part.is_full(limits.max_part_bytes, limits.max_part_rows) or len(self._parts) > _MAX_OPEN_PARTS:
                     self._parts.pop(key).close()
             sync_path(self._directory)
+            is_written = True
         except (OSError, pa.ArrowException) as error:
-            self._release()
             raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
+        finally:  # nobody knows what a part ends with now, so that no more is written to it
+            if not is_written:
+                self._release()
 
     def _release(self) -> None:
-        """After an error nobody knows what a part ends with, so that even then no more is written to it."""
         for part in self._parts.values():
             part.close()
         self._parts.clear()
@@ -92,6 +95,7 @@ class _OpenPart:
         self.layout = layout  # keeps the id alive by which the sink finds this part
         self._num_rows = 0
         write_whole(path.with_suffix(".json"), layout_to_json(layout).encode())
+        sync_path(path.parent)
         self._file = path.open("xb", buffering=0)
         names = [name for _, name, _ in _cell_columns(layout)]
         self.write(",".join(map(escape_for_csv, names)).encode() + b"\n", 0)

@@ -26,7 +26,7 @@ from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
 from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource, rest_of
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
 from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path
-from relayrl.sinks.row_batches import to_batches
+from relayrl.sinks.row_batches import Workspace, to_batches
 from relayrl.sinks.sink_settings import SinkSettings
 
 SUFFIX = ".parquet"
@@ -51,12 +51,13 @@ class ParquetSink(BufferedSink):
         make_directory(directory)
         self._directory = directory
         self._names = PartNames(directory, SUFFIX)
+        self._workspace = Workspace()
 
     def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
         limits = self._settings.files
         try:
             part: _NewPart | None = None
-            for layout, batch in to_batches(records, limits.max_batch_rows):
+            for layout, batch in to_batches(records, limits.max_batch_rows, self._workspace):
                 if part is not None and (
                     part.layout is not layout or part.is_full(limits.max_part_bytes, limits.max_part_rows)
                 ):

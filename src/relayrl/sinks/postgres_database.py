@@ -160,10 +160,12 @@ class PostgresSource(TrajectorySource):
     def __init__(self, url: str, settings: DatabaseSettings) -> None:
         self._psycopg = driver()
         self._url = without_password(url)
+        self._target = url
+        self._timeout_s = settings.connect_timeout_s
         self._is_closed = False
         self.report = ReadReport()
         try:
-            self._connection = connect(url, settings.connect_timeout_s)
+            self._connection = connect(url, self._timeout_s)
         except self._psycopg.Error as error:
             raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
         try:
@@ -183,15 +185,16 @@ class PostgresSource(TrajectorySource):
         self._begin()
         query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories ORDER BY trajectory"
         try:
-            with self._connection.transaction():
-                self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                layouts = self._layouts()
-                with self._connection.cursor("relayrl_trajectories", binary=True) as cursor:
+            # A pass has a connection of its own, so that several may run at the same time.
+            with connect(self._target, self._timeout_s) as connection, connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                layouts = _layouts(connection)
+                with connection.cursor("relayrl_trajectories", binary=True) as cursor:
                     cursor.itersize = _ROWS_PER_FETCH
                     for row in cursor.execute(query):
                         fields = dict(zip((*HEADER, *DATA), row, strict=True))
                         yield trajectory_of(fields, layouts[fields["layout"]])
-        except self._psycopg.Error as error:
+        except (self._psycopg.Error, KeyError) as error:
             raise DecodeError(f"cannot read {self._url}: {error}") from error
 
     def count(self) -> SourceCount:
@@ -203,17 +206,18 @@ class PostgresSource(TrajectorySource):
 
     def layouts(self) -> tuple[Layout, ...]:
         self._begin()
-        return tuple(self._layouts().values())
+        return tuple(_layouts(self._connection).values())
 
     def close(self) -> None:
         self._is_closed = True
         self._connection.close()
 
-    def _layouts(self) -> dict[int, Layout]:
-        rows = self._connection.execute("SELECT layout, description FROM layouts ORDER BY layout")
-        return {key: layout_from_json(text) for key, text in rows}
-
     def _begin(self) -> None:
         if self._is_closed:
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()
+
+
+def _layouts(connection: psycopg.Connection) -> dict[int, Layout]:
+    rows = connection.execute("SELECT layout, description FROM layouts ORDER BY layout")
+    return {key: layout_from_json(text) for key, text in rows}

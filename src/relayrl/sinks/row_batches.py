@@ -9,6 +9,7 @@ Reading believes nothing: what breaks a rule of the data model is a `DecodeError
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from math import prod
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,6 @@ from relayrl.data.arrow_arrays import (
     from_arrow,
     names_from_arrow,
     names_to_arrow,
-    pooled_empty,
     successors_from_arrow,
     successors_to_arrow,
     to_arrow,
@@ -31,8 +31,28 @@ from relayrl.errors import DecodeError
 from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
 
 
-def to_batches(records: Sequence[CheckedTrajectory], max_rows: int) -> Iterator[tuple[Layout, pa.RecordBatch]]:
-    """Batches of at most `max_rows` rows, or of one longer trajectory; in order within each layout."""
+class Workspace:
+    """Memory for the columns of a batch, used again for the next: fresh pages took longer than filling them."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Array] = {}
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array, valid until the same name is asked for again."""
+        num_bytes = prod(shape) * dtype.itemsize
+        memory = self._memory.get(name)
+        if memory is None or len(memory) < num_bytes:
+            memory = self._memory[name] = np.empty(num_bytes + num_bytes // 4, np.uint8)
+        return memory[:num_bytes].view(dtype).reshape(shape)
+
+
+def to_batches(
+    records: Sequence[CheckedTrajectory], max_rows: int, workspace: Workspace
+) -> Iterator[tuple[Layout, pa.RecordBatch]]:
+    """Batches of at most `max_rows` rows, or of one longer trajectory; in order within each layout.
+
+    A batch is valid until the next one is asked for: they share the workspace.
+    """
     by_layout: dict[int, list[CheckedTrajectory]] = {}
     for record in records:
         by_layout.setdefault(id(record.layout), []).append(record)
@@ -40,13 +60,13 @@ def to_batches(records: Sequence[CheckedTrajectory], max_rows: int) -> Iterator[
         begin, num_rows = 0, 0
         for i, record in enumerate(group):
             if num_rows and num_rows + record.num_steps > max_rows:
-                yield record.layout, to_batch(group[begin:i])
+                yield record.layout, to_batch(group[begin:i], workspace)
                 begin, num_rows = i, 0
             num_rows += record.num_steps
-        yield group[0].layout, to_batch(group[begin:])
+        yield group[0].layout, to_batch(group[begin:], workspace)
 
 
-def to_batch(records: Sequence[CheckedTrajectory]) -> pa.RecordBatch:
+def to_batch(records: Sequence[CheckedTrajectory], workspace: Workspace) -> pa.RecordBatch:
     """One batch of trajectories that have the same layout."""
     layout, trajectories = records[0].layout, [record.trajectory for record in records]
     lengths = np.array([record.num_steps for record in records])
@@ -55,7 +75,7 @@ def to_batch(records: Sequence[CheckedTrajectory]) -> pa.RecordBatch:
     columns = {}
     joint = zip(*(record.arrays for record in records), strict=True)
     for leaf, arrays in zip(stored_leaves(layout), joint, strict=True):
-        joined = pooled_empty((*leading, *leaf.shape), leaf.dtype)
+        joined = workspace.empty(leaf.name, (*leading, *leaf.shape), leaf.dtype)
         np.concatenate(arrays, out=joined)
         columns[leaf.name] = to_arrow(leaf, joined, leading)
     flags = zip(*((t.terminated, t.truncated, t.failed) for t in trajectories), strict=True)

@@ -189,7 +189,7 @@ class SqliteSource(TrajectorySource):
                 if row["layout"] not in layouts:  # committed after the pass began
                     layouts = self._layouts()
                 yield trajectory_of(dict(row), layouts[row["layout"]])
-        except sqlite3.Error as error:
+        except (sqlite3.Error, KeyError) as error:
             raise DecodeError(f"cannot read {self._url}: {error}") from error
 
     def count(self) -> SourceCount:

@@ -212,10 +212,10 @@ def nothing_is_fine(place: Place) -> str | None:
 
 
 def counts_agree(place: Place) -> str | None:
-    """count() and layouts() say what a pass over the source gives; a second pass gives the same."""
+    """count() and layouts() say what a pass over the source gives, and so does a second pass at the same time."""
     with place.make_source() as source:
         count, groups = source.count(), {layout.group for layout in source.layouts()}
-        passes = [list(source), list(source)]
+        passes = [list(found) for found in zip(*zip(source, source, strict=True), strict=True)]
     for found in passes:
         if (len(found), sum(map(len, found))) != (count.num_trajectories, count.num_steps):
             return f"count() says {count}, a pass gives {len(found)} trajectories of {sum(map(len, found))} steps"

@@ -122,13 +122,11 @@ def _of_all(kind: str, groups: Groups, widths: Mapping[str, int]) -> list[Column
 def _grown_replay(state: dict[str, Any], old: Groups, new: Groups) -> dict[str, Any]:
     """Replay with more agents in a group: newcomers hold what the last agent holds, and are never valid."""
     arrays = dict(state["arrays"])
-    for key, array in arrays.items():
-        name, _, column = key.partition("/")
-        if name not in old:
-            continue
-        num_joined = len(new[name].agent_ids) - len(old[name].agent_ids)
-        widths = [(0, num_joined if axis == AGENT_AXIS else 0) for axis in range(array.ndim)]
-        arrays[key] = np.pad(array, widths, mode="edge")
-        if column.startswith("valid") and num_joined:
-            arrays[key][:, -num_joined:] = False
+    for name, group in old.items():
+        num_joined = len(new[name].agent_ids) - len(group.agent_ids)
+        for key in [key for key in arrays if num_joined and key.startswith(f"{name}/")]:
+            widths = [(0, num_joined if axis == AGENT_AXIS else 0) for axis in range(arrays[key].ndim)]
+            arrays[key] = np.pad(arrays[key], widths, mode="edge")
+            if key == f"{name}/valid":
+                arrays[key][:, -num_joined:] = False
     return {**state, "arrays": arrays}

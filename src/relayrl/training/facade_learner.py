@@ -34,7 +34,6 @@ from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
 from relayrl.config.settings import Settings
-from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
@@ -75,7 +74,6 @@ class OffPolicyLearner:
     policies: Mapping[str, Policy]
     trainer: OffPolicyTrainer
     algorithm: OffPolicyAlgorithm[Any]
-    params: OffPolicyParams
     rng: np.random.Generator
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -83,7 +81,7 @@ class OffPolicyLearner:
         if state["replay"]["size"]:
             self.trainer.load_state_dict(state)
             return
-        # An empty replay has no columns to restore.
+        # Priorities of an empty replay cannot be restored.
         self.trainer.num_env_steps, self.trainer.policy_version = state["num_env_steps"], state["policy_version"]
         for name, policy in self.policies.items():
             policy.load_state_dict(state["policies"][name])
@@ -152,7 +150,7 @@ def _off_policy(
     for i, (name, group) in enumerate(groups.items()):
         kernels = kernels_for_one_policy(kernel)
         generator = torch.Generator().manual_seed(_seed(args, _Stream.INITIALISATION, i))
-        head = _off_policy_head(params, group.action_space)
+        head = _off_policy_head(params, group)
         policies[name] = Policy(group.observation_space, head, args.network, generator, kernels)
         if isinstance(kernels, PairKernels):
             kernels.require_used(entry.name)
@@ -171,14 +169,17 @@ def _off_policy(
     rng = np.random.default_rng(_seed(args, _Stream.LEARNING, 1))
     # Trajectories come one world at a time, so replay holds the steps of one world after another.
     trainer = OffPolicyTrainer(algorithm, params, 1, args.max_steps, rng)
-    return OffPolicyLearner(policies, trainer, algorithm, params, rng)
+    return OffPolicyLearner(policies, trainer, algorithm, rng)
 
 
-def _off_policy_head(params: OffPolicyParams, space: Space) -> ActionHead:
-    if not isinstance(space, spaces.Box):
-        return likelihood_head(space)
+def _off_policy_head(params: OffPolicyParams, group: PolicyGroup) -> ActionHead:
+    space = group.action_space
     if isinstance(params, SACParams):
-        return SquashedGaussianHead(space)
+        return SquashedGaussianHead(space) if isinstance(space, spaces.Box) else likelihood_head(space)
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(
+            f"DDPG and TD3 need Box actions, and group {group.name!r} has {space}; use sac, ppo or reinforce"
+        )
     return DeterministicHead(space, exploration_noise(params))
 
 

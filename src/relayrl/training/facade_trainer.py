@@ -22,7 +22,7 @@ from relayrl.algorithms.params import MADDPGParams, OffPolicyParams, OnPolicyPar
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
-from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
+from relayrl.data.stacking import empty_rollout, joint_worlds, num_world_steps, stack_jointly, stack_trajectories
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
@@ -95,11 +95,12 @@ class TrajectoryTrainer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether an epoch is complete: enough trajectories, and some to learn every policy from."""
+        """Whether an epoch is complete; learning from replay also waits for the first trajectory of every policy."""
         num_agents = sum(len(group.agent_ids) for group in self._groups.values())
-        present = self._in_replay | {trajectory.group for trajectory in self._pending.values()}
-        enough = len(self._pending) >= _traj_per_epoch(self.params) * num_agents
-        return bool(self._pending) and enough and present == set(self._groups)
+        if not self._pending or len(self._pending) < _traj_per_epoch(self.params) * num_agents:
+            return False
+        known = self._in_replay | {trajectory.group for trajectory in self._pending.values()}
+        return isinstance(self.params, OnPolicyParams) or known == set(self._groups)
 
     def receive_trajectory(self, trajectory: TrajectorySource) -> bool:
         """Take a trajectory, or all that a file, folder or URL holds; gives whether `train_model` has enough.
@@ -138,7 +139,7 @@ class TrajectoryTrainer:
             learner.trainer.receive(self._stacked(epoch))
             learner.trainer.num_env_steps = num_env_steps  # without the rows that fill up shorter lanes
         else:
-            for rollouts in self._worlds(epoch, learner.params):
+            for rollouts in self._worlds(epoch):
                 learner.trainer.receive(rollouts)
             self._in_replay |= {trajectory.group for trajectory in epoch}
         self._statistics.add(learner.trainer.advance())
@@ -154,14 +155,15 @@ class TrajectoryTrainer:
         for trajectory in alike:
             # A lane per trajectory: who acted does not matter to a critic that sees one agent.
             lanes[trajectory.group].append(replace(trajectory, agent_id=trajectory.group))
-        return {name: stack_trajectories(own) for name, own in lanes.items()}
+        return {
+            name: stack_trajectories(own) if own else empty_rollout(self._groups[name].header)
+            for name, own in lanes.items()
+        }
 
-    def _worlds(self, epoch: list[Trajectory], params: OffPolicyParams) -> Iterator[dict[str, Rollout]]:
+    def _worlds(self, epoch: list[Trajectory]) -> Iterator[dict[str, Rollout]]:
         """The epoch world by world, as replay keeps it."""
         for part in joint_worlds(_with_same_columns(epoch)):
-            # A void row keeps returns over several steps from running into the next world.
-            goes_on = params.num_step_returns > 1 and not _all_ended(part)
-            yield stack_jointly(part, self._headers(), self._mask_widths(), num_void_rows=int(goes_on))
+            yield stack_jointly(part, self._headers(), self._mask_widths())
 
     def _headers(self) -> dict[str, LaneHeader]:
         return {name: group.header for name, group in self._groups.items()}
@@ -260,10 +262,6 @@ def _with_buffer_size(params: Settings, args: TrainerArgs) -> Settings:
 def _with_same_columns(epoch: list[Trajectory]) -> list[Trajectory]:
     missing: dict[str, Any] = {name: None for name in RECOMPUTED if any(getattr(t, name) is None for t in epoch)}
     return [replace(trajectory, **missing) for trajectory in epoch] if missing else epoch
-
-
-def _all_ended(world: list[Trajectory]) -> bool:
-    return all(trajectory.terminated or trajectory.truncated for trajectory in world)
 
 
 def _losses(row: Mapping[str, float]) -> dict[str, float]:

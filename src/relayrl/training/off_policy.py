@@ -11,6 +11,7 @@ import torch
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout
+from relayrl.errors import CheckpointError
 from relayrl.training.replay import JointReplay
 from relayrl.training.trainer import Trainer
 
@@ -38,6 +39,7 @@ class OffPolicyTrainer(Trainer):
 
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         self.replay.add(rollouts)
+        self._algorithm.observe(rollouts)
         first = next(iter(rollouts.values()))
         if not self.is_warming_up:
             self._owed_steps += first.num_steps * len(first.header.env_ids)
@@ -80,7 +82,14 @@ class OffPolicyTrainer(Trainer):
             "replay": _as_tensors(self.replay.get_state()),
         }
 
+    def worlds_restarted(self) -> None:
+        self.replay.cut()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if set(state["policies"]) != set(self._algorithm.groups):
+            raise CheckpointError(
+                f"checkpoint has groups {sorted(state['policies'])}, the run {sorted(self._algorithm.groups)}"
+            )
         self.num_env_steps, self.policy_version = state["num_env_steps"], state["policy_version"]
         self._owed_steps = state["owed_steps"]
         for name, learner in self._algorithm.groups.items():

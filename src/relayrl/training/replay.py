@@ -1,8 +1,8 @@
 """Replay: a ring of joint transitions, one row per world and step, time-aligned over all agents of all groups.
 
-Rows lie world by world inside each step (row `k` of world `b` is followed by row `k + B`), so that an n-step return is read
-off at sampling time and memory is what the columns need. Sampling costs the same at any size: uniform draws are indices,
-prioritised ones walk a binary tree of sums.
+Rows lie world by world inside each step (a row of world `b` is followed by the row `B` further on), so that what followed,
+and n-step returns, are read off at sampling time. A group's row is one record in memory: drawing a transition touches one
+place, whatever the number of columns, and memory is what the columns need.
 
 Not its job: deciding when to sample, and turning observations into features.
 """
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.columns import Rollout
-from relayrl.data.trees import Array, Space, Tree, index, leaves, map_tree, space_leaves, unflatten
-from relayrl.errors import ConfigError
+from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves, unflatten
+from relayrl.errors import CheckpointError, ConfigError
+from relayrl.training.priority_sums import PrioritySums
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class GroupTransitions:
     next_obs: Tree
     discount: Array  # γᵏ, or 0 where the agent's episode terminated within the k steps
     valid: Array
+    next_valid: Array  # whether the agent was there to see `next_obs`
     mask: Array | None = None
     next_mask: Array | None = None
 
@@ -52,7 +54,7 @@ class JointReplay:
     def __init__(self, capacity: int, num_envs: int, *, priority_exponent: float = 0.0) -> None:
         self._num_envs = num_envs
         self.capacity = -(-capacity // num_envs) * num_envs
-        self._columns: dict[str, dict[str, Any]] = {}
+        self._groups: dict[str, _GroupRecords] = {}
         self._head = 0
         self._size = 0
         self._priorities = PrioritySums(self.capacity) if priority_exponent > 0 else None
@@ -64,23 +66,21 @@ class JointReplay:
 
     def add(self, rollouts: Mapping[str, Rollout]) -> None:
         """Append one block of all groups."""
-        blocks = {name: _joint_columns(rollout) for name, rollout in rollouts.items()}
         first = next(iter(rollouts.values()))
         num_rows = first.num_steps * self._num_envs
         if len(first.header.env_ids) != self._num_envs or num_rows > self.capacity:
-            raise ConfigError(f"a block of {num_rows} transitions does not fit a replay of {self.capacity}")
+            raise ConfigError(
+                f"a block of {num_rows} transitions does not fit a replay of {self.capacity}; raise buffer_size"
+            )
         rows = (self._head + np.arange(num_rows)) % self.capacity
-        for name, columns in blocks.items():
-            store = self._columns.setdefault(name, {key: self._allocate(value) for key, value in columns.items()})
-            for key, value in columns.items():
-                map_tree(lambda kept, new: kept.__setitem__(rows, new), store[key], value)
+        for name, rollout in rollouts.items():
+            if name not in self._groups:
+                self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
+            self._groups[name].write(rows, rollout)
         if self._priorities is not None:
             self._priorities.set(rows, np.full(num_rows, self._largest_priority))
         self._head = (self._head + num_rows) % self.capacity
         self._size = min(self._size + num_rows, self.capacity)
-
-    def _allocate(self, column: Any) -> Any:
-        return map_tree(lambda leaf: np.zeros((self.capacity, *leaf.shape[1:]), leaf.dtype), column)
 
     def sample(
         self,
@@ -99,38 +99,25 @@ class JointReplay:
             rows, share = self._priorities.draw(num_rows, rng)
             weight = ((self._size * share) ** -correction).astype(np.float32)
             weight /= weight.max()
-        groups = {
-            name: self._transitions(columns, rows, gamma, num_step_returns) for name, columns in self._columns.items()
-        }
+        path = [rows, *(self._ahead(rows, k) for k in range(1, num_step_returns + 1))]
+        # A return of several steps stops, for all agents of a world at once, where one of them ends, before a row on which
+        # the world failed, and where the ring does.
+        going = np.ones(num_rows, bool)
+        length = np.zeros(num_rows, np.int64)
+        for k in range(1, num_step_returns):
+            going &= path[k] >= 0
+            for group in self._groups.values():
+                going &= ~group.ended(path[k - 1]).any(1) & ~group.failed(path[k]).any(1)
+            length += going
+        groups = {name: group.transitions(path, length, gamma) for name, group in self._groups.items()}
         return JointTransitions(groups, rows, weight)
 
-    def _transitions(self, columns: dict[str, Any], rows: Array, gamma: float, num_steps: int) -> GroupTransitions:
-        reward = columns["reward"][rows].copy()
-        last = np.broadcast_to(rows[:, None], reward.shape).copy()
-        going = ~columns["ended"][rows]
-        discount = np.full_like(reward, gamma)
-        for k in range(1, num_steps):
-            ahead = (rows + k * self._num_envs) % self.capacity
-            # The ring's newest rows have no later ones: what lies there is the oldest, of another time.
-            exists = (ahead - self._head) % self.capacity >= (rows - self._head) % self.capacity
-            exists &= ahead < self._size
-            going &= exists[:, None] & columns["valid"][ahead]
-            reward += np.where(going, gamma**k * columns["reward"][ahead], 0.0).astype(np.float32)
-            last = np.where(going, ahead[:, None], last)
-            discount = np.where(going, np.float32(gamma ** (k + 1)), discount)
-            going = going & ~columns["ended"][ahead]
-        agents = np.arange(reward.shape[1])[None, :]
-        mask, next_mask = columns.get("mask"), columns.get("next_mask")
-        return GroupTransitions(
-            obs=index(columns["obs"], rows),
-            action=columns["action"][rows],
-            reward=reward,
-            next_obs=index(columns["next_obs"], (last, agents)),
-            discount=discount * ~columns["terminated"][last, agents],
-            valid=columns["valid"][rows],
-            mask=None if mask is None else mask[rows],
-            next_mask=None if next_mask is None else next_mask[last, agents],
-        )
+    def _ahead(self, rows: Array, k: int) -> Array:
+        """The rows `k` steps later, −1 where the ring does not hold them."""
+        ahead = (rows + k * self._num_envs) % self.capacity
+        age, age_ahead = (rows - self._head) % self.capacity, (ahead - self._head) % self.capacity
+        is_there = (age_ahead > age) & (ahead < self._size) & (k * self._num_envs < self._size)
+        return np.where(is_there, ahead, -1)
 
     def set_priorities(self, rows: Array, errors: Array) -> None:
         """Tell how surprising sampled rows were; does nothing for uniform replay."""
@@ -140,88 +127,142 @@ class JointReplay:
         self._largest_priority = max(self._largest_priority, float(priority.max()))
         self._priorities.set(rows, priority)
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything in it, as plain numbers and arrays by name; arrays are views, valid until the next `add`."""
-        arrays = {f"{group}/{key}/{path}": leaf[: self._size] for group, key, path, leaf in self._leaves()}
-        if self._priorities is not None:
-            arrays["priorities"] = self._priorities.get(self._size)
-        return {"head": self._head, "size": self._size, "largest_priority": self._largest_priority, "arrays": arrays}
-
-    def set_state(self, state: Mapping[str, Any], spaces: Mapping[str, tuple[Space, Space]]) -> None:
-        """Continue from `get_state`; `spaces` are each group's observation and action space."""
-        self._head, self._size = int(state["head"]), int(state["size"])
-        self._largest_priority = float(state["largest_priority"])
-        arrays = dict(state["arrays"])
-        if self._priorities is not None:
-            self._priorities.set(np.arange(self._size), np.asarray(arrays.pop("priorities")))
-        self._columns = {}
-        for group, (observation_space, action_space) in spaces.items():
-            trees = {"obs": observation_space, "next_obs": observation_space, "action": action_space}
-            keys = dict.fromkeys(name.split("/")[1] for name in arrays if name.startswith(f"{group}/"))
-            self._columns[group] = {key: self._restored(arrays, f"{group}/{key}/", trees.get(key)) for key in keys}
-
-    def _restored(self, arrays: Mapping[str, Any], prefix: str, space: Space | None) -> Any:
-        def full(name: str) -> Array:
-            kept = np.asarray(arrays[name])
-            column = np.zeros((self.capacity, *kept.shape[1:]), kept.dtype)
-            column[: self._size] = kept
-            return column
-
-        if space is None:
-            return full(prefix)
-        return unflatten(space, (full(prefix + path) for path, _ in space_leaves(space)))
-
-    def _leaves(self) -> Iterator[tuple[str, str, str, Array]]:
-        for group, columns in self._columns.items():
-            for key, column in columns.items():
-                for path, leaf in leaves(column):
-                    yield group, key, path, leaf
+    def cut(self) -> None:
+        """The worlds have begun anew: no return may run on from the newest rows."""
+        newest = (self._head - 1 - np.arange(min(self._num_envs, self._size))) % self.capacity
+        for group in self._groups.values():
+            group.cut(newest)
 
     def num_bytes(self) -> int:
-        """Memory of the columns."""
-        return sum(leaf.nbytes for *_, leaf in self._leaves())
+        """Memory of the records and priorities."""
+        tree = 0 if self._priorities is None else self._priorities.num_bytes()
+        return tree + sum(group.records.nbytes for group in self._groups.values())
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything in it, oldest rows first, as plain numbers and arrays by name."""
+        order = (self._head - self._size + np.arange(self._size)) % self.capacity
+        arrays = {
+            f"{name}/{field}": np.ascontiguousarray(group.records[field][order])
+            for name, group in self._groups.items()
+            for field in group.fields
+        }
+        if self._priorities is not None:
+            arrays["priorities"] = self._priorities.get(order)
+        numbers = {"num_envs": self._num_envs, "capacity": self.capacity, "head": self._head, "size": self._size}
+        return {**numbers, "largest_priority": self._largest_priority, "arrays": arrays}
+
+    def set_state(self, state: Mapping[str, Any], spaces: Mapping[str, tuple[Space, Space]]) -> None:
+        """Continue from `get_state`; `spaces`: observation and action of each group.
+
+        Rows lie where they lay, so that the same draws give the same transitions; in a ring of another size, the newest
+        that fit are kept.
+        """
+        if state["num_envs"] != self._num_envs:
+            raise CheckpointError(f"the replay was filled by {state['num_envs']} worlds; resume with as many")
+        size = min(int(state["size"]), self.capacity)
+        self._size, self._head = size, size % self.capacity
+        if state["capacity"] == self.capacity:
+            self._head = int(state["head"])
+        rows = (self._head - size + np.arange(size)) % self.capacity
+        self._largest_priority = float(state["largest_priority"])
+        arrays = {name: np.asarray(array)[int(state["size"]) - size :] for name, array in state["arrays"].items()}
+        if self._priorities is not None and "priorities" in arrays:
+            self._priorities.set(rows, arrays["priorities"])
+        self._groups = {}
+        for name, (observation_space, _) in spaces.items() if size else ():
+            own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
+            self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
 
 
-class PrioritySums:
-    """A binary tree of sums over `size` priorities: setting and drawing cost O(log size) each, vectorised."""
+class _GroupRecords:
+    """One group's rows: a structured array, one record per joint transition."""
 
-    def __init__(self, size: int) -> None:
-        self._first_leaf = 1 << max(size - 1, 1).bit_length()
-        self._sums = np.zeros(2 * self._first_leaf)
+    def __init__(self, fields: Mapping[str, Array], observation_space: Space, capacity: int) -> None:
+        """`fields` are examples `[…, N, …]` of what each field holds."""
+        self.observation_space, self.fields = observation_space, list(fields)
+        # Aligned, so that fields of sampled records are arrays that torch can take as they are.
+        layout = [(name, array.dtype, array.shape[1:]) for name, array in fields.items()]
+        self.records = np.zeros(capacity, np.dtype(layout, align=True))
+        self._waiting: Array | None = None
 
-    def set(self, where: Array, priority: Array) -> None:
-        """Replace priorities; of a row named twice, the last one counts."""
-        node = where + self._first_leaf
-        self._sums[node] = priority
-        node = np.unique(node >> 1)
-        while node[0] >= 1:
-            self._sums[node] = self._sums[2 * node] + self._sums[2 * node + 1]
-            node = np.unique(node >> 1)
+    @classmethod
+    def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
+        return cls(dict(_fields(rollout)), rollout.header.observation_space, capacity)
 
-    def get(self, count: int) -> Array:
-        """The first `count` priorities."""
-        return self._sums[self._first_leaf : self._first_leaf + count]
+    @classmethod
+    def for_arrays(
+        cls, arrays: Mapping[str, Array], rows: Array, observation_space: Space, capacity: int
+    ) -> _GroupRecords:
+        group = cls(arrays, observation_space, capacity)
+        for name, array in arrays.items():
+            group.records[name][rows] = array
+        return group
 
-    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Rows drawn by priority, one from each of `count` equal shares, and their probabilities."""
-        total = self._sums[1]
-        point = (np.arange(count) + rng.random(count)) * (total / count)
-        node = np.ones(count, np.int64)
-        while node[0] < self._first_leaf:
-            left = self._sums[2 * node]
-            goes_right = (point >= left) & (self._sums[2 * node + 1] > 0)
-            point = np.where(goes_right, point - left, point)
-            node = 2 * node + goes_right
-        return node - self._first_leaf, self._sums[node] / total
+    def write(self, rows: Array, rollout: Rollout) -> None:
+        self._refuse_turns(rollout)
+        for name, array in _fields(rollout):
+            self.records[name][rows] = array
+
+    def _refuse_turns(self, rollout: Rollout) -> None:
+        """An agent that pauses inside an episode gets rewards between its decisions; a row here holds one step."""
+        goes_on = rollout.valid & ~rollout.ended
+        before = np.concatenate([goes_on[:1] if self._waiting is None else self._waiting, goes_on[:-1]])
+        self._waiting = goes_on[-1:]
+        if (before & ~rollout.valid & ~rollout.failed).any():
+            raise ConfigError(
+                f"agents of group {rollout.header.group!r} take turns, which replay does not hold; use ppo or reinforce"
+            )
+
+    def ended(self, rows: Array) -> Array:
+        return np.asarray(self.records["ended"][rows])
+
+    def failed(self, rows: Array) -> Array:
+        """Ends on which the agent did not act: replay takes no others that do so."""
+        return np.asarray(self.records["ended"][rows] & ~self.records["valid"][rows])
+
+    def cut(self, rows: Array) -> None:
+        self.records["ended"][rows] = True
+        self._waiting = None
+
+    def transitions(self, path: list[Array], length: Array, gamma: float) -> GroupTransitions:
+        """Transitions from `path[0]`, over `length` further rows of the path each."""
+        now = self.records.take(path[0])
+        last, reward = now, now["reward"]
+        for k in range(1, len(path) - 1):
+            counted = length >= k
+            later = self.records.take(np.where(counted, path[k], path[0]))
+            reward = reward + np.where(counted[:, None], np.float32(gamma**k) * later["reward"] * later["valid"], 0.0)
+            last = np.where(counted, later, last)
+        follows = np.stack(path[1:])[length, np.arange(len(length))]
+        known = (follows >= 0)[:, None] & ~last["ended"]
+        after = self.records.take(np.maximum(follows, 0))
+        mask = None
+        if "mask" in self.fields:
+            # After an end, and after the ring's newest rows, the next mask is unknown: everything is allowed.
+            mask = after["mask"] | ~known[..., None]
+        return GroupTransitions(
+            obs=self._tree(now, "obs"),
+            action=now["action"],
+            reward=np.asarray(reward, np.float32),
+            next_obs=self._tree(last, "next_obs"),
+            discount=np.asarray(gamma ** (length + 1.0), np.float32)[:, None] * ~last["terminated"],
+            valid=now["valid"],
+            next_valid=np.where(known, after["valid"], last["valid"]),
+            mask=now["mask"] if "mask" in self.fields else None,
+            next_mask=mask,
+        )
+
+    def _tree(self, records: Array, root: str) -> Any:
+        flat = (records[f"{root}/{path}"] for path, _ in space_leaves(self.observation_space))
+        return unflatten(self.observation_space, flat)
 
 
-def _joint_columns(rollout: Rollout) -> dict[str, Any]:
+def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
     """A rollout's columns as joint rows `[T·B, N, …]`, with what followed each."""
-    T = rollout.num_steps
     worlds, agents = len(rollout.header.env_ids), len(rollout.header.agent_ids)
 
     def joint(leaf: Array) -> Array:
-        return leaf.reshape(T * worlds, agents, *leaf.shape[2:])
+        return leaf.reshape(rollout.num_steps * worlds, agents, *leaf.shape[2:])
 
     def followed(leaf: Array, successor: Array) -> Array:
         following = np.empty_like(leaf)
@@ -229,18 +270,13 @@ def _joint_columns(rollout: Rollout) -> dict[str, Any]:
         following[rollout.successors.step, rollout.successors.lane] = successor
         return joint(following)
 
-    masks = {}
+    for path, leaf in leaves(rollout.obs):
+        yield f"obs/{path}", joint(leaf)
+    for path, leaf in leaves(map_tree(followed, rollout.obs, rollout.successors.obs)):
+        yield f"next_obs/{path}", leaf
+    columns = {"action": np.asarray(rollout.action), "reward": rollout.reward, "valid": rollout.valid}
+    columns |= {"terminated": rollout.terminated, "ended": rollout.ended}
     if rollout.action_mask is not None:
-        following = np.ones_like(rollout.action_mask)
-        # After an end, and after the block, the next mask is unknown: everything is allowed.
-        following[:-1] = rollout.action_mask[1:] | rollout.ended[:-1, :, None]
-        masks = {"mask": joint(rollout.action_mask), "next_mask": joint(following)}
-    return masks | {
-        "obs": map_tree(joint, rollout.obs),
-        "action": joint(np.asarray(rollout.action)),
-        "reward": joint(rollout.reward),
-        "next_obs": map_tree(followed, rollout.obs, rollout.successors.obs),
-        "terminated": joint(rollout.terminated),
-        "ended": joint(rollout.ended),
-        "valid": joint(rollout.valid),
-    }
+        columns["mask"] = rollout.action_mask
+    for name, column in columns.items():
+        yield name, joint(column)

@@ -37,6 +37,9 @@ class Trainer(ABC):
     def advance(self) -> dict[str, float]:
         """Learn from what was received; gives metrics, prefixed by the group's name where there are several groups."""
 
+    def worlds_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
+        """Told after a resume that could not continue the episodes: nothing may run on across that break."""
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the future of the run, policies included."""

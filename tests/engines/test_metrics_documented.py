@@ -1,0 +1,34 @@
+"""Every metric that a run writes has its line in docs/metrics.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import relayrl
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+DOCUMENTED = {
+    name for line in PAGE.splitlines() if line.startswith("|") for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+}
+COMMON = {"summary_freq": 32, "hidden_sizes": [8], "evaluation.episodes": 0, "evaluation.interval": 64}
+ON_POLICY = {"time_horizon": 16, "train_vf_iters": 1, "checkpoint_interval": 32}
+OFF_POLICY = {"learning_starts": 16, "batch_size": 8, "update_interval": 4, "train_iters": 1}
+RUNS = {
+    "ppo": ("native:CartPole", ON_POLICY | {"train_pi_iters": 1}),
+    "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
+    "reinforce": ("native:CartPole", ON_POLICY | {"with_vf_baseline": True}),
+    "td3": ("native:Pendulum", OFF_POLICY),
+    "sac": ("native:Pendulum", OFF_POLICY),
+}
+
+
+@pytest.mark.parametrize("algo", RUNS)
+def test_every_metric_is_documented(algo, tmp_path):
+    env, settings = RUNS[algo]
+    given = {"algo": algo, "steps": 128, "num_envs": 2, "progress": False}
+    run = relayrl.train(env, run_dir=tmp_path / "run", settings=COMMON | settings, **given)
+    groups = {group.removesuffix("/") for group in run.policies}
+    names = {name.split("/", 1)[1] if name.split("/")[0] in groups else name for name in run.history}
+    assert names <= DOCUMENTED
+    assert {"num_env_steps", "time/collect_share", "system/peak_memory_mib", "evaluation/return_mean"} <= names

@@ -1,0 +1,68 @@
+"""What goes into the facade's policies and what leaves: kernels of the caller's, and model modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_facade import ACT_DIM, OBS_DIM, assert_same_as_live, make_trainer, train
+from torch import nn
+
+from relayrl.errors import ConfigError, UnknownNameError
+
+
+def test_a_pair_of_modules_is_a_kernel(tmp_path):
+    pair = nn.Linear(OBS_DIM, ACT_DIM), nn.Sequential(nn.Linear(OBS_DIM, 4), nn.ReLU(), nn.Linear(4, 1))
+    given = pair[0].weight.detach().clone()
+    trainer = make_trainer("ppo", tmp_path, kernel=pair)
+    assert torch.equal(trainer.policies["agent"].actor.weight, given)
+    train(trainer)
+    assert not torch.equal(trainer.policies["agent"].actor.weight, given)
+    assert torch.equal(pair[0].weight, given)
+    assert_same_as_live(trainer.acquire_model(), trainer.policies["agent"])
+
+
+@pytest.mark.parametrize(
+    ("algo", "pair", "message"),
+    [
+        ("ppo", (nn.Linear(OBS_DIM, 7), nn.Linear(OBS_DIM, 1)), r"actor gives \[2, 7\]"),
+        ("ppo", (nn.Linear(9, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"actor does not take \[2, 3\]"),
+        ("ppo", (nn.Linear(OBS_DIM, ACT_DIM), None), "has no critic"),
+        ("td3", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"give \(actor, None\)"),
+        ("mappo", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"give \(actor, None\)"),
+    ],
+)
+def test_modules_that_do_not_fit_are_refused(algo, pair, message, tmp_path):
+    trainer = make_trainer(algo, tmp_path, kernel=pair)
+    with pytest.raises(ConfigError, match=message):
+        _ = trainer.policies
+
+
+def test_an_actor_without_a_critic_serves_learning_from_replay(tmp_path):
+    trainer = make_trainer("td3", tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), None))
+    train(trainer)
+    assert_same_as_live(trainer.acquire_model(), trainer.policies["agent"])
+
+
+@pytest.mark.parametrize("algo", ["ppo", "td3", "sac"])
+def test_model_modules_act_as_the_policy_does(algo, tmp_path):
+    trainer = make_trainer(algo, tmp_path)
+    train(trainer)
+    policy, module = trainer.policies["agent"], trainer.acquire_model("onnx")
+    assert_same_as_live(module, policy)
+    assert (module.metadata.env, module.metadata.algo) == ("line", algo)
+    assert module.metadata.policy_version == trainer.policy_version
+    assert module.path.read_bytes() == module.content
+    script = trainer.acquire_model("torchscript")
+    obs = torch.randn(5, OBS_DIM, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(script.script()(obs)[0], policy.distribution(policy.features(obs)))
+    assert script.save(tmp_path / "elsewhere" / "model.pt").read_bytes() == script.content
+
+
+def test_model_modules_say_which_way_they_are_run(tmp_path):
+    trainer = make_trainer("ppo", tmp_path)
+    with pytest.raises(ConfigError, match=r"use script\(\)"):
+        trainer.acquire_model("torchscript").actor()
+    with pytest.raises(ConfigError, match=r"use actor\(\)"):
+        trainer.acquire_model("onnx").script()
+    with pytest.raises(UnknownNameError, match="did you mean 'onnx'"):
+        trainer.acquire_model("onxx")
