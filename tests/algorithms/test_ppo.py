@@ -221,3 +221,10 @@ def test_defaults_are_the_documented_ones():
         "traj_per_epoch": 8,
     }
     assert {name: getattr(PPOParams(), name) for name in expected} == expected
+
+
+def test_a_block_on_which_nobody_acted_changes_nothing():
+    ppo = make_ppo(num_minibatches=2)
+    before = parameter_hash(ppo.policy)
+    assert ppo.update([random_rollout(valid=np.zeros((8, 4), bool))], 0.0) == {}
+    assert parameter_hash(ppo.policy) == before

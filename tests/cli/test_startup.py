@@ -53,3 +53,30 @@ def test_help_takes_little_more_than_the_parser_itself():
     parser = min(bare_seconds() for _ in range(3))
     ours = min(seconds_of("--help") for _ in range(3))
     assert ours < 0.3 or ours < 2.0 * parser
+
+
+WORLD = """
+import gymnasium, numpy, os, time
+
+class Watch(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(1, "float32"), {}
+
+    def step(self, action):
+        print("CPU seconds:", time.process_time(), flush=True)
+        os._exit(0)
+"""
+
+
+def test_the_first_step_comes_within_three_seconds_of_work(tmp_path):
+    # Seconds of this process's work, so that a busy machine does not decide.
+    (tmp_path / "watch.py").write_text(WORLD)
+    command = [sys.executable, "-m", "relayrl.cli.main", "train", "watch:Watch", "--run-dir", "run", "--quiet"]
+    seconds = []
+    for name in ("warm", "run"):
+        done = subprocess.run([*command, "--run-dir", name], capture_output=True, text=True, cwd=tmp_path, check=True)
+        seconds.append(float(done.stdout.rsplit(" ", 1)[-1]))
+    assert min(seconds) < 3.0

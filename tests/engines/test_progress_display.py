@@ -2,6 +2,8 @@
 
 import io
 import math
+import sys
+import types
 
 from rich.console import Console
 
@@ -50,3 +52,25 @@ def test_a_terminal_gets_a_table_of_the_newest_statistics():
     assert "collecting, steps/s 12,346" in shown
     assert "evaluation return 30" in shown
     assert "━" in shown
+
+
+def test_a_notebook_gets_one_cell_with_a_bar(monkeypatch):
+    shown = []
+
+    class ZMQInteractiveShell:
+        pass
+
+    class Handle:
+        def update(self, content, raw):
+            shown.append(content)
+
+    display = types.ModuleType("IPython.display")
+    display.display = lambda content, raw, display_id: Handle()
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = ZMQInteractiveShell
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with progress_display("X", "ppo", enabled=True) as bar:
+        bar.update(WHOLE)
+    assert shown[0]["text/plain"] == "ppo on X  1,000/1,000 steps (100%)  250 steps/s  return 12.5  0 s left"
+    assert '<progress value="1000" max="1000"' in shown[0]["text/html"]

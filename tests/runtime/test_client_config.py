@@ -94,7 +94,7 @@ def test_an_edit_is_applied_while_the_agent_runs(path, tmp_path):
         while agent.metrics["runtime/config_reloads_total"].value == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert agent.get_config().router_scale == 3
-        assert agent._coordinator._dispatcher.num_routers == 3
+        assert agent.metrics["runtime/routers_count"].value == 3
         assert agent._coordinator._dispatcher._routers[0].buffer._bounds.max_trajectories_per_actor == 7
         assert logging.getLogger("relayrl").level == logging.DEBUG
         ids = agent.get_actor_ids()
@@ -116,10 +116,10 @@ def test_a_broken_edit_is_refused_with_a_log_line_and_the_old_configuration_stay
             (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
             assert "refused" in record.message
             assert agent.get_config() == before
-            assert agent._coordinator._dispatcher.num_routers == 2
+            assert agent.metrics["runtime/routers_count"].value == 2
         write(path, router_scale=1)
         assert agent.check_config_now()
-        assert agent._coordinator._dispatcher.num_routers == 1
+        assert agent.metrics["runtime/routers_count"].value == 1
 
 
 def test_an_edit_changes_only_what_was_edited(path):
@@ -166,7 +166,7 @@ def test_another_file_may_be_followed(path, tmp_path):
     other.write_text('{"router_scale": 2}')
     with AgentBuilder().default_model(fixed_policy()).config_path(path).build() as agent:
         agent.set_config_path(other)
-        assert agent._coordinator._dispatcher.num_routers == 2
+        assert agent.metrics["runtime/routers_count"].value == 2
         with pytest.raises(ConfigError, match="cannot read"):
             agent.set_config_path(tmp_path / "missing.json")
         other.write_text('{"router_scale": 3}')

@@ -28,4 +28,4 @@ def test_random_changes_lose_and_double_no_step(tmp_path):
     assert result.num_recorded == result.num_steps > 20_000
     assert min(result.num_changes[what] for what in ("added", "removed", "renamed", "scaled", "reloaded")) > 5
     assert result.memory_growth < 1.15
-    assert np.median(result.p99_ms[3:]) < 5 * np.median(result.p99_ms[:3])
+    assert np.median(result.p99_ms[3:]) < 8 * np.median(result.p99_ms[:3])

@@ -170,11 +170,11 @@ def test_log_epoch_gives_and_writes_the_means(tmp_path):
     assert int(written["num_env_steps"]) == IN_EPOCH * LENGTH
 
 
-@pytest.mark.parametrize(("algo", "more"), [("ppo", {}), ("sac", {}), ("sac", {"priority_exponent": 0.6})])
-def test_a_trainer_that_has_learned_nothing_can_be_saved(algo, more, tmp_path):
-    one = make_trainer(algo, tmp_path, params=small_params(algo, **more))
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_a_trainer_that_has_learned_nothing_can_be_saved(algo, tmp_path):
+    one = make_trainer(algo, tmp_path)
     one.save("fresh")
-    other = make_trainer(algo, tmp_path, params=small_params(algo, **more), seed=4)
+    other = make_trainer(algo, tmp_path, seed=4)
     other.load("fresh")
     train(one)
     train(other)

@@ -21,6 +21,12 @@ def _envs() -> list[Row]:
     return [*env_rows(), *native_env_rows()]
 
 
+def _replay() -> list[Row]:
+    from relayrl.bench.replay import replay_rows
+
+    return replay_rows()
+
+
 def _w1() -> list[Row]:
     from relayrl.bench.ppo import ppo_rows
 
@@ -33,7 +39,13 @@ def _w2() -> list[Row]:
     return ppo_rows("W2", num_envs=64, num_steps=10 * 64 * 128)
 
 
-BENCHMARKS: dict[str, Callable[[], list[Row]]] = {"codec": _codec, "envs": _envs, "W1": _w1, "W2": _w2}
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    "codec": _codec,
+    "envs": _envs,
+    "replay": _replay,
+    "W1": _w1,
+    "W2": _w2,
+}
 
 
 def benchmark(name: str) -> Callable[[], list[Row]]:

@@ -168,9 +168,8 @@ class LocalEngine:
         return metrics
 
     def _stop_if_asked(self) -> None:
-        """Inside an evaluation, which changes nothing: what was saved last, or before it, is whole."""
+        """Inside the final evaluation, before which everything was saved."""
         if self._is_interrupted():
-            self.save()
             raise RunInterrupted
 
     def save(self) -> None:

@@ -26,7 +26,7 @@ FINAL, DURING = 0, 1
 
 
 class PeriodicEvaluation:
-    """Evaluates a run's policies and remembers how well they did."""
+    """Evaluates a run's policies and remembers how well they did; `check` may stop the final evaluation."""
 
     def __init__(self, settings: RunSettings, policies: Mapping[str, Policy], check: Callable[[], None]) -> None:
         self._settings, self._policies, self._check = settings, policies, check
@@ -49,7 +49,8 @@ class PeriodicEvaluation:
         episodes = self._settings.evaluation.interval_episodes
         if self._env is None:
             self._env = self._make_env(episodes)
-        result = self._play(self._env, episodes, DURING)
+        # Never cut short: a checkpoint at this step must come with this step's evaluation.
+        result = self._play(self._env, episodes, DURING, None)
         self.last_return = result.mean_return
         is_best = self.last_return > self.best_return
         self.best_return = max(self.best_return, self.last_return)
@@ -68,7 +69,7 @@ class PeriodicEvaluation:
             return None
         env = self._make_env(episodes)
         try:
-            return self._play(env, episodes, FINAL)
+            return self._play(env, episodes, FINAL, lambda _: self._check())
         finally:
             env.close()
 
@@ -76,10 +77,16 @@ class PeriodicEvaluation:
         worlds = min(episodes, EVALUATION_WORLDS)
         return on_host(make_vector(environment_name(self._settings.env), evaluation_settings(self._settings, worlds)))
 
-    def _play(self, env: VectorEnvironment, episodes: int, which: int) -> EvaluationResult:
+    def _play(
+        self,
+        env: VectorEnvironment,
+        episodes: int,
+        which: int,
+        on_step: Callable[[VectorEnvironment], None] | None,
+    ) -> EvaluationResult:
         actors = {name: live_actor(policy) for name, policy in self._policies.items()}
         seed = stream_seed(self._settings.seed, Stream.EVALUATION, which)
-        return evaluate(env, actors, episodes=episodes, seed=seed, on_step=lambda _: self._check())
+        return evaluate(env, actors, episodes=episodes, seed=seed, on_step=on_step)
 
     def state_dict(self) -> dict[str, Any]:
         """How well the policies did so far."""

@@ -1,5 +1,5 @@
-"""What a person sees while a run goes on: a live table with a bar on a terminal or in a notebook, now and then a line
-elsewhere, nothing when quiet.
+"""What a person sees while a run goes on: a live table on a terminal, a bar in a notebook, now and then a line elsewhere,
+nothing when quiet.
 
 All of it goes to standard error, so that standard output holds results only. It gets numbers and gives nothing back.
 """
@@ -7,11 +7,13 @@ All of it goes to standard error, so that standard output holds results only. It
 from __future__ import annotations
 
 import contextlib
+import html
+import importlib
 import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from relayrl.engines.run_record import Progress
 
@@ -77,6 +79,25 @@ class LiveTable:
             self._live.update(table_of(self._title, progress), refresh=True)
 
 
+class NotebookBar:
+    """One output cell with a bar and a line, replaced in place; needs nothing but IPython itself."""
+
+    def __init__(self, title: str) -> None:
+        ipython_display: Any = importlib.import_module("IPython.display")
+        self._title, self._last = title, -math.inf
+        self._handle = ipython_display.display({"text/plain": title}, raw=True, display_id=True)
+
+    def update(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._last >= 1 / REFRESHES_PER_S or progress.num_env_steps >= progress.max_steps:
+            self._last = now
+            line = f"{self._title}  {describe(progress)}"
+            bar = (
+                f'<progress value="{progress.num_env_steps}" max="{progress.max_steps}" style="width: 20em"></progress>'
+            )
+            self._handle.update({"text/plain": line, "text/html": f"{bar} {html.escape(line)}"}, raw=True)
+
+
 def table_of(title: str, progress: Progress) -> RenderableType:
     """The live table of one moment."""
     from rich.console import Group
@@ -122,19 +143,21 @@ def progress_display(env: str, algo: str, *, enabled: bool, console: Console | N
     if not enabled:
         yield Silence()
         return
-    if console is None and not sys.stderr.isatty() and not _in_notebook():
+    if console is None and _in_notebook():
+        yield NotebookBar(title)
+        return
+    if console is None and not sys.stderr.isatty():
         yield Lines(title)
         return
     from rich.console import Console
     from rich.live import Live
 
-    console = console or Console(stderr=not _in_notebook())
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=console or Console(stderr=True), auto_refresh=False) as live:
         yield LiveTable(title, live)
 
 
 def _in_notebook() -> bool:
-    """Whether this is a Jupyter kernel, which draws what rich gives it; without loading either."""
+    """Whether this is a Jupyter kernel; without loading IPython where nobody did."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"

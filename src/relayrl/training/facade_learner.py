@@ -78,15 +78,7 @@ class OffPolicyLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the trainer's `state_dict`."""
-        if state["replay"]["size"]:
-            self.trainer.load_state_dict(state)
-            return
-        # Priorities of an empty replay cannot be restored.
-        self.trainer.num_env_steps, self.trainer.policy_version = state["num_env_steps"], state["policy_version"]
-        for name, policy in self.policies.items():
-            policy.load_state_dict(state["policies"][name])
-        self.algorithm.load_state_dict(state["algorithm"])
-        self.rng.bit_generator.state = state["rng"]
+        self.trainer.load_state_dict(state)
 
 
 Learner = OnPolicyLearner | OffPolicyLearner

@@ -85,8 +85,8 @@ class Statistics:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
+        self._returns = deque(state["returns"], maxlen=RECENT_EPISODES)
+        self._lengths = deque(state["lengths"], maxlen=RECENT_EPISODES)
         for group, own in state["group_returns"].items():
             self._group_returns[group] = deque(own, maxlen=RECENT_EPISODES)
         self.num_episodes = state["num_episodes"]
