@@ -245,8 +245,8 @@ def main() -> None:
         for url in arguments.sink or every_sink(folder, stack):
             result = run_soak(url, folder, settings)
             lost = result.num_missing or result.num_doubled or not result.is_clean
-            print(f"{url}: {result.num_steps} steps, {result.num_recorded} recorded, {result.num_missing} missing, ")
-            print(f"  {result.num_doubled} doubled; {result.num_changes}")
+            print(f"{url}: {result.num_steps} steps, {result.num_recorded} recorded")
+            print(f"  {result.num_missing} missing, {result.num_doubled} doubled; {result.num_changes}")
             print(f"  p99 ms {[round(each, 2) for each in result.p99_ms]}; memory × {result.memory_growth:.3f}")
             if lost:
                 raise SystemExit(1)

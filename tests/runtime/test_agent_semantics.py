@@ -8,6 +8,7 @@ from gymnasium import spaces
 from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs, steps_of
 
 from relayrl.errors import ConfigError
+from relayrl.models.exported import ExportedActor
 from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.lifecycle_manager import AgentState
@@ -292,3 +293,47 @@ def test_every_step_is_recorded_once(agent, sink):
     agent.flush()
     steps = steps_of(sink.trajectories)
     assert len(steps) == len(set(steps)) == 600
+
+
+@pytest.mark.parametrize(
+    "action_space",
+    [
+        spaces.Discrete(5, start=2),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+        spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_every_kind_of_action_is_given_and_recorded_with_its_log_probability(sink, tmp_path, action_space, rows):
+    policy = make_policy(action_space=action_space)
+    path = export(policy, tmp_path / "model.onnx")
+    with AgentBuilder().actor_count(rows).default_model(path).sink(sink).build() as agent:
+        ids, seen = agent.get_actor_ids(), obs(*(0.1 * i for i in range(rows)))
+        records = [agent.request_action(ids, seen) for _ in range(3)]
+        agent.flag_last_action(ids)
+    for record in records:
+        assert all(action_space.contains(action) for action in record.action)
+    parameters = ExportedActor(path).distribution(seen)
+    for i, actor_id in enumerate(ids):
+        (trajectory,) = [each for each in sink.trajectories if each.agent_id == str(actor_id)]
+        expected = policy.head.log_prob_numpy(np.repeat(parameters[i : i + 1], 3, 0), trajectory.action)
+        assert trajectory.logp == pytest.approx(expected, abs=1e-4)
+        assert trajectory.logp == pytest.approx([record.logp[i] for record in records], abs=1e-6)
+        assert trajectory.value == pytest.approx([record.value[i] for record in records], abs=1e-6)
+
+
+def test_images_are_recorded_bit_for_bit(sink):
+    space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, *space.shape), np.uint8)
+    with AgentBuilder().actor_count(3).default_model(fixed_policy(space=space)).sink(sink).build() as agent:
+        ids = agent.get_actor_ids()
+        for seen in images[:3]:
+            agent.request_action(ids, seen)
+        agent.request_action(ids[1:2], images[3, 1:2])
+        agent.flag_last_action(ids, truncated=True, final_obs=images[4])
+    by_actor = {each.agent_id: each for each in sink.trajectories}
+    assert np.array_equal(by_actor[str(ids[0])].obs, images[:3, 0])
+    assert np.array_equal(by_actor[str(ids[1])].obs, images[:4, 1])
+    assert np.array_equal(by_actor[str(ids[2])].final_obs, images[4, 2])

@@ -227,6 +227,15 @@ def test_replay_survives_an_agent_that_joins(algo, tmp_path):
     assert arrays["d/valid"].sum(0).tolist() == [num_old]
 
 
+def test_newcomers_may_choose_and_observe_from_any_first_number(tmp_path):
+    trainer = make_trainer("masac", tmp_path, action_space=spaces.Discrete(3, start=1))
+    train(trainer)
+    trainer.register_agent("c", observation_space=spaces.Discrete(4, start=-2))
+    trainer.register_agent("d", "a")
+    train(trainer, 1)
+    assert np.isfinite(trainer.log_epoch()["actor_loss"])
+
+
 def test_normalisation_of_central_critics_survives_an_agent_that_joins(tmp_path):
     network = NetworkSettings(hidden_sizes=(8,), normalize_observations=True)
     trainer = make_trainer("mappo", tmp_path, network=network)

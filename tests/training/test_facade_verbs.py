@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import csv
+import uuid
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from test_facade import (
     ACT_DIM,
@@ -22,7 +25,10 @@ from test_facade import (
 )
 
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
+from relayrl.algorithms.ppo import PPO
 from relayrl.data.codec import encode
+from relayrl.data.columns import LaneHeader, Rollout, Successors
+from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import index
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
@@ -252,3 +258,39 @@ def test_a_linear_learning_rate_follows_the_world_steps(tmp_path):
 def test_trainers_of_one_agent_are_no_trainers_of_several(tmp_path):
     assert type(make_trainer("ppo", tmp_path)) is TrajectoryTrainer
     assert type(make_trainer("ippo", tmp_path)) is MultiAgentTrainer
+
+
+def test_trajectories_teach_what_the_rollout_they_were_cut_from_teaches(tmp_path):
+    """Four lanes of eight steps with ends inside: stacked again, they are padded, and give the same update."""
+    params = PPOParams(traj_per_epoch=1, train_pi_iters=5, train_vf_iters=5, target_kl=None)
+    trainer = make_trainer("ppo", tmp_path, params=params)
+    policy = copy.deepcopy(trainer.policies["agent"])
+    rollout = collected(trainer.groups["agent"].header)
+    PPO(policy, params, np.random.default_rng(0)).update([rollout], 0.0)
+    for trajectory in rollout.trajectories():
+        trainer.receive_trajectory(trajectory)
+    assert trainer.num_pending == 9
+    assert trainer.train_model()
+    for name, tensor in policy.state_dict().items():
+        torch.testing.assert_close(trainer.policies["agent"].state_dict()[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def collected(header: LaneHeader) -> Rollout:
+    rng, T, L = np.random.default_rng(0), 8, 4
+    terminated, truncated = np.zeros((2, T, L), bool)
+    terminated[[2, 4, 7], [0, 1, 3]] = truncated[[5, 3, 6], [0, 2, 2]] = True
+    step, lane = np.nonzero(rows_with_successor(terminated | truncated))
+    return Rollout(
+        header=replace(header, env_ids=tuple(uuid.UUID(int=i) for i in range(L))),
+        obs=rng.normal(size=(T, L, OBS_DIM)).astype(np.float32),
+        action=rng.integers(0, ACT_DIM, (T, L)),
+        reward=rng.normal(size=(T, L)).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=np.ones((T, L), bool),
+        failed=np.zeros((T, L), bool),
+        policy_version=np.zeros((T, L), np.int64),
+        first_episode=np.zeros(L, np.int64),
+        first_step=np.zeros(L, np.int64),
+        successors=Successors(step, lane, rng.normal(size=(len(step), OBS_DIM)).astype(np.float32)),
+    )

@@ -27,6 +27,12 @@ def _replay() -> list[Row]:
     return replay_rows()
 
 
+def _runtime() -> list[Row]:
+    from relayrl.bench.runtime import runtime_rows
+
+    return runtime_rows()
+
+
 def _w1() -> list[Row]:
     from relayrl.bench.ppo import ppo_rows
 
@@ -43,6 +49,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
     "replay": _replay,
+    "runtime": _runtime,
     "W1": _w1,
     "W2": _w2,
 }

@@ -116,7 +116,7 @@ def _raw_batch(trajectories: list[Trajectory], schema: pa.Schema) -> pa.RecordBa
 
     begins = repeated([t.first_step for t in trajectories]) - np.repeat(last + 1 - lengths, lengths)
     records = pa.StructArray.from_arrays(
-        [_vectors(np.stack([t.final_obs for t in trajectories]), schema.field("obs").type)],
+        [_vectors(np.stack([np.asarray(t.final_obs) for t in trajectories]), schema.field("obs").type)],
         fields=[pa.field("obs", schema.field("obs").type, nullable=False)],
     )
     offsets = np.zeros(num_rows + 1, np.int32)
@@ -128,7 +128,7 @@ def _raw_batch(trajectories: list[Trajectory], schema: pa.Schema) -> pa.RecordBa
         "group": names([t.group for t in trajectories], np.int8),
         "episode": pa.array(repeated([t.episode for t in trajectories])),
         "step": pa.array(begins + np.arange(num_rows)),
-        "obs": _vectors(np.concatenate([t.obs for t in trajectories]), schema.field("obs").type),
+        "obs": _vectors(np.concatenate([np.asarray(t.obs) for t in trajectories]), schema.field("obs").type),
         "valid": pa.array(np.ones(num_rows, bool)),
         "successor": pa.ListArray.from_arrays(pa.array(offsets), records, type=schema.field("successor").type),
     }

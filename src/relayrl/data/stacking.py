@@ -98,9 +98,9 @@ def stack_jointly(
     }
 
 
-def empty_rollout(header: LaneHeader) -> Rollout:
+def empty_rollout(header: LaneHeader, mask_width: int | None = None) -> Rollout:
     """One row of a nameless world on which none of the header's agents acts."""
-    return _filled(replace(header, env_ids=(UUID(int=0),)), (), 1)
+    return _filled(replace(header, env_ids=(UUID(int=0),)), (), 1, mask_width)
 
 
 @dataclass(slots=True)

@@ -25,8 +25,10 @@ END = b"\xff\xff"
 COPY_TRAJECTORIES = f"COPY trajectories ({', '.join((*HEADER, *DATA))}) FROM STDIN (FORMAT binary)"
 COPY_STEPS = "COPY steps (trajectory, step, policy_version, reward, logp, value, action) FROM STDIN (FORMAT binary)"
 _FLOAT8_TYPE = 701
-_MAX_STEP_BYTES = 16 << 20
-_MAX_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
+"""The server works on a piece while the next one is made."""
+_STEP_BYTES = 100
+"""About what a step takes in the stream."""
 _LENGTH = struct.Struct(">i")
 # Field count, then the header's fields of fixed size, each behind its length.
 _FIXED = struct.Struct(">h iq i16s i16s iq iq iq iq i? i? i? iq iq id")
@@ -52,7 +54,7 @@ def trajectory_rows(
         for data in (group.encode(), agent_id.encode(), *data_of(record)):
             pieces += (_LENGTH.pack(len(data) if type(data) is bytes else data.nbytes), data)
         num_bytes += record.num_bytes
-        if num_bytes >= _MAX_PIECE_BYTES:
+        if num_bytes >= _PIECE_BYTES:
             yield b"".join(pieces)
             pieces, num_bytes = [], 0
     yield b"".join([*pieces, END])
@@ -67,8 +69,8 @@ def step_rows(records: Sequence[CheckedTrajectory], keys: Sequence[int]) -> Iter
         num_bytes = 0
         for pair in group:
             some.append(pair)
-            num_bytes += 100 * pair[0].num_steps
-            if num_bytes >= _MAX_STEP_BYTES:
+            num_bytes += _STEP_BYTES * pair[0].num_steps
+            if num_bytes >= _PIECE_BYTES:
                 yield _steps(some)
                 some, num_bytes = [], 0
         if some:

@@ -17,7 +17,8 @@ from gymnasium import spaces
 
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.config.settings import Settings
-from relayrl.data.columns import LaneHeader, Trajectory
+from relayrl.data.columns import LaneHeader, Rollout, Trajectory
+from relayrl.data.stacking import empty_rollout
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.head_registry import likelihood_head
@@ -105,6 +106,10 @@ class PolicyGroup:
     def header(self) -> LaneHeader:
         """The group's lanes in a world yet to be named."""
         return LaneHeader(self.name, (), self.agent_ids, self.observation_space, self.action_space)
+
+    def nothing_played(self) -> Rollout:
+        """A rollout in which none of its agents acts."""
+        return empty_rollout(self.header, self.mask_width)
 
     def with_agent(self, agent_id: str) -> PolicyGroup:
         """The group with one more member."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relayrl.training.facade_args import PolicyGroup
 from relayrl.training.facade_learner import Learner, OffPolicyLearner, OnPolicyLearner
+from relayrl.training.replay import JointReplay
 
 Groups = Mapping[str, PolicyGroup]
 Column = tuple[str, ...]
@@ -60,7 +61,7 @@ def _carry_off_policy(
     after.algorithm.load_state_dict(_inherited(fresh, learned, _no_widening))
     after.rng.bit_generator.state = before.rng.bit_generator.state
     if len(before.trainer.replay):
-        spaces = {name: (group.observation_space, group.action_space) for name, group in old.items()}
+        spaces = {name: (group.observation_space, group.action_space) for name, group in new.items()}
         after.trainer.replay.set_state(_grown_replay(before.trainer.replay.get_state(), old, new), spaces)
 
 
@@ -120,7 +121,7 @@ def _of_all(kind: str, groups: Groups, widths: Mapping[str, int]) -> list[Column
 
 
 def _grown_replay(state: dict[str, Any], old: Groups, new: Groups) -> dict[str, Any]:
-    """Replay with more agents in a group: newcomers hold what the last agent holds, and are never valid."""
+    """Replay with more agents and groups: newcomers to a group hold what its last agent holds, and nobody new is valid."""
     arrays = dict(state["arrays"])
     for name, group in old.items():
         num_joined = len(new[name].agent_ids) - len(group.agent_ids)
@@ -129,4 +130,8 @@ def _grown_replay(state: dict[str, Any], old: Groups, new: Groups) -> dict[str, 
             arrays[key] = np.pad(arrays[key], widths, mode="edge")
             if key == f"{name}/valid":
                 arrays[key][:, -num_joined:] = False
+    for name in new.keys() - old.keys():
+        absent = JointReplay(1, 1)
+        absent.add({name: new[name].nothing_played()})
+        arrays |= {key: np.repeat(row, state["size"], axis=0) for key, row in absent.get_state()["arrays"].items()}
     return {**state, "arrays": arrays}

@@ -22,7 +22,7 @@ from relayrl.algorithms.params import MADDPGParams, OffPolicyParams, OnPolicyPar
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
-from relayrl.data.stacking import empty_rollout, joint_worlds, num_world_steps, stack_jointly, stack_trajectories
+from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
@@ -156,8 +156,7 @@ class TrajectoryTrainer:
             # A lane per trajectory: who acted does not matter to a critic that sees one agent.
             lanes[trajectory.group].append(replace(trajectory, agent_id=trajectory.group))
         return {
-            name: stack_trajectories(own) if own else empty_rollout(self._groups[name].header)
-            for name, own in lanes.items()
+            name: stack_trajectories(own) if own else self._groups[name].nothing_played() for name, own in lanes.items()
         }
 
     def _worlds(self, epoch: list[Trajectory]) -> Iterator[dict[str, Rollout]]:
