@@ -75,8 +75,5 @@ def test_the_first_step_comes_within_three_seconds_of_work(tmp_path):
     # Seconds of this process's work, so that a busy machine does not decide.
     (tmp_path / "watch.py").write_text(WORLD)
     command = [sys.executable, "-m", "relayrl.cli.main", "train", "watch:Watch", "--run-dir", "run", "--quiet"]
-    seconds = []
-    for name in ("warm", "run"):
-        done = subprocess.run([*command, "--run-dir", name], capture_output=True, text=True, cwd=tmp_path, check=True)
-        seconds.append(float(done.stdout.rsplit(" ", 1)[-1]))
-    assert min(seconds) < 3.0
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert float(done.stdout.rsplit(" ", 1)[-1]) < 3.0

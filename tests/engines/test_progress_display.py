@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import sys
 import types
 
@@ -42,15 +43,14 @@ def test_elsewhere_than_on_a_terminal_lines_go_to_standard_error(capsys):
 
 def test_a_terminal_gets_a_table_of_the_newest_statistics():
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=160, color_system=None)
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     with progress_display("X", "ppo", enabled=True, console=console) as display:
         display.update(HALF)
         display.update(WHOLE)
     shown = screen.getvalue()
     assert "ppo on X" in shown
-    assert "entropy 0.693" in shown
-    assert "collecting, steps/s 12,346" in shown
-    assert "evaluation return 30" in shown
+    assert re.search(r"entropy +0\.693 +collecting, steps/s +12,346", shown)
+    assert re.search(r"evaluation return +30", shown)
     assert "━" in shown
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 REFRESHES_PER_S = 4
+BAR_WIDTH = 40
+PAIRS_PER_ROW = 2
+"""Two labels with their numbers fit a terminal of 80 columns."""
 TABLE = {
     "evaluation/return_mean": "evaluation return",
     "evaluation/best_return": "best evaluation",
@@ -106,14 +109,14 @@ def table_of(title: str, progress: Progress) -> RenderableType:
     from rich.text import Text
 
     bar = Table.grid(padding=(0, 1))
-    width = ProgressBar(total=progress.max_steps, completed=progress.num_env_steps, width=30)
-    bar.add_row(title, width, Text(describe(progress)))
+    bar.add_row(title, ProgressBar(total=progress.max_steps, completed=progress.num_env_steps, width=BAR_WIDTH))
+    line = Text(describe(progress), no_wrap=True, overflow="ellipsis")
     numbers = Table.grid(padding=(0, 2))
     shown = [(label, _number(progress.row, name)) for name, label in TABLE.items()]
-    cells = [Text(f"{label} {number}", style="dim") for label, number in shown if number is not None]
-    for start in range(0, len(cells), 4):
-        numbers.add_row(*cells[start : start + 4])
-    return Group(bar, numbers) if cells else bar
+    cells = [Text(text, style="dim") for label, number in shown if number is not None for text in (label, number)]
+    for start in range(0, len(cells), 2 * PAIRS_PER_ROW):
+        numbers.add_row(*cells[start : start + 2 * PAIRS_PER_ROW])
+    return Group(bar, line, numbers) if cells else Group(bar, line)
 
 
 def _number(row: Mapping[str, float], name: str) -> str | None:

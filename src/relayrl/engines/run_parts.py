@@ -89,7 +89,8 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
         num_steps=parts.rollout_steps,
         seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
         rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
-        records_logp=settings.trainer.threaded,
+        # Replay does not ask how likely an action was.
+        records_logp=settings.trainer.threaded and not isinstance(parts.trainer, OffPolicyTrainer),
     )
     signals = {
         name: (load_plugin(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)

@@ -44,6 +44,7 @@ def restore(
     # Not the seed of the run's start: the first episodes would be played again.
     seed = stream_seed(settings.seed, Stream.ENVIRONMENT, parts.trainer.num_env_steps)
     if not parts.collector.load_state_dict(state["collector"], seed=seed):
+        parts.trainer.worlds_restarted()
         logger.warning(
             "the state of %s cannot be saved: worlds begin new episodes, and the run will differ from an uninterrupted one",
             settings.env,

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -49,24 +50,50 @@ def connect(url: str, timeout_s: float) -> psycopg.Connection:
     return connection
 
 
-@contextlib.contextmanager
-def cut_after(connection: psycopg.Connection, timeout_s: float) -> Iterator[None]:
-    """Shuts the socket when the block has not ended in time: a server that hangs looks like one that died.
+class Watchdog:
+    """Shuts a connection's socket when something takes too long: a server that hangs then looks like one that died.
 
-    The server's own statement_timeout does not help when it is the server, or the way to it, that has stopped.
+    The server's own statement_timeout does not help when it is the server, or the way to it, that has stopped. One thread for
+    the connection's life, because starting one for each transaction costs more than the rest of it.
     """
-    descriptor = os.dup(connection.fileno())
-    with socket.socket(fileno=descriptor) as link:
-        timer = threading.Timer(timeout_s, _shut, (link,))
-        timer.daemon = True
-        timer.start()
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._link = socket.socket(fileno=os.dup(connection.fileno()))
+        self._changed = threading.Condition()
+        self._deadline: float | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._watch, name="relayrl-postgres-watchdog", daemon=True)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def limit(self, timeout_s: float) -> Iterator[None]:
+        """The block has that long."""
+        self._set(time.monotonic() + timeout_s)
         try:
             yield
         finally:
-            timer.cancel()
-            timer.join()
+            self._set(None)
 
+    def close(self) -> None:
+        """The connection is not watched any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._link.close()
 
-def _shut(link: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        link.shutdown(socket.SHUT_RDWR)
+    def _set(self, deadline: float | None) -> None:
+        with self._changed:
+            self._deadline = deadline
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                remaining_s = None if self._deadline is None else self._deadline - time.monotonic()
+                if remaining_s is not None and remaining_s <= 0:
+                    with contextlib.suppress(OSError):  # it is gone already
+                        self._link.shutdown(socket.SHUT_RDWR)
+                    self._deadline = None
+                    continue
+                self._changed.wait(remaining_s)

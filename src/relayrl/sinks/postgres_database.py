@@ -27,7 +27,7 @@ from relayrl.sinks.contract import (
 from relayrl.sinks.database_migrations import POSTGRES, VERSION_TABLE, missing_statements
 from relayrl.sinks.database_rows import DATA, HEADER, layout_text_and_digest, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
-from relayrl.sinks.postgres_connection import connect, cut_after, driver, without_password
+from relayrl.sinks.postgres_connection import Watchdog, connect, driver, without_password
 from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
@@ -58,7 +58,7 @@ class PostgresSink(BufferedSink):
         self._psycopg = driver()
         self._target = url
         self._layout_keys: dict[int, tuple[Layout, int]] = {}
-        self._connection: psycopg.Connection | None = None
+        self._link: tuple[psycopg.Connection, Watchdog] | None = None
         try:
             self._connected(settings.database.connect_timeout_s)
         except self._psycopg.Error as error:
@@ -77,7 +77,9 @@ class PostgresSink(BufferedSink):
         )
         while True:
             try:
-                self._store(self._connected(max(1.0, back_off.remaining_s)), records)
+                connection, watchdog = self._connected(max(1.0, back_off.remaining_s))
+                with watchdog.limit(self._settings.database.statement_timeout_s):
+                    self._store(connection, records)
                 return
             except self._psycopg.Error as error:
                 self._release()
@@ -85,20 +87,21 @@ class PostgresSink(BufferedSink):
                     reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {error}"
                     raise SinkWriteError(reason, len(records)) from error
 
-    def _connected(self, timeout_s: float) -> psycopg.Connection:
+    def _connected(self, timeout_s: float) -> tuple[psycopg.Connection, Watchdog]:
         """The connection, made anew if there is none; its tables are those of this program."""
-        if self._connection is None:
+        if self._link is None:
             connection = connect(self._target, min(timeout_s, self._settings.database.connect_timeout_s))
+            self._link = connection, Watchdog(connection)
             try:
-                self._migrate(connection)
+                with self._link[1].limit(self._settings.database.statement_timeout_s):
+                    self._migrate(connection)
             except (self._psycopg.Error, ConfigError):
-                connection.close()
+                self._release()
                 raise
-            self._connection = connection
-        return self._connection
+        return self._link
 
     def _migrate(self, connection: psycopg.Connection) -> None:
-        with cut_after(connection, self._settings.database.statement_timeout_s), connection.transaction():
+        with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
             connection.execute(VERSION_TABLE)
             row = connection.execute("SELECT version FROM relayrl_schema").fetchone()
@@ -111,7 +114,7 @@ class PostgresSink(BufferedSink):
 
     def _store(self, connection: psycopg.Connection, records: Sequence[CheckedTrajectory]) -> None:
         new_keys: dict[int, tuple[Layout, int]] = {}
-        with cut_after(connection, self._settings.database.statement_timeout_s), connection.transaction():
+        with connection.transaction():
             ids = [record.trajectory.trajectory_id for record in records]
             query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%b::uuid[])"
             known = {found for (found,) in connection.execute(query, (ids,), binary=True)}
@@ -148,9 +151,11 @@ class PostgresSink(BufferedSink):
         return layout, row[0]
 
     def _release(self) -> None:
-        connection, self._connection = self._connection, None
+        link, self._link = self._link, None
         self._layout_keys.clear()
-        if connection is not None:
+        if link is not None:
+            connection, watchdog = link
+            watchdog.close()
             connection.close()
 
 

@@ -82,6 +82,22 @@ class OffPolicyTrainer(Trainer):
             "replay": _as_tensors(self.replay.get_state()),
         }
 
+    def learn_from_records(self) -> None:
+        """Have a replay of single worlds, one episode after the other, to be filled by `fill`; nothing is collected."""
+        params = self._params
+        self.replay = JointReplay(params.buffer_size, num_envs=1, priority_exponent=params.priority_exponent)
+
+    def fill(self, rollouts: Mapping[str, Rollout]) -> None:
+        """Take what was recorded, without counting it as collected."""
+        self.replay.add(rollouts)
+        self.replay.cut()
+        self._algorithm.observe(rollouts)
+
+    def count_without_collecting(self, num_steps: int) -> None:
+        """Learn in the next `advance` as if so many steps had been collected."""
+        self.num_env_steps += num_steps
+        self._owed_steps += num_steps
+
     def worlds_restarted(self) -> None:
         self.replay.cut()
 

@@ -1,0 +1,70 @@
+"""Learning from what was recorded: a source's trajectories fill the replay, and gradient steps follow without collecting.
+
+The environment serves the spaces and the evaluation; it is never stepped to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from relayrl.data.columns import LaneHeader
+from relayrl.data.stacking import joint_worlds, stack_jointly
+from relayrl.engines.phase_clock import PhaseClock
+from relayrl.envs.contract import AgentGroup
+from relayrl.errors import ConfigError
+from relayrl.sinks.contract import open_source
+from relayrl.training.off_policy import OffPolicyTrainer
+from relayrl.training.statistics import Statistics
+from relayrl.training.trainer import Trainer
+
+
+def fill_from(url: str, trainer: Trainer, groups: Mapping[str, AgentGroup]) -> int:
+    """Put everything at `url` into the trainer's replay; gives the number of world steps."""
+    if not isinstance(trainer, OffPolicyTrainer):
+        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
+    with open_source(url) as source:
+        trajectories = list(source)
+    if not trajectories:
+        raise ConfigError(f"{url} holds no trajectories")
+    headers = {
+        name: LaneHeader(name, (), group.agent_ids, group.observation_space, group.action_space)
+        for name, group in groups.items()
+    }
+    for trajectory in trajectories:
+        header = headers.get(trajectory.group)
+        if header is None:
+            raise ConfigError(f"{url} has group {trajectory.group!r}, the environment {sorted(headers)}")
+        if (trajectory.observation_space, trajectory.action_space) != (header.observation_space, header.action_space):
+            raise ConfigError(f"{url}: the spaces of group {trajectory.group!r} are not the environment's")
+    trainer.learn_from_records()
+    widths = {t.group: t.action_mask.shape[1] for t in trajectories if t.action_mask is not None}
+    num_steps = 0
+    for members in joint_worlds(trajectories):
+        rollouts = stack_jointly(members, headers, widths)
+        trainer.fill(rollouts)
+        num_steps += next(iter(rollouts.values())).num_steps
+    return num_steps
+
+
+class Offline:
+    """Stands where a run's pace stands: each advance is as many gradient steps as a rollout would have brought."""
+
+    def __init__(self, trainer: OffPolicyTrainer, statistics: Statistics, clock: PhaseClock, block_steps: int) -> None:
+        self._trainer, self._statistics, self._clock, self._block_steps = trainer, statistics, clock, block_steps
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps that would have been collected."""
+        return self._trainer.num_env_steps
+
+    def advance(self) -> None:
+        """Learn."""
+        self._trainer.count_without_collecting(self._block_steps)
+        self._statistics.add(self._trainer.advance())
+        self._clock.lap("learn")
+
+    def settle(self) -> None:
+        """Everything is settled."""
+
+    def close(self) -> None:
+        """There is nothing to stop."""
