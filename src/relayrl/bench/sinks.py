@@ -2,8 +2,8 @@
 
 Both sides write the same 100,000 steps in a few hundred trajectories, in flushes of about 25,000 steps, and wait for fsync or
 commit after each. The floors check nothing and know nothing of retries. Arrow's makes the same columns of the same trajectories
-with plain NumPy and pyarrow. The databases' have all fields ready-made and write into tables without unique ids or other
-indexes. Not measured here: reading back.
+with plain NumPy and pyarrow; PostgreSQL's makes and sends the same COPY streams, SQLite's has all fields ready-made, both into
+tables without unique ids or other indexes. Not measured here: reading back.
 """
 
 from __future__ import annotations
@@ -206,10 +206,6 @@ def _postgres_row(folder: Path, chunks: Chunks, records: Records) -> Row:
         return Row(name, 0.0, "steps/s", "needs: pip install 'relayrl[dev]'", None, None, TARGET_RATIO)
     import psycopg
 
-    streams = []
-    for chunk in records:
-        keys = list(range(1, len(chunk) + 1))
-        streams.append((b"".join(trajectory_rows(chunk, keys, [1] * len(keys))), chunk, keys))
     with _postgres_server(folder / "postgres") as url, psycopg.connect(url, autocommit=True) as connection:
 
         def ours() -> float:
@@ -222,18 +218,20 @@ def _postgres_row(folder: Path, chunks: Chunks, records: Records) -> Row:
             for statement in POSTGRES[0][:-1]:
                 bare = statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", "")
                 connection.execute(bare.encode())
-            return seconds_of(lambda: _raw_copies(connection, streams))
+            return seconds_of(lambda: _raw_copies(connection, records))
 
         return _row(name, against, ours, [raw])
 
 
-def _raw_copies(connection: Any, streams: list[tuple[bytes, list[CheckedTrajectory], list[int]]]) -> None:
-    for trajectories, records, keys in streams:
+def _raw_copies(connection: Any, records: Records) -> None:
+    for chunk in records:
+        keys = list(range(1, len(chunk) + 1))
         with connection.transaction(), connection.cursor() as cursor:
             with cursor.copy(COPY_TRAJECTORIES) as copy:
-                copy.write(trajectories)
+                for piece in trajectory_rows(chunk, keys, [1] * len(keys)):
+                    copy.write(piece)
             with cursor.copy(COPY_STEPS) as copy:
-                for block in step_rows(records, keys):
+                for block in step_rows(chunk, keys):
                     copy.write(block)
 
 

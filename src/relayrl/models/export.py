@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.data.trees import leaf_dtype, space_leaves, unflatten
+from relayrl.data.trees import Array, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ExportError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import BoxHead, SquashedGaussianHead
@@ -93,8 +93,7 @@ def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_for
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
-        if file_format is ExportFormat.ONNX:
-            _verify_onnx(graph, temporary)
+        _verify(graph, temporary, file_format)
         os.replace(temporary, path)
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror}") from error
@@ -160,13 +159,33 @@ def _torchscript_bytes(graph: ExportGraph, example: tuple[Tensor, ...], metadata
     return buffer.getvalue()
 
 
-def _verify_onnx(graph: ExportGraph, path: Path) -> None:
+def _verify(graph: ExportGraph, path: Path, file_format: ExportFormat) -> None:
+    """Run the file on other inputs, and more of them, than it was traced with."""
     inputs = _example_inputs(graph.policy, graph.masked, num_rows=64)
     with torch.no_grad():
         expected = [output.numpy() for output in graph(*inputs)]
-    got = ExportedActor(path).run([tensor.numpy() for tensor in inputs])
+    try:
+        got = _run_onnx(path, inputs) if file_format is ExportFormat.ONNX else _run_torchscript(path, inputs)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(f"{path.name} cannot be run with another number of rows: {error}") from error
     for name, want, have in zip(graph.output_names, expected, got, strict=True):
-        if name != "action" and not np.allclose(want, have, rtol=1e-4, atol=TOLERANCE):
+        if name == "action":
+            continue
+        if want.shape != have.shape or not np.allclose(want, have, rtol=1e-4, atol=TOLERANCE):
             raise ExportError(
-                f"{path.name}: output {name!r} differs from the policy by {np.abs(want - have).max():.2e}"
+                f"{path.name}: output {name!r} differs from the policy's; its networks mix rows or guess shapes"
             )
+
+
+def _run_onnx(path: Path, inputs: tuple[Tensor, ...]) -> list[Array]:
+    actor = ExportedActor(path)
+    try:
+        return actor.run([tensor.numpy() for tensor in inputs])
+    except Exception as error:  # onnxruntime's exceptions share no public base class
+        raise ValueError(str(error)) from error
+
+
+def _run_torchscript(path: Path, inputs: tuple[Tensor, ...]) -> list[Array]:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return [output.numpy() for output in torch.jit.load(path)(*inputs)]  # type: ignore[no-untyped-call]

@@ -16,6 +16,8 @@ class PrioritySums:
 
     def set(self, where: Array, priority: Array) -> None:
         """Replace priorities; of a row named twice, the last one counts."""
+        if not len(where):
+            return
         node = where + self._first_leaf
         self._sums[node] = priority
         node = np.unique(node >> 1)

@@ -119,7 +119,8 @@ def _header_bytes(header: dict[str, Any]) -> bytes:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    # An empty tensor may have strides that no view can take.
+    flat: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
     return memoryview(flat)
 
 
