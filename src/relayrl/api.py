@@ -145,8 +145,8 @@ class Run:
         finally:
             env.close()
 
-    def export(self, path: AnyPath | None = None, *, file_format: str = "onnx") -> list[Path]:
-        """Write the newest checkpoint's policies as `onnx` or `torchscript`; gives the files."""
+    def export(self, path: AnyPath | None = None, *, file_format: str = "onnx", best: bool = False) -> list[Path]:
+        """Write the policies as `onnx` or `torchscript`: the newest checkpoint's, or the best ones; gives the files."""
         formats = {one.value: one for one in ExportFormat}
         if file_format not in formats:
             raise UnknownNameError("format", file_format, formats)
@@ -154,7 +154,9 @@ class Run:
 
         engine = LocalEngine(self.settings, self.directory, tensorboard=False)
         try:
-            if not engine.resume():
+            if best:
+                engine.init_from(self.directory.best_checkpoint())
+            elif not engine.resume():
                 raise ConfigError(f"{self.path} has no checkpoint yet; let the run reach one, or finish it")
             return engine.export([formats[file_format]], None if path is None else Path(path))
         finally:

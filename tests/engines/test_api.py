@@ -9,6 +9,7 @@ import pytest
 
 import relayrl
 from relayrl.errors import ConfigError
+from relayrl.models.exported import ExportedActor
 from relayrl.testing.worlds import CountingWorld
 
 QUICK = {"time_horizon": 16, "summary_freq": 64, "hidden_sizes": [8], "train_pi_iters": 2, "train_vf_iters": 2}
@@ -55,6 +56,14 @@ def test_a_policy_is_exported_to_where_one_likes(run, tmp_path):
     assert (tmp_path / "policy.pt").stat().st_size > 1000
     with pytest.raises(ConfigError, match="onnx"):
         run.export(file_format="onx")
+
+
+def test_the_best_policy_is_exported_where_evaluations_found_one(run, tmp_path):
+    (path,) = run.export(tmp_path / "best.onnx", best=True)
+    assert ExportedActor(path).act_greedily(np.zeros((2, 4), np.float32)).shape == (2,)
+    unevaluated = train(tmp_path / "run", settings=QUICK | {"evaluation.episodes": 0})
+    with pytest.raises(ConfigError, match=r"evaluation\.interval"):
+        unevaluated.export(best=True)
 
 
 def test_a_run_is_loaded_and_continued(run, tmp_path):

@@ -6,6 +6,7 @@ import yaml
 from relayrl.algorithms.registry import algorithms
 from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.resume_rules import check_changes
+from relayrl.engines.run_parts import build_parts
 from relayrl.engines.run_settings import RunSettings, build_run_settings, presets
 from relayrl.engines.settings_schema import settings_schema
 from relayrl.errors import ConfigError, UnknownNameError
@@ -182,3 +183,12 @@ def test_every_reference_of_the_schema_leads_somewhere():
 def test_every_preset_is_valid():
     for env, algo in presets():
         assert build_run_settings(env, None, {"algo": algo}, []).algo == algo
+
+
+def test_overrides_that_would_be_ignored_are_refused():
+    flags = {"algo": "td3", "environment.num_envs": 2, "behaviors": {"agent": {"params": {"gamma": 0.5}}}}
+    with pytest.raises(ConfigError, match="one replay"):
+        build_parts(build_run_settings("native:Pendulum", None, flags, []))
+    flags = {"environment.num_envs": 2, "behaviors": {"agnet": {"params": {"gamma": 0.5}}}}
+    with pytest.raises(UnknownNameError, match="unknown behaviour 'agnet'; did you mean 'agent'"):
+        build_parts(build_run_settings("native:Pendulum", None, flags, []))

@@ -33,6 +33,12 @@ def _runtime() -> list[Row]:
     return runtime_rows()
 
 
+def _sinks() -> list[Row]:
+    from relayrl.bench.sinks import sink_rows
+
+    return sink_rows()
+
+
 def _w1() -> list[Row]:
     from relayrl.bench.ppo import ppo_rows
 
@@ -50,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "envs": _envs,
     "replay": _replay,
     "runtime": _runtime,
+    "sinks": _sinks,
     "W1": _w1,
     "W2": _w2,
 }

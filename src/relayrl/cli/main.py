@@ -94,11 +94,12 @@ def export(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     file_format: Annotated[str, typer.Option("--format", help="onnx or torchscript.")] = "onnx",
     output: Annotated[Path | None, typer.Option("-o", help="File to write; default: inside the run directory.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The best policies of evaluations, not the newest.")] = False,
 ) -> None:
-    """Write the newest checkpoint's policies as ONNX or TorchScript."""
+    """Write the newest checkpoint's policies, or the best ones, as ONNX or TorchScript."""
     from relayrl.cli import export_command
 
-    for path in export_command.run(run, file_format, output):
+    for path in export_command.run(run, file_format, output, best=best):
         typer.echo(path)
 
 

@@ -44,7 +44,7 @@ class LocalEngine:
     def __init__(self, settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> None:
         self._settings, self._directory = settings, directory
         self._parts: RunParts = build_parts(settings)
-        self._statistics = make_statistics(settings, directory.path, tensorboard=tensorboard)
+        self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
         self._evaluation = PeriodicEvaluation(settings, self._parts.policies, self._stop_if_asked)

@@ -70,6 +70,17 @@ class RunDirectory:
             raise ConfigError(f"{self.path} holds no run (no config.yaml); train one with: relayrl train CartPole-v1")
         return self.config
 
+    def best_checkpoint(self) -> Path:
+        """The policies that did best in an evaluation during the run."""
+        from relayrl.training.checkpoints import BEST_NAME
+
+        path = self.checkpoints / BEST_NAME
+        if not path.exists():
+            raise ConfigError(
+                f"{self.path} has no best policies; train with evaluations, as in: --set evaluation.interval=10000"
+            )
+        return path
+
     def settings(self) -> RunSettings:
         """The settings of the run that lies here."""
         from relayrl.config.settings import parse_settings

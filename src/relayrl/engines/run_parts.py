@@ -20,7 +20,7 @@ from relayrl.engines.seeding import Stream, stream_seed
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
-from relayrl.errors import UnknownNameError
+from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
@@ -79,6 +79,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
             raise UnknownNameError("behaviour", name, env.groups)
     make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
     parts = make(settings, env)
+    _require_overrides_taken(settings, parts)
     acting, actors = parts.policies, parts.actors
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
@@ -98,6 +99,17 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     }
     block_steps = parts.rollout_steps * env.num_envs
     return RunParts(env, parts.policies, acting, parts.trainer, collector, RewardSignals(signals), block_steps)
+
+
+def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:
+    """An override that an algorithm does not look at must not be ignored in silence."""
+    for name, own in settings.behaviors.items():
+        if own.network and parts.policies[name].network != settings.network_of(name):
+            raise ConfigError(f"{settings.algo} takes no behaviors.{name}.network; set network for all groups")
+        if own.params and isinstance(parts.trainer, OffPolicyTrainer):
+            raise ConfigError(
+                f"{settings.algo} trains all groups from one replay and takes no behaviors.{name}.params; set params"
+            )
 
 
 def limit_threads(count: int) -> None:

@@ -60,7 +60,7 @@ _POSTGRES_TABLES = (
        memory_data bytea NOT NULL,
        final_obs_data bytea NOT NULL,
        recorded_at timestamptz NOT NULL DEFAULT now())""",
-    # Floats hardly compress; trying costs a third of the time of writing.
+    # Floats hardly compress, so PostgreSQL need not try.
     "ALTER TABLE trajectories ALTER obs_data SET STORAGE EXTERNAL, ALTER final_obs_data SET STORAGE EXTERNAL, "
     "ALTER reward_data SET STORAGE EXTERNAL, ALTER action_data SET STORAGE EXTERNAL, "
     "ALTER logp_data SET STORAGE EXTERNAL, ALTER value_data SET STORAGE EXTERNAL, ALTER memory_data SET STORAGE EXTERNAL",

@@ -32,7 +32,7 @@ from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
 
 
 class Workspace:
-    """Memory for the columns of a batch, used again for the next: fresh pages took longer than filling them."""
+    """Memory for the columns of a batch, used again for the next instead of fresh pages for each."""
 
     def __init__(self) -> None:
         self._memory: dict[str, Array] = {}
