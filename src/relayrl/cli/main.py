@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from relayrl import __version__
+from relayrl.cli.data_command import data_app
 from relayrl.errors import ConfigError, RelayRLError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(data_app, name="data")
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Nothing is broken then, so a line says more than a traceback."""

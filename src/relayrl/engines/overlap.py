@@ -9,16 +9,12 @@ A crash in the trainer's thread is raised, with its traceback, by the next call 
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import numpy as np
-
-from relayrl.data.columns import LaneHeader, Rollout, Successors
-from relayrl.data.trees import map_tree
+from relayrl.data.columns import Rollout
+from relayrl.data.joining import copied
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
@@ -119,7 +115,7 @@ class Overlapping(Pace):
                 policy.load_state_dict(newest.parameters[name])
         rollouts = self._collect(self._version)
         # The collector reuses its columns two blocks later, when the trainer may still read these.
-        self._trajectories.put({name: _copied(rollout) for name, rollout in rollouts.items()})
+        self._trajectories.put({name: copied(rollout) for name, rollout in rollouts.items()})
         self._clock.lap("wait")
         first = next(iter(rollouts.values()))
         self._num_env_steps += first.num_steps * len(first.header.env_ids)
@@ -140,16 +136,3 @@ class Overlapping(Pace):
             return
         except BaseException as error:  # noqa: BLE001 - whatever it is, the collecting thread raises it
             self._trajectories.close(error)
-
-
-def _copied(rollout: Rollout) -> Rollout:
-    """The rollout with columns of its own."""
-
-    def copied(column: Any) -> Any:
-        if column is None or isinstance(column, LaneHeader):
-            return column
-        if isinstance(column, Successors):
-            return Successors(column.step.copy(), column.lane.copy(), map_tree(np.copy, column.obs))
-        return map_tree(np.copy, column)
-
-    return Rollout(**{field.name: copied(getattr(rollout, field.name)) for field in dataclasses.fields(rollout)})
