@@ -9,6 +9,8 @@
     │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
     │   └── ObservationError          it produced NaN or an observation outside its space
     ├── ExportError               a policy could not be written, or differs from its exported file
+    ├── SinkError                 a sink or source could not do its work (relayrl.sinks.contract)
+    ├── DiskError                 a file of a run cannot be written (relayrl.training.atomic_files)
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
 

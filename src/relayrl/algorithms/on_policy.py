@@ -22,7 +22,7 @@ import torch
 
 from relayrl.algorithms.joint_observations import CentralInputs
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.params import OnPolicyParams, Schedule
+from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.policy_gradients import Batch, Metrics, Objective, gradients_of
 from relayrl.algorithms.returns import explained_variance, normalized, with_successor_values
 from relayrl.data.columns import Rollout
@@ -63,9 +63,8 @@ class OnPolicyAlgorithm(ABC):
 
         A central critic needs what it sees of each rollout in `central`.
         """
-        if self._params.lr_schedule is Schedule.LINEAR:
-            self._pi_optimizer.lr = self._params.pi_lr * (1.0 - progress)
-            self._vf_optimizer.lr = self._params.vf_lr * (1.0 - progress)
+        factor = self._params.lr_schedule.factor(progress)
+        self._pi_optimizer.lr, self._vf_optimizer.lr = self._params.pi_lr * factor, self._params.vf_lr * factor
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
         parts = [self._prepare(rollout, view) for rollout, view in zip(rollouts, views, strict=True)]
         batch = _concatenated(parts)
@@ -74,6 +73,8 @@ class OnPolicyAlgorithm(ABC):
         metrics = {
             "value/explained_variance": explained_variance(batch.old_value, batch.target),
             "value/mean": float(batch.old_value.mean()),
+            "policy/learning_rate": self._pi_optimizer.lr,
+            "value/learning_rate": self._vf_optimizer.lr,
         }
         self._normalize(batch)
         metrics |= self._train(batch)

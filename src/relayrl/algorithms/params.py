@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 from pydantic import Field
@@ -14,6 +15,13 @@ class Schedule(Enum):
 
     CONSTANT = "constant"
     LINEAR = "linear"
+    COSINE = "cosine"
+
+    def factor(self, progress: float) -> float:
+        """What a rate is multiplied with when `progress` in [0, 1] of the run is over."""
+        if self is Schedule.LINEAR:
+            return 1.0 - progress
+        return 0.5 * (1.0 + math.cos(math.pi * progress)) if self is Schedule.COSINE else 1.0
 
 
 class OnPolicyParams(Settings):
@@ -30,7 +38,7 @@ class OnPolicyParams(Settings):
     max_grad_norm: float | None = Field(0.5, gt=0, description="gradient clipping per network; null: none")
     normalize_advantages: bool = Field(True, description="per update, over all rows")
     normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")
-    lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant, or linear to zero over the run")
+    lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant; linear or cosine: to zero over the run")
 
 
 class PPOParams(OnPolicyParams):

@@ -79,20 +79,25 @@ def _on_policy(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     for i, (name, group) in enumerate(env.groups.items()):
         generator = _generator(settings, Stream.INITIALISATION, i)
         width = central_width(num_features, num_agents, name) if is_central else None
-        policy = ActorCritic(group.observation_space, group.action_space, settings.network, generator, width)
+        policy = ActorCritic(group.observation_space, group.action_space, settings.network_of(name), generator, width)
         policies[name] = policy
-        algorithms[name] = make(policy, np.random.default_rng(stream_seed(settings.seed, Stream.LEARNING, i)))
+        algorithms[name] = make(name, policy, np.random.default_rng(stream_seed(settings.seed, Stream.LEARNING, i)))
     actors = {name: live_actor(policy) for name, policy in policies.items()}
     trainer = OnPolicyTrainer(algorithms, settings.trainer.max_steps, is_central=is_central)
     return Assembly(policies, actors, trainer, settings.trainer.time_horizon)
 
 
-def _on_policy_algorithm(settings: RunSettings) -> Callable[[ActorCritic, np.random.Generator], OnPolicyAlgorithm]:
-    params = settings.params
-    if isinstance(params, PPOParams):
-        return lambda policy, rng: PPO(policy, params, rng)
-    assert isinstance(params, REINFORCEParams)
-    return lambda policy, rng: REINFORCE(policy, params, rng)
+def _on_policy_algorithm(
+    settings: RunSettings,
+) -> Callable[[str, ActorCritic, np.random.Generator], OnPolicyAlgorithm]:
+    def make(group: str, policy: ActorCritic, rng: np.random.Generator) -> OnPolicyAlgorithm:
+        params = settings.params_of(group)
+        if isinstance(params, PPOParams):
+            return PPO(policy, params, rng)
+        assert isinstance(params, REINFORCEParams)
+        return REINFORCE(policy, params, rng)
+
+    return make
 
 
 def _off_policy(settings: RunSettings, params: OffPolicyParams, env: VectorEnvironment) -> Assembly:
@@ -100,7 +105,7 @@ def _off_policy(settings: RunSettings, params: OffPolicyParams, env: VectorEnvir
         name: Policy(
             group.observation_space,
             _off_policy_head(params, group),
-            settings.network,
+            settings.network_of(name),
             _generator(settings, Stream.INITIALISATION, i),
         )
         for i, (name, group) in enumerate(env.groups.items())

@@ -1,8 +1,8 @@
 """Networks that turn features into outputs: what a policy is made of, and what a caller may bring instead.
 
 A kernel is any `nn.Module` with `forward(features [..., F]) -> outputs [..., O]`, float32, row by row: a row's output depends
-on no other row. `KernelFactory` makes one for given widths; the built-in one makes perceptrons, with convolutions in front where
-the observation has images. Everything else (training, checkpoints, export) works on whatever module comes out.
+on no other row. `KernelFactory` makes one for given widths; the built-in one makes perceptrons, with convolutions in front
+where the observation has images. Everything else (training, checkpoints, export) works on whatever module comes out.
 """
 
 from __future__ import annotations

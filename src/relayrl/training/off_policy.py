@@ -55,7 +55,8 @@ class OffPolicyTrainer(Trainer):
                     sums.setdefault(name, []).append(number)
             self.policy_version += 1
         metrics = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
-        return metrics | {"replay/size": float(len(self.replay))}
+        rates = {"policy/learning_rate": params.actor_lr, "value/learning_rate": params.critic_lr}
+        return metrics | rates | {"replay/size": float(len(self.replay))}
 
     def _gradient_step(self) -> dict[str, float]:
         params = self._params
