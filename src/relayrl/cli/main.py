@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage or configuration (one line that says w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
 from pathlib import Path
@@ -52,6 +53,11 @@ def train(
     assignments: Annotated[list[str] | None, typer.Option("--set", help="key=value, any number of times.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
     init_from: Annotated[Path | None, typer.Option(help="Begin with the networks of this run or .ckpt file.")] = None,
+    record: Annotated[str | None, typer.Option(help="Keep every trajectory, e.g. arrow:DIR or sqlite:FILE.")] = None,
+    learn_from: Annotated[str | None, typer.Option("--from", help="Learn from recorded trajectories only.")] = None,
+    profile_to: Annotated[
+        Path | None, typer.Option("--profile", help="Write a flame graph (.svg or .json) and a torch trace.")
+    ] = None,
     threaded: Annotated[bool | None, typer.Option("--threaded", help="Collect while learning.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show the settings and stop.")] = False,
     as_json: JsonFlag = False,
@@ -68,10 +74,16 @@ def train(
         "environment.num_envs": num_envs,
         "environment.workers": workers,
         "trainer.threaded": threaded,
+        "record": record,
+        "learn_from": learn_from,
     }
     given = {path: value for path, value in flags.items() if value is not None}
     request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from)
-    raise typer.Exit(train_command.run(request, print_config=print_config, as_json=as_json, quiet=quiet))
+    from relayrl.observability.profiling import profile
+
+    with profile(profile_to) if profile_to is not None else contextlib.nullcontext():
+        code = train_command.run(request, print_config=print_config, as_json=as_json, quiet=quiet)
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -112,7 +112,7 @@ class LocalEngine:
         """Release worlds and writers."""
         self._statistics.close()
         self._evaluation.close()
-        self._parts.env.close()
+        self._parts.close()
 
     def _train(self, on_progress: Callable[[Progress], None]) -> None:
         clock = PhaseClock()
@@ -178,6 +178,8 @@ class LocalEngine:
             if not all(bool(torch.isfinite(p).all()) for p in policy.parameters()):
                 raise TrainingDivergedError(f"the policy of {name!r} holds numbers that are not finite; lower its rate")
         self._statistics.sync()
+        if self._parts.recorder is not None:
+            self._parts.recorder.flush()
         state = capture(self._parts, self._statistics, self._evaluation, self._seconds())
         path = self._checkpoints.save(self._parts.trainer.num_env_steps, state)
         logger.info("saved %s", path.name)

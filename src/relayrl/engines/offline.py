@@ -9,9 +9,11 @@ from collections.abc import Mapping
 
 from relayrl.data.columns import LaneHeader
 from relayrl.data.stacking import joint_worlds, stack_jointly
+from relayrl.engines.overlap import Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.envs.contract import AgentGroup
 from relayrl.errors import ConfigError
+from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_source
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.statistics import Statistics
@@ -46,25 +48,25 @@ def fill_from(url: str, trainer: Trainer, groups: Mapping[str, AgentGroup]) -> i
     return num_steps
 
 
-class Offline:
-    """Stands where a run's pace stands: each advance is as many gradient steps as a rollout would have brought."""
+class Offline(Pace):
+    """Each advance is as many gradient steps as a rollout would have brought."""
 
-    def __init__(self, trainer: OffPolicyTrainer, statistics: Statistics, clock: PhaseClock, block_steps: int) -> None:
-        self._trainer, self._statistics, self._clock, self._block_steps = trainer, statistics, clock, block_steps
+    def __init__(
+        self,
+        trainer: OffPolicyTrainer,
+        statistics: Statistics,
+        collector: Collector,
+        clock: PhaseClock,
+        block_steps: int,
+    ) -> None:
+        super().__init__(collector, clock, lambda _: None)
+        self._trainer, self._statistics, self._block_steps = trainer, statistics, block_steps
 
     @property
     def num_env_steps(self) -> int:
-        """Steps that would have been collected."""
         return self._trainer.num_env_steps
 
     def advance(self) -> None:
-        """Learn."""
         self._trainer.count_without_collecting(self._block_steps)
         self._statistics.add(self._trainer.advance())
         self._clock.lap("learn")
-
-    def settle(self) -> None:
-        """Everything is settled."""
-
-    def close(self) -> None:
-        """There is nothing to stop."""

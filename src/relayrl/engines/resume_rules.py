@@ -23,10 +23,12 @@ FIXED = (
     "environment.num_envs",
     "environment.options",
     "params.buffer_size",
+    "learn_from",
 )
 """Settings, or whole groups of them, that a resumed run must keep."""
 
 HARMLESS = (
+    "record",
     "threads",
     "trainer.max_steps",
     "trainer.summary_freq",

@@ -12,9 +12,11 @@ import torch
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.engines.assembly import Assembly, assemble
+from relayrl.engines.offline import Offline, fill_from
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
+from relayrl.engines.recording import Recorder
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.seeding import Stream, stream_seed
 from relayrl.envs.contract import VectorEnvironment
@@ -28,7 +30,7 @@ from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.reward_signals import RewardSignals
-from relayrl.training.rl_trainer import RolloutTrainer
+from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.statistics import Statistics
 from relayrl.training.trainer import Trainer
 
@@ -44,11 +46,29 @@ class RunParts:
     collector: Collector
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over worlds
+    recorder: Recorder | None = None
+
+    def _on_rollouts(self, rollouts: Rollouts) -> None:
+        """What happens to every block before it is learned from: records keep the environment's own rewards."""
+        if self.recorder is not None:
+            self.recorder.record(rollouts)
+        self.signals.add_to(rollouts)
+
+    def close(self) -> None:
+        """Release the worlds, and make durable what was recorded."""
+        try:
+            if self.recorder is not None:
+                self.recorder.close()
+        finally:
+            self.env.close()
 
     def pace(self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]) -> Pace:
         """How collecting and learning share the time."""
+        if settings.learn_from is not None:
+            assert isinstance(self.trainer, OffPolicyTrainer)
+            return Offline(self.trainer, statistics, self.collector, clock, self.block_steps)
         if not settings.trainer.threaded:
-            return InTurns(self.trainer, statistics, self.collector, clock, self.signals.add_to)
+            return InTurns(self.trainer, statistics, self.collector, clock, self._on_rollouts)
         driven = RolloutTrainer(
             settings.env,
             settings.trainer,
@@ -59,7 +79,7 @@ class RunParts:
         )
         for name, group in self.env.groups.items():
             driven.add_policy(name, driven.create_policy(name, group))
-        return Overlapping(driven, self.acting, self.collector, clock, self.signals.add_to)
+        return Overlapping(driven, self.acting, self.collector, clock, self._on_rollouts)
 
 
 def build_parts(settings: RunSettings) -> RunParts:
@@ -98,7 +118,11 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
         for name, own in settings.reward_signals.items()
     }
     block_steps = parts.rollout_steps * env.num_envs
-    return RunParts(env, parts.policies, acting, parts.trainer, collector, RewardSignals(signals), block_steps)
+    if settings.learn_from is not None:
+        fill_from(settings.learn_from, parts.trainer, env.groups)
+    recorder = None if settings.record is None else Recorder(settings.record)
+    rules = RewardSignals(signals)
+    return RunParts(env, parts.policies, acting, parts.trainer, collector, rules, block_steps, recorder)
 
 
 def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:

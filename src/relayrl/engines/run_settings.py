@@ -51,6 +51,9 @@ class RunSettings(Settings):
         default_factory=dict, description="overrides for single policy groups, by their name"
     )
 
+    record: str | None = Field(None, description="URL of a sink that keeps every trajectory the run collects")
+    learn_from: str | None = Field(None, description="URL of recorded trajectories; nothing is collected then")
+
     @model_validator(mode="before")
     @classmethod
     def _choose_params(cls, values: Any) -> Any:
