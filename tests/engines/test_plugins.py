@@ -57,6 +57,12 @@ cautious = AlgorithmPlugin(CautiousParams, "PPO with a smaller step", assemble_c
 not_a_plugin = 3
 
 
+def make_linear(network):
+    from torch import nn
+
+    return lambda encoder, num_outputs, output_gain, generator: nn.Linear(encoder.num_features, num_outputs)
+
+
 def counting(terminate_at=4):
     return CountingWorld(terminate_at=terminate_at)
 """
@@ -67,6 +73,8 @@ counting = extra_parts:counting
 cautious = extra_parts:cautious
 wrong = extra_parts:not_a_plugin
 missing = extra_parts:nothing
+[relayrl.networks]
+linear = extra_parts:make_linear
 [relayrl.reward_signals]
 doubling = extra_parts:Doubling
 [relayrl.statistics_writers]
@@ -145,3 +153,15 @@ def test_a_signal_is_added_to_rewards_with_its_strength_and_keeps_its_state(inst
     parts.signals.load_state_dict({"doubling": {"calls": 5}})
     assert parts.signals.state_dict() == {"doubling": {"calls": 5}}
     parts.env.close()
+
+
+def test_a_network_plugin_makes_the_policys_networks(installed):
+    from torch import nn
+
+    from relayrl.engines.run_parts import build_parts
+    from relayrl.engines.run_settings import build_run_settings
+
+    parts = build_parts(build_run_settings("CartPole-v1", None, {"network.kernel": "linear"}, []))
+    assert isinstance(parts.policies["agent"].actor, nn.Linear)
+    with pytest.raises(UnknownNameError, match="did you mean 'linear'"):
+        build_parts(build_run_settings("CartPole-v1", None, {"network.kernel": "linaer"}, []))

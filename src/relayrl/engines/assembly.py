@@ -28,6 +28,7 @@ from relayrl.algorithms.registry import algorithm
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
+from relayrl.engines.plugins import network_kernels
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.seeding import Stream, stream_seed
 from relayrl.envs.contract import AgentGroup, VectorEnvironment
@@ -79,7 +80,9 @@ def _on_policy(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     for i, (name, group) in enumerate(env.groups.items()):
         generator = _generator(settings, Stream.INITIALISATION, i)
         width = central_width(num_features, num_agents, name) if is_central else None
-        policy = ActorCritic(group.observation_space, group.action_space, settings.network_of(name), generator, width)
+        network = settings.network_of(name)
+        kernels = network_kernels(network)
+        policy = ActorCritic(group.observation_space, group.action_space, network, generator, width, kernels)
         policies[name] = policy
         algorithms[name] = make(name, policy, np.random.default_rng(stream_seed(settings.seed, Stream.LEARNING, i)))
     actors = {name: live_actor(policy) for name, policy in policies.items()}
@@ -107,6 +110,7 @@ def _off_policy(settings: RunSettings, params: OffPolicyParams, env: VectorEnvir
             _off_policy_head(params, group),
             settings.network_of(name),
             _generator(settings, Stream.INITIALISATION, i),
+            network_kernels(settings.network_of(name)),
         )
         for i, (name, group) in enumerate(env.groups.items())
     }

@@ -3,6 +3,7 @@
     group                          name = "package.module:what"
     relayrl.environments           a factory of environments: NAME is then one for `relayrl train NAME`
     relayrl.algorithms             an `AlgorithmPlugin`
+    relayrl.networks               `make(network_settings) -> KernelFactory`
     relayrl.reward_signals         a `RewardSignal` class
     relayrl.statistics_writers     `make(run_path) -> StatisticsWriter`
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from relayrl.engines.assembly import Assembly
     from relayrl.engines.run_settings import RunSettings
     from relayrl.envs.contract import VectorEnvironment
+    from relayrl.models.kernels import KernelFactory
+    from relayrl.models.settings import NetworkSettings
 
 
 class PluginKind(Enum):
@@ -31,6 +34,7 @@ class PluginKind(Enum):
 
     ENVIRONMENT = "relayrl.environments"
     ALGORITHM = "relayrl.algorithms"
+    NETWORK = "relayrl.networks"
     REWARD_SIGNAL = "relayrl.reward_signals"
     STATISTICS_WRITER = "relayrl.statistics_writers"
 
@@ -59,6 +63,14 @@ def load_plugin(kind: PluginKind, name: str) -> Any:
         return point.load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"plugin {name!r} of {kind.value} cannot be loaded from {point.value}: {error}") from error
+
+
+def network_kernels(network: NetworkSettings) -> KernelFactory | None:
+    """What makes the networks that the settings ask for; None for the built-in ones."""
+    if network.kernel is None:
+        return None
+    kernels: KernelFactory = load_plugin(PluginKind.NETWORK, network.kernel)(network)
+    return kernels
 
 
 def environment_name(name: str) -> str:
