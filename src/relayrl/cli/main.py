@@ -48,6 +48,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
     num_envs: Annotated[int | None, typer.Option(help="Worlds stepped together.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes for the worlds; 0: this process.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Where the run's parts are placed: local.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="key=value, any number of times.")] = None,
@@ -74,6 +75,7 @@ def train(
         "environment.num_envs": num_envs,
         "environment.workers": workers,
         "trainer.threaded": threaded,
+        "engine": engine,
         "record": record,
         "learn_from": learn_from,
     }

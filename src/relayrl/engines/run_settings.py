@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,12 +30,21 @@ class BehaviorSettings(Settings):
     params: dict[str, Any] = Field(default_factory=dict, description="settings of `params` that this group overrides")
 
 
+class EngineKind(Enum):
+    """Where the parts of a run are placed."""
+
+    LOCAL = "local"
+
+
 class RunSettings(Settings):
     """One run. The same settings, seed and machine give the same parameters, bit for bit."""
 
     env: str = Field(description="environment, as `relayrl list envs` names them")
     algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
     seed: int = Field(0, ge=0, description="all randomness of the run comes from it")
+    engine: EngineKind = Field(
+        EngineKind.LOCAL, description="local: everything in this process, worlds also in workers"
+    )
     threads: int = Field(1, ge=1, description="threads of torch and BLAS; small networks are fastest with one")
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the worlds are run")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
