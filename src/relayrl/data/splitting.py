@@ -65,7 +65,9 @@ def credited_rewards(rollout: Rollout) -> Array:
     last_end[1:] = np.maximum.accumulate(np.where(rollout.ended, rows, -1), axis=0)[:-1]
     stray_row, stray_lane = np.nonzero(~valid & ~rollout.failed & (last_valid > last_end))
     credited = reward.copy()
-    np.add.at(credited, (last_valid[stray_row, stray_lane], stray_lane), reward[stray_row, stray_lane])
+    # Sums of what an environment paid: NaN and infinity are passed on, not complained about here.
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.add.at(credited, (last_valid[stray_row, stray_lane], stray_lane), reward[stray_row, stray_lane])
     return credited
 
 
