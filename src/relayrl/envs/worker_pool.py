@@ -168,7 +168,7 @@ class WorkerPool(WorldRunner):
             deadline_s = time.monotonic() + timeout_s
             while waiting:
                 wait_s = min(_LIVENESS_S, max(0.0, deadline_s - time.monotonic()))
-                ready = self._poller.poll(wait_s * 1000)
+                ready = messages.stay_awake_for(self._poller) or self._poller.poll(wait_s * 1000)
                 for fd, _ in ready:
                     self._take_answer(fd, waiting, answers)
                 if not ready:
