@@ -7,6 +7,7 @@ has one that can be used. Running vector environments is `gymnasium_vector` and 
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Mapping
 from functools import partial
@@ -37,9 +38,10 @@ def find(env_id: str) -> partial[Any]:
 
 
 def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """One environment, without Gymnasium's checker: RelayRL checks observations itself, in batches."""
+    """One environment, without the wrappers whose work RelayRL does itself: checks of observations, in batches, and that an
+    episode is reset before it is stepped. Each wrapper costs every step a call."""
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **options)
+        return gymnasium.make(_plain_spec(env_id), disable_env_checker=True, **options)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"{env_id} cannot be made: {' '.join(str(error).split())}") from error
     except TypeError as error:
@@ -60,6 +62,16 @@ def own_vector(env_id: str, num_envs: int, options: Mapping[str, Any]) -> Vector
     except (gymnasium.error.Error, ImportError, TypeError):
         return None  # The scalar environment either works with these options or says what is wrong with them.
     return CartPoleVector(env) if is_cartpole(env) else GymnasiumVector(env)
+
+
+def _plain_spec(env_id: str) -> str | EnvSpec:
+    """The registered environment without its order-enforcing wrapper; ids that name a module are Gymnasium's to find."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None:
+        return env_id
+    plain = copy.copy(spec)
+    plain.order_enforce = False
+    return plain
 
 
 def _needs_jax(spec: EnvSpec) -> bool:

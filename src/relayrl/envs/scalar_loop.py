@@ -168,9 +168,8 @@ def _concatenation_target(obs: Tree) -> Array | None:
 
 
 def _rows(actions: Any, num_worlds: int) -> Sequence[Any]:
-    """One action per world: plain numbers for single choices, arrays of their own, or trees for nested spaces."""
+    """One action per world: scalars or arrays of their own for plain spaces, trees for nested ones."""
     if isinstance(actions, np.ndarray):
-        # Python's own integers make the worlds' arithmetic and checks faster than NumPy's.
-        return actions.tolist() if actions.ndim == 1 else list(actions.copy())
+        return list(actions.copy())
     own = map_tree(np.copy, actions)
     return [index(own, b) for b in range(num_worlds)]
