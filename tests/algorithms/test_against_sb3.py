@@ -6,18 +6,17 @@ Both use Adam with our epsilon. Where the two weigh a loss differently, Adam tak
 import gymnasium
 import numpy as np
 import pytest
+import stable_baselines3 as sb3
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from test_off_policy import make_learner, random_transitions
 from torch import nn
 
 from relayrl.algorithms.optimizer import EPSILON
 from relayrl.algorithms.params import SACParams, TD3Params
 from relayrl.algorithms.sac import SAC
-
-sb3 = pytest.importorskip("stable_baselines3")
-from stable_baselines3.common.logger import Logger  # noqa: E402
-from stable_baselines3.common.type_aliases import ReplayBufferSamples  # noqa: E402
 
 SCALED = spaces.Box(-1.0, 1.0, (2,), np.float32)
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)

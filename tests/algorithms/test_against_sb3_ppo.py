@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.logger import Logger
 from test_against_sb3 import (
     HIDDEN,
     OBSERVATIONS,
@@ -27,10 +29,6 @@ from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.settings import Activation, NetworkSettings
-
-pytest.importorskip("stable_baselines3")
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.logger import Logger
 
 
 class GivenOrder:

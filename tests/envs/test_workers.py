@@ -137,7 +137,6 @@ def test_more_workers_than_worlds_are_not_started() -> None:
 
 
 def test_a_worker_starts_in_two_seconds_and_does_not_import_torch() -> None:
-    pytest.importorskip("torch")
     start_s = time.monotonic()
     env = make_vector("worker_worlds:imports_torch", EnvSettings(num_envs=1, workers=1))
     assert time.monotonic() - start_s < 2.0
