@@ -23,6 +23,7 @@ class RunDirectory:
         self.progress = path / "progress.csv"
         self.log = path / "run.log"
         self.result = path / "result.json"
+        self._made: list[Path] = []
 
     @classmethod
     def default_path(cls, settings: RunSettings) -> Path:
@@ -37,6 +38,7 @@ class RunDirectory:
             raise ConfigError(
                 f"{self.path} already holds a run; add --resume to continue it, or choose another --run-dir"
             )
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.write_settings(settings)
@@ -44,6 +46,14 @@ class RunDirectory:
             cause = error if isinstance(error, OSError) else error.__cause__
             reason = cause.strerror if isinstance(cause, OSError) else error
             raise ConfigError(f"cannot write run directory {self.path}: {reason}; choose another --run-dir") from error
+
+    def discard(self) -> None:
+        """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""
+        self.config.unlink(missing_ok=True)
+        for folder in self._made:
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
 
     def write_settings(self, settings: RunSettings) -> None:
         """Make `settings` those of the run that lies here."""

@@ -88,11 +88,16 @@ def run_session(
     from relayrl.engines.local import LocalEngine
 
     with logging_to(session.directory.log):
-        engine = LocalEngine(session.settings, session.directory)
-        if session.resume:
-            engine.resume()
-        if session.init_from is not None:
-            engine.init_from(session.init_from)
+        try:
+            engine = LocalEngine(session.settings, session.directory)
+            if session.resume:
+                engine.resume()
+            if session.init_from is not None:
+                engine.init_from(session.init_from)
+        except ConfigError:
+            if not session.resume:
+                session.directory.discard()
+            raise
         return engine.run(on_progress, is_interrupted)
 
 
