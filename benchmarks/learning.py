@@ -1,100 +1,134 @@
-"""Every learning result: trains all seeds with the shipped presets, evaluates, and writes the table of RESULTS.md.
+"""Every learning result: trains seeds with the shipped presets, evaluates them, keeps a line of each, and renders RESULTS.md.
 
-    python benchmarks/learning.py [--only CartPole-v1] [--processes 2]
+    python benchmarks/learning.py                                   all rows and seeds that are not there yet
+    python benchmarks/learning.py --row HalfCheetah-v5/sac --seeds 0,1 --jobs 2
+    python benchmarks/learning.py --render                          only RESULTS.md, from the finished seeds
 
-Each seed is one `relayrl train ENV --algo NAME --steps N --seed S`; its return is the final policy's mean over 100 episodes
-played greedily in fresh worlds. Every seed is listed; a row passes when the mean over seeds reaches its threshold.
+A seed is one `relayrl train ENV --algo NAME --seed S`: the presets say all else. Its return is the final policy's mean over
+100 greedy episodes in fresh worlds, or, where a row names another environment to play in, that of the exported policy there.
+Every seed is listed, never the best.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import math
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
-RESULTS = Path(__file__).with_name("RESULTS.md")
-BEGIN, END = "<!-- learning: written by benchmarks/learning.py -->", "<!-- end of learning -->"
+import numpy as np
+
+from learning_records import RECORDS, Point, SeedRecord, append_record, read_records, write_results
+from learning_rows import ROWS, LearningRow
+from relayrl.engines.run_settings import build_run_settings, preset
+from relayrl.envs.on_host import on_host
+from relayrl.envs.registry import make_vector
+from relayrl.envs.settings import EnvSettings
+from relayrl.testing.random_play import random_actions
+from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
+
 EPISODES = 100
+PLAY_SEED = 50_000
+"""Worlds of evaluations elsewhere, and of random play; no run trains with seeds of this size."""
 
 
-@dataclass(frozen=True)
-class LearningRow:
-    """One environment and algorithm at a number of steps, and what its mean over seeds must reach."""
+def run_seed(row: LearningRow, seed: int, folder: Path) -> SeedRecord:
+    """Train and evaluate one seed, each in a process of its own."""
+    run_dir = folder / f"{row.name.replace('/', '-').replace(':', '-')}-{seed}"
+    settings = ["--set", f"evaluation.episodes={EPISODES}"]
+    if row.interval is not None:
+        settings += ["--set", f"evaluation.interval={row.interval}", "--set", f"interval_episodes={EPISODES}"]
+    trained = relayrl(
+        "train", *row.command.split()[2:], "--seed", str(seed), "--run-dir", str(run_dir), *settings, "--quiet"
+    )
+    played = trained
+    if row.playground is not None:
+        where = [*row.playground.flags, "--episodes", str(EPISODES), "--seed", str(PLAY_SEED)]
+        played = relayrl("evaluate", str(run_dir), *where)
+    return SeedRecord(
+        row=row.name,
+        seed=seed,
+        num_env_steps=trained["num_env_steps"],
+        played_in=row.played_in,
+        episodes=EPISODES,
+        mean_return=played["mean_return"],
+        std_return=played["std_return"],
+        random_return=random_return(row),
+        seconds=round(trained["seconds"], 1),
+        curve=evaluations_of(run_dir),
+        preset=preset(row.env, row.algo),
+    )
 
-    env: str
-    algo: str
-    num_steps: int
-    threshold: float
-    num_seeds: int = 5
 
-    @property
-    def command(self) -> str:
-        return f"relayrl train {self.env} --algo {self.algo} --steps {self.num_steps}"
-
-
-ROWS = [
-    LearningRow("CartPole-v1", "ppo", 50_000, 490.0),
-    LearningRow("Pendulum-v1", "ppo", 200_000, -200.0),
-    LearningRow("Acrobot-v1", "ppo", 200_000, -90.0),
-]
-
-
-def train(row: LearningRow, seed: int, folder: Path) -> dict[str, float]:
-    """Train one seed in a process of its own; gives the run's JSON."""
-    run_dir = folder / f"{row.env}-{row.algo}-{seed}"
-    options = ["--seed", str(seed), "--run-dir", str(run_dir), "--set", f"evaluation.episodes={EPISODES}"]
-    command = [sys.executable, "-m", "relayrl.cli.main", *row.command.split()[1:], *options, "--json", "--quiet"]
+def relayrl(*arguments: str) -> dict[str, Any]:
+    """Run a command; gives its JSON."""
+    command = [sys.executable, "-m", "relayrl.cli.main", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{row.env} {row.algo} seed {seed}: {result['mean_return']:.1f} ± {result['std_return']:.1f}", flush=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def table_line(row: LearningRow, results: list[dict[str, float]]) -> str:
-    """One line of the table."""
-    returns = [result["mean_return"] for result in results]
-    mean, spread = statistics.mean(returns), statistics.stdev(returns)
-    verdict = "yes" if mean >= row.threshold else "**no**"
-    each = ", ".join(f"{value:.1f}" for value in returns)
-    rate = statistics.median(result["env_steps_per_s"] for result in results)
-    cells = [row.env, row.algo, f"{results[0]['num_env_steps']:,}", each, f"{mean:.1f} ± {spread:.1f}"]
-    return "| " + " | ".join([*cells, f"{row.threshold:g}", verdict, f"{rate:,.0f}", f"`{row.command}`"]) + " |"
+def evaluations_of(run_dir: Path) -> tuple[Point, ...]:
+    """The evaluations during a run."""
+    table = read_progress(run_dir / "progress.csv")
+    returns = table.get("evaluation/return_mean", [])
+    rows = zip(table[STEP_COLUMN], returns, strict=False)
+    return tuple((int(steps), round(float(value), 2)) for steps, value in rows if math.isfinite(value))
 
 
-def write_table(lines: list[str]) -> None:
-    """Replace this script's part of RESULTS.md."""
-    header = [
-        BEGIN,
-        f"Mean return of {EPISODES} greedy episodes in fresh worlds, per seed (0, 1, …); steps/s with two runs side by side.",
-        "",
-        "| environment | algorithm | steps | return of each seed | mean ± std | threshold | reached | steps/s | command |",
-        "|---|---|--:|---|--:|--:|---|--:|---|",
-    ]
-    before, _, rest = RESULTS.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    RESULTS.write_text(before + "\n".join([*header, *lines, END]) + after)
+def random_return(row: LearningRow) -> float:
+    """Mean return, over agents and episodes, of uniformly random actions where the row is evaluated."""
+    options = build_run_settings(row.env, None, {"algo": row.algo}, []).environment.options
+    options = options if row.playground is None else dict(row.playground.options)
+    env = on_host(make_vector(row.played_in, EnvSettings(num_envs=20, options=options)))
+    rng = np.random.default_rng(PLAY_SEED)
+    num_agents = sum(group.num_agents for group in env.groups.values())
+    returns: list[float] = []
+    running = np.zeros(env.num_envs)
+    try:
+        step: Any = env.reset(seed=PLAY_SEED)
+        while len(returns) < EPISODES:
+            step = env.step(random_actions(env.groups, step.groups, rng))
+            running += sum(group.reward.sum(1, dtype=np.float64) for group in step.groups.values()) / num_agents
+            for b in np.flatnonzero(step.episode_over):
+                returns.append(float(running[b]))
+                running[b] = 0.0
+    finally:
+        env.close()
+    return round(float(np.mean(returns)), 2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="one environment; the table is then printed, not written")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--row", action="append", help="part of a row's name, such as HalfCheetah-v5/sac; repeatable")
+    parser.add_argument("--seeds", help="numbers with commas; default: as many as the row asks for")
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="where finished seeds are kept")
+    parser.add_argument("--render", action="store_true", help="train nothing, write RESULTS.md")
     arguments = parser.parse_args()
-    rows = [row for row in ROWS if arguments.only in (None, row.env)]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.processes) as pool:
-        jobs = [[pool.submit(train, row, seed, Path(folder)) for seed in range(row.num_seeds)] for row in rows]
-        lines = [table_line(row, [job.result() for job in seeds]) for row, seeds in zip(rows, jobs, strict=True)]
-    print("\n".join(lines))
-    if arguments.only is None:
-        write_table(lines)
+    if not arguments.render:
+        run_missing(arguments)
+    write_results(read_records(arguments.records))
+
+
+def run_missing(arguments: argparse.Namespace) -> None:
+    """Run the seeds asked for that have no line of the present preset."""
+    finished = {(one.row, one.seed) for one in read_records(arguments.records) if one.is_current}
+    rows = [row for row in ROWS if arguments.row is None or any(part in row.name for part in arguments.row)]
+    chosen = None if arguments.seeds is None else [int(seed) for seed in arguments.seeds.split(",")]
+    todo = [(row, seed) for row in rows for seed in chosen or range(row.num_seeds) if (row.name, seed) not in finished]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        for future in as_completed([pool.submit(run_seed, row, seed, Path(folder)) for row, seed in todo]):
+            record = future.result()
+            append_record(record, arguments.records)
+            print(f"{record.row} seed {record.seed}: {record.mean_return:.1f} ± {record.std_return:.1f}", flush=True)
 
 
 if __name__ == "__main__":

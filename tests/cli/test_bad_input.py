@@ -27,6 +27,7 @@ BAD = {
     "listing": (["list", "algo"], "algos"),
     "format": (["export", ".", "--format", "onx"], "onnx"),
     "evaluate nothing": (["evaluate", "no-such-run"], "no-such-run"),
+    "option without value": (["evaluate", "RUN", "--option", "max_cycles"], "key=value"),
     "plot suffix": (["plot", "run", "-o", "x.jpg"], ".png"),
     "benchmark": (["bench", "W9"], "W"),
     "user factory": (["train", "no_such_package.worlds:make"], "no_such_package"),

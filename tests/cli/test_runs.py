@@ -87,6 +87,12 @@ def test_evaluate_a_run_and_a_model_file_alike(trained):
     assert of_run["mean_return"] == pytest.approx(sum(of_run["returns"]) / 5)
 
 
+def test_evaluate_hands_options_to_the_environment(trained):
+    folder, _ = trained
+    shortened = ["--option", "max_episode_steps=7", "--episodes", "3", "--json"]
+    assert last_json(relayrl("evaluate", "run", *shortened, cwd=folder))["lengths"] == [7, 7, 7]
+
+
 def test_export_rewrites_the_same_policy(trained):
     folder, _ = trained
     relayrl("export", "run", "--format", "onnx", "-o", "copy.onnx", cwd=folder)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import typer
+import yaml
 
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
@@ -27,6 +28,7 @@ class EvaluateRequest:
 
     run: Path
     env: str | None
+    options: list[str]
     episodes: int
     seed: int
     stochastic: bool
@@ -37,9 +39,10 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
     if request.render not in (None, "gif"):
         raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
+    given = _given_options(request.options)
     actors, options = _load(request.run)
     name = request.env or next(iter(actors.values())).metadata.env
-    options = options if request.env is None else {}
+    options = {**(options if request.env is None else {}), **given}
     result = _play(request, actors, name, options)
     picture = _draw(request, actors, name, options) if request.render else None
     typer.echo(f"{len(result.returns)} episodes: return {result.mean_return:.2f} ± {result.std_return:.2f}")
@@ -49,6 +52,16 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         values = {"env": name, "mean_return": result.mean_return, "std_return": result.std_return}
         values |= {"episodes": len(result.returns), "returns": list(result.returns), "lengths": list(result.lengths)}
         typer.echo(json.dumps(values))
+
+
+def _given_options(assignments: list[str]) -> dict[str, Any]:
+    options = {}
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator:
+            raise ConfigError(f"--option {assignment!r} has no value; write it as --option key=value")
+        options[key.strip()] = yaml.safe_load(text)
+    return options
 
 
 def _load(path: Path) -> tuple[dict[str, ExportedActor], dict[str, Any]]:

@@ -92,6 +92,9 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory or .onnx file.")],
     env: Annotated[str | None, typer.Option(help="Another environment than the policy was trained on.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
@@ -101,7 +104,9 @@ def evaluate(
     """Play episodes with a trained policy."""
     from relayrl.cli import evaluate_command
 
-    request = evaluate_command.EvaluateRequest(run, env, episodes, seed, stochastic=stochastic, render=render)
+    request = evaluate_command.EvaluateRequest(
+        run, env, options or [], episodes, seed, stochastic=stochastic, render=render
+    )
     evaluate_command.run(request, as_json=as_json)
 
 
