@@ -199,6 +199,7 @@ def test_agents_alive_are_truncated_when_their_world_is_voided() -> None:
     assert runner.final is not None
     assert runner.final.obs.tolist() == [[3.0]]
     assert runner.active.tolist() == [[True, False]]
+    assert (result.state.tolist(), result.final_state.tolist()) == ([0], [3])
 
 
 def test_a_factory_that_raises_shows_its_traceback() -> None:

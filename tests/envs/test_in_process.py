@@ -191,6 +191,7 @@ def test_agents_act_in_turns_appear_and_end_once() -> None:
     assert runner.final.obs.tolist() == [[4.0]]
     assert coach.truncated.tolist() == [[True]]
     assert result.state.tolist() == [0]
+    assert result.final_state.tolist() == [4]
     env.close()
 
 

@@ -258,6 +258,7 @@ def test_mpe2_offers_its_global_state() -> None:
     assert env.state_space is not None
     assert env.state_space.shape == (54,)
     np.testing.assert_array_equal(env.state(), np.concatenate([observations[a] for a in env.possible_agents]))
+    assert env.state_repeats_observations
 
 
 def test_actions_beyond_their_bounds_are_clipped_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:

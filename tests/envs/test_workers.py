@@ -105,6 +105,8 @@ def record(env: VectorEnvironment, num_steps: int) -> list[Any]:
         seen.append(np.array(result.episode_over))
         if result.state is not None:
             seen.append(np.array(result.state))
+        if result.final_state is not None:
+            seen.append(np.array(result.final_state))
         for step in result.groups.values():
             seen += [np.array(a) for a in (step.obs, step.active, step.reward, step.terminated, step.truncated)]
             if step.action_mask is not None:

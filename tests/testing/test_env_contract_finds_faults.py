@@ -123,6 +123,12 @@ class GivesAStateOutsideItsSpace(Herd):
         return replace(result, state=result.state + 100.0)
 
 
+@breaks("final_state_is_given_where_episodes_end")
+class ForgetsHowEpisodesEnded(Herd):
+    def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        return replace(super().step(actions), final_state=None)
+
+
 @breaks("someone_acts")
 class LetsNobodyAct(Herd):
     def _active(self) -> dict[str, Any]:

@@ -21,6 +21,8 @@ Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks t
 5. World `b`'s randomness depends on `(seed, b)` alone, not on how many worlds there are.
 6. An error is an error of the whole operation, raised as `EnvironmentFailedError`; with restarts asked for, `failed[b]` is
    set instead: that row is void, truncated, `final` has the last good observation, and a new episode has begun.
+7. Where there is a global state, `state` goes with `obs`: where an episode ended it is the next one's, and `final_state` holds
+   the one that the episode ended in (the last good one, where the world failed).
 """
 
 from __future__ import annotations
@@ -144,6 +146,7 @@ class VectorStep:
     failed: Array | None = None  # [B] bool, None when nothing failed
     state: Tree | None = None
     infos: Sequence[Mapping[str, Any]] = ()  # per world where the backing environment runs in this process
+    final_state: Tree | None = None  # [K, …] where there is a state: one row for each world of `episode_over`, in order
 
 
 class Environment(ABC):
@@ -255,6 +258,11 @@ class MultiAgentEnvironment(Environment):
     def state_space(self) -> Space | None:
         return None
 
+    @property
+    def state_repeats_observations(self) -> bool:
+        """Whether the state is known to be the agents' observations side by side, and nothing else."""
+        return False
+
     def _first_spaces(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
         agent = self.possible_agents[0]
         return _leaf_dtypes(self.observation_spaces[agent], self.action_spaces[agent])
@@ -267,6 +275,8 @@ class VectorEnvironment(Environment):
     groups: Mapping[str, AgentGroup]
     env_ids: tuple[uuid.UUID, ...] = ()
     state_space: Space | None = None
+    state_repeats_observations: bool = False
+    """Whether the state is known to be the agents' observations side by side: who sees those learns nothing new from it."""
     device: str = "cpu"
     """Where the arrays live: `"cpu"` for NumPy arrays, anything else for torch tensors on that device."""
     independent_streams: bool = True

@@ -52,6 +52,7 @@ class _GuardedVector(VectorEnvironment):
             name: ObservationChecker(group.observation_space, self._check) for name, group in self.groups.items()
         }
         self.state_space = self._env.state_space
+        self.state_repeats_observations = self._env.state_repeats_observations
         self.device = self._env.device
         self.independent_streams = self._env.independent_streams
         return self.env_ids

@@ -53,7 +53,7 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
         groups = group_agents(
             first.possible_agents, first.observation_spaces, first.action_spaces, masks_actions=first.masks_actions
         )
-        super().__init__(build, worlds, WorldLayout(groups, first.state_space))
+        super().__init__(build, worlds, WorldLayout(groups, first.state_space, first.state_repeats_observations))
         self._observation_spaces = first.observation_spaces
 
     def attach(self, buffers: WorldBuffers, check: ObservationCheck) -> None:
@@ -138,6 +138,8 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
             self._write_turn(b)
         else:
             self.buffers.episode_over[b] = True
+            if self.buffers.states is not None:
+                write(self.buffers.states.final, b, world.state())
             self._begin(b, None)
 
     def _welcome(self, b: int, present: Sequence[str], observations: Mapping[str, Any]) -> None:

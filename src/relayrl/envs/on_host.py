@@ -48,6 +48,7 @@ class _OnHost(VectorEnvironment):
         self._env = env
         self.groups = env.groups
         self.state_space = env.state_space
+        self.state_repeats_observations = env.state_repeats_observations
         self.independent_streams = env.independent_streams
         self.env_ids = env.env_ids
 

@@ -120,6 +120,10 @@ class _PettingZooAdapter(MultiAgentEnvironment):
     def state_space(self) -> Space | None:
         return self._state_space
 
+    @property
+    def state_repeats_observations(self) -> bool:
+        return self._state_space is not None and type(self._env.unwrapped).__module__.startswith("mpe2.")
+
     def state(self) -> Tree | None:
         state: Tree | None = None if self._state_space is None else self._env.state()
         return state

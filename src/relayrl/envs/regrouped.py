@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ class _Regrouped(VectorEnvironment):
         self._env, self._parts = env, parts
         self.groups = {part.name: part.group() for part in parts}
         self.state_space, self.independent_streams = env.state_space, env.independent_streams
+        self.state_repeats_observations = env.state_repeats_observations
         self.device, self.env_ids = env.device, env.env_ids
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
@@ -98,7 +99,7 @@ class _Regrouped(VectorEnvironment):
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         result = self._env.step(self._joined(actions))
         groups = {part.name: _stepped(result.groups[part.source.name], part) for part in self._parts}
-        return VectorStep(groups, result.episode_over, result.failed, result.state, result.infos)
+        return replace(result, groups=groups)
 
     def _joined(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         joined = {

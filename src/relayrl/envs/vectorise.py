@@ -87,6 +87,7 @@ class VectorisedWorlds(VectorEnvironment):
         self._closed = False
         self.groups: Mapping[str, AgentGroup] = runner.layout.groups
         self.state_space = runner.layout.state_space
+        self.state_repeats_observations = runner.layout.state_repeats_observations
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._runner.num_worlds:
@@ -127,6 +128,7 @@ class VectorisedWorlds(VectorEnvironment):
             failed=failed,
             state=self._buffers.state,
             infos=self._runner.infos,
+            final_state=self._buffers.final_state,
         )
 
     def build_observation(self) -> VectorReset:

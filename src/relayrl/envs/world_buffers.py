@@ -4,7 +4,7 @@
 shared between processes. A world loop fills its slice of them, a vector environment reads all of them; nothing here
 knows about processes or steps.
 
-Observations and `alive` are kept twice: a step writes the half that `flip` made current, so that the last good
+Observations, states and `alive` are kept twice: a step writes the half that `flip` made current, so that the last good
 observation of a world survives whatever happens while the next one is written.
 """
 
@@ -33,6 +33,19 @@ class WorldLayout:
 
     groups: Mapping[str, AgentGroup]
     state_space: Space | None = None
+    state_repeats_observations: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateBuffers:
+    """Global states of the worlds."""
+
+    now: tuple[Tree, Tree]  # two halves, [B, …] each
+    final: Tree  # [B, …], holds something where an episode ended in the current step
+
+    def part(self, worlds: slice) -> StateBuffers:
+        """The same arrays, seen by a slice of the worlds."""
+        return StateBuffers((index(self.now[0], worlds), index(self.now[1], worlds)), index(self.final, worlds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,7 @@ class WorldBuffers:
     """Everything that passes between worlds and the vector environment that they make up."""
 
     groups: Mapping[str, GroupBuffers]
-    state: Tree | None  # [B, …]
+    states: StateBuffers | None
     episode_over: Array  # [B] bool
     selected: Array  # [B] bool: the worlds that a reset or restart is about
     reset_seed: Array  # [B] int64: the seed of that reset, NO_SEED for none
@@ -105,6 +118,18 @@ class WorldBuffers:
         """The half of the doubled arrays that the last step or reset wrote."""
         return int(self.current[0])
 
+    @property
+    def state(self) -> Tree | None:
+        """[B, …] the state of each world now."""
+        return None if self.states is None else self.states.now[self.half]
+
+    @property
+    def final_state(self) -> Tree | None:
+        """[K, …] the states in which the episodes of `episode_over` ended."""
+        if self.states is None or not self.episode_over.any():
+            return None
+        return index(self.states.final, np.flatnonzero(self.episode_over))  # type: ignore[no-any-return]
+
     def flip(self) -> None:
         """Make the other half current, before a step."""
         self.current[0] ^= 1
@@ -113,7 +138,7 @@ class WorldBuffers:
         """The same arrays, seen by a slice of the worlds."""
         return WorldBuffers(
             groups={name: group.part(worlds) for name, group in self.groups.items()},
-            state=None if self.state is None else index(self.state, worlds),
+            states=None if self.states is None else self.states.part(worlds),
             episode_over=self.episode_over[worlds],
             selected=self.selected[worlds],
             reset_seed=self.reset_seed[worlds],
@@ -130,6 +155,8 @@ class WorldBuffers:
             group.terminated[rows] = False
             group.truncated[rows] = group.alive[before][rows]
             write(group.final_obs, rows, index(group.obs[before], rows))
+        if self.states is not None:
+            write(self.states.final, rows, index(self.states.now[before], rows))
         self.episode_over[rows] = True
 
 
@@ -138,13 +165,18 @@ def allocate_buffers(layout: WorldLayout, num_worlds: int, make: Allocator = np.
     flag, count = np.dtype(np.bool_), np.dtype(np.int64)
     return WorldBuffers(
         groups={name: _allocate_group(group, num_worlds, make) for name, group in layout.groups.items()},
-        state=None if layout.state_space is None else allocate(layout.state_space, (num_worlds,), make),
+        states=None if layout.state_space is None else _allocate_states(layout.state_space, num_worlds, make),
         episode_over=make((num_worlds,), flag),
         selected=make((num_worlds,), flag),
         reset_seed=make((num_worlds,), count),
         busy_world=make((num_worlds,), count),
         current=make((1,), count),
     )
+
+
+def _allocate_states(space: Space, num_worlds: int, make: Allocator) -> StateBuffers:
+    both = allocate(space, (2, num_worlds), make)
+    return StateBuffers((index(both, 0), index(both, 1)), allocate(space, (num_worlds,), make))
 
 
 def _allocate_group(group: AgentGroup, num_worlds: int, make: Allocator) -> GroupBuffers:

@@ -213,3 +213,21 @@ def state_fits_its_space(bench: Workbench) -> str | None:
         if odd is not None:
             return f"{moment}: {odd}"
     return None
+
+
+def final_state_is_given_where_episodes_end(bench: Workbench) -> str | None:
+    """where there is a global state, final_state has a row for each world whose episode is over"""
+    space = bench.recording.state_space
+    for t, step in enumerate(bench.recording.steps, start=1):
+        num_over = 0 if space is None else int(step.episode_over.sum())
+        if (step.final_state is None) != (num_over == 0):
+            return f"step {t}: {num_over} episodes are over, final_state is {step.final_state}"
+        if step.final_state is None or space is None:
+            continue
+        for what, array, shape, dtype in _expected_leaves("final_state", step.final_state, space, (num_over,)):
+            if array.shape != shape or array.dtype != dtype:
+                return f"step {t}: {what} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
+        odd = _outside(step.final_state, space)
+        if odd is not None:
+            return f"step {t}: final_state: {odd}"
+    return None

@@ -85,7 +85,8 @@ def copied(result: Any) -> Any:
     groups = {name: _copied_group(group) for name, group in result.groups.items()}
     state = None if result.state is None else map_tree(_kept, result.state)
     if isinstance(result, VectorStep):
-        return VectorStep(groups, _kept(result.episode_over), state=state)
+        final_state = None if result.final_state is None else map_tree(_kept, result.final_state)
+        return VectorStep(groups, _kept(result.episode_over), state=state, final_state=final_state)
     return VectorReset(groups, state)
 
 

@@ -79,6 +79,7 @@ CHECKS = (
     Check(arrays.masks_fit_the_actions, _SHAPED),
     Check(arrays.masks_allow_an_action, (*_SHAPED, "masks_fit_the_actions")),
     Check(arrays.state_fits_its_space, _NAMED),
+    Check(arrays.final_state_is_given_where_episodes_end, (*_NAMED, "state_fits_its_space")),
     Check(episodes.someone_acts, _SHAPED),
     Check(episodes.final_rows_are_the_ended_lanes, _SHAPED),
     Check(episodes.lanes_end_at_most_once, _SHAPED),

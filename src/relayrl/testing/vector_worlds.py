@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.trees import Array
+from relayrl.data.trees import Array, index
 from relayrl.envs.contract import (
     SINGLE_AGENT,
     AgentGroup,
@@ -90,7 +90,8 @@ class Herd(VectorEnvironment, StatefulEnvironment):
             "dog": np.where(acting["dog"], dog_action.sum(axis=-1), 0.0).astype(np.float32),
         }
         terminated = {"sheep": ends["sheep"] & [True, False], "dog": np.zeros((self.num_envs, 1), bool)}
-        last: dict[str, Any] = {name: group.obs for name, group in self._look().groups.items()}
+        end = self._look()
+        last: dict[str, Any] = {name: group.obs for name, group in end.groups.items()}
         self._begin(np.flatnonzero(over))
         now = self._look()
         groups = {}
@@ -105,7 +106,8 @@ class Herd(VectorEnvironment, StatefulEnvironment):
                 truncated=ends[name] & ~terminated[name],
                 final=FinalObservations(worlds, agents, last[name][worlds, agents]) if worlds.size else None,
             )
-        return VectorStep(groups, episode_over=over, state=now.state)
+        final_state = index(end.state, over) if over.any() else None
+        return VectorStep(groups, episode_over=over, state=now.state, final_state=final_state)
 
     def build_observation(self) -> VectorReset:
         return self._look()

@@ -266,6 +266,9 @@ def _compare_world(
 ) -> None:
     lanes = _lanes(exact)
     rewards, terminated, truncated = twin.step({agent: actions[g][world, n][...] for g, n, agent in lanes})
+    if twin.state_space is not None:
+        for step in steps:
+            comparison.add("single", last_state(step, world), twin.global_state())
     for group, n, agent in lanes:
         seen = twin.observe(agent)
         comparison.add("double", exact.worlds.rewards[group][world, n], rewards[agent])
@@ -277,6 +280,13 @@ def _compare_world(
             comparison.add_flag(result.truncated[world, n], truncated[agent])
             comparison.add("single", last_seen(step, group, world, n), seen)
             comparison.add("single", result.reward[world, n], rewards[agent])
+
+
+def last_state(step: VectorStep, world: int) -> Array:
+    """The global state that an action led to: the final one where it ended the episode."""
+    if not step.episode_over[world]:
+        return step.state[world]
+    return step.final_state[np.flatnonzero(step.episode_over).tolist().index(world)]
 
 
 def last_seen(step: VectorStep, group: str, world: int, agent: int) -> Array:

@@ -36,6 +36,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self.blueprint = blueprint
         self.groups = blueprint.groups
         self.state_space = blueprint.state_space
+        self.state_repeats_observations = blueprint.state_space is not None
         self.device = blueprint.xp.device
         self._xp = blueprint.xp
         self._seed: int | None = None
@@ -96,16 +97,18 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         for lanes in self._lanes.values():
             lanes.deliver_results()
         finals: dict[str, FinalObservations] = {}
+        final_state = None
         num_ended = xp.count_true(self._over)
         if num_ended:
             ended = xp.nonzero(self._over)
             finals = {name: lanes.final(ended) for name, lanes in self._lanes.items()}
+            final_state = self._final_state(finals, num_ended)
             self._episode += self._over
             self._begin(self._over, num_ended)
         else:
             self._deliver_global_state()
         groups = {name: lanes.step(finals.get(name)) for name, lanes in self._lanes.items()}
-        return VectorStep(groups, episode_over=self._over, state=self._global_state)
+        return VectorStep(groups, episode_over=self._over, state=self._global_state, final_state=final_state)
 
     def build_observation(self) -> VectorReset:
         groups = {name: lanes.observation() for name, lanes in self._lanes.items()}
@@ -193,11 +196,27 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             return lanes.obs.reshape(self.num_envs, -1)
         return self._xp.zeros((self.num_envs, *(self.state_space.shape or ())), "float32")
 
+    def _final_state(self, finals: Mapping[str, FinalObservations], num_ended: int) -> XArray | None:
+        """`[K, S]`: all lanes of a world end together, so what they saw last is its last state."""
+        if self._global_state is None:
+            return None
+        seen: list[XArray] = [final.obs for final in finals.values()]
+        parts = [obs.reshape(num_ended, -1) for obs in seen]
+        if len(parts) == 1:
+            return parts[0]
+        state = self._xp.zeros((num_ended, self._global_state.shape[1]), "float32")
+        self._put_side_by_side(state, parts)
+        return state
+
     def _deliver_global_state(self) -> None:
         if self._global_state is None or len(self._lanes) == 1:
             return
+        self._put_side_by_side(
+            self._global_state, [lanes.obs.reshape(self.num_envs, -1) for lanes in self._lanes.values()]
+        )
+
+    def _put_side_by_side(self, target: XArray, parts: list[XArray]) -> None:
         column = 0
-        for lanes in self._lanes.values():
-            flat = lanes.obs.reshape(self.num_envs, -1)
-            self._xp.copy(self._global_state[:, column : column + flat.shape[1]], flat)
-            column += flat.shape[1]
+        for part in parts:
+            self._xp.copy(target[:, column : column + part.shape[1]], part)
+            column += part.shape[1]
