@@ -130,6 +130,7 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
     env_ids = tuple(uuid.UUID(bytes=rng.bytes(16)) for _ in range(B))
     header = LaneHeader(draw(text), env_ids, agent_ids, draw(space), draw(space))
     leading, chance = (T, B * N), draw(st.sampled_from([0.0, 0.3, 1.0]))
+    state_space = draw(any_space) if draw(st.booleans()) else None
     failed, terminated = rng.random(leading) < chance / 4, rng.random(leading) < chance
     truncated = (rng.random(leading) < chance / 2) | failed
     step, lane = np.nonzero(rows_with_successor(terminated | truncated))
@@ -145,7 +146,13 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
         policy_version=rng.integers(0, 2**63 - 1, leading),
         first_episode=rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N),
         first_step=rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N),
-        successors=Successors(step, lane, random_bits(rng, allocate(header.observation_space, (len(step),)))),
+        successors=Successors(
+            step,
+            lane,
+            random_bits(rng, allocate(header.observation_space, (len(step),))),
+            None if state_space is None else random_bits(rng, allocate(state_space, (len(step),))),
+        ),
+        state=None if state_space is None else random_bits(rng, allocate(state_space, (T, B))),
         **_optional(draw, rng, leading),
     )
 
@@ -158,6 +165,7 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
     episode, first_step = draw(st.integers(0, 2**62)), draw(st.integers(0, 2**62))
     observation_space, action_space = draw(space), draw(space)
     failed = draw(st.booleans())
+    state_space = draw(any_space) if draw(st.booleans()) else None
     return Trajectory(
         trajectory_id=trajectory_id(env_id, agent_id, episode, first_step),
         env_id=env_id,
@@ -175,6 +183,8 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
         truncated=failed or draw(st.booleans()),
         failed=failed,
         final_obs=random_bits(rng, allocate(observation_space, ())),
+        state=None if state_space is None else random_bits(rng, allocate(state_space, leading)),
+        final_state=None if state_space is None else random_bits(rng, allocate(state_space, ())),
         **_optional(draw, rng, leading),
     )
 

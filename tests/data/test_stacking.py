@@ -107,11 +107,11 @@ def _rows(column: Any, length: int) -> Any:
 
 @given(groups_of_trajectories())
 @examples(150)
-def test_splitting_gives_back_what_was_stacked(given_trajectories: list[Trajectory]) -> None:
+def test_splitting_gives_back_what_was_stacked_but_for_states(given_trajectories: list[Trajectory]) -> None:
     back = {t.trajectory_id: t for t in stack_trajectories(given_trajectories).trajectories()}
     assert set(back) == {t.trajectory_id for t in given_trajectories}
     for one in given_trajectories:
-        assert differences(one, back[one.trajectory_id]) == []
+        assert differences(replace(one, state=None, final_state=None), back[one.trajectory_id]) == []
 
 
 def test_lanes_are_in_the_order_of_the_trajectories() -> None:

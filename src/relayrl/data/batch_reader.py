@@ -69,13 +69,17 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
     successor_step, successor_lane = np.divmod(rows, L)
     if not failed_rows_are_void(flags["failed"], flags["valid"], flags["truncated"]):
         raise DecodeError("a row that failed must be truncated and not valid")
+    obs, state = _read_successors(batch, layout, has_successor)
+    steps = _read_steps(batch, layout, leading)
+    if steps["state"] is not None:
+        steps["state"] = map_tree(lambda leaf: _of_worlds(leaf, N), steps["state"])
     return Rollout(
         header=LaneHeader(layout.group, env_ids, agent_ids, layout.observation_space, layout.action_space),
         first_episode=episode[0],
         first_step=step[0],
-        successors=Successors(successor_step, successor_lane, _read_successors(batch, layout, has_successor)),
+        successors=Successors(successor_step, successor_lane, obs, state),
         **flags,
-        **_read_steps(batch, layout, leading),
+        **steps,
     )
 
 
@@ -94,7 +98,7 @@ def trajectory_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -
     flags = {leaf.name: _read(batch, leaf, leading) for leaf in (TERMINATED, TRUNCATED, FAILED)}
     if any(flag[:-1].any() for flag in flags.values()) or (flags["failed"][-1] and not flags["truncated"][-1]):
         raise DecodeError("a trajectory ends before its last row, or failed without being truncated")
-    final_obs = _read_successors(batch, layout, np.arange(T) == T - 1)
+    final_obs, final_state = _read_successors(batch, layout, np.arange(T) == T - 1)
     return Trajectory(
         trajectory_id=_uuids((_the_name(batch, "trajectory_id"),))[0],
         env_id=_uuids((_the_name(batch, "env_id"),))[0],
@@ -105,6 +109,7 @@ def trajectory_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -
         episode=int(episode[0]),
         first_step=int(step[0]),
         final_obs=map_tree(lambda leaf: leaf[0, ...], final_obs),
+        final_state=None if final_state is None else map_tree(lambda leaf: leaf[0, ...], final_state),
         terminated=bool(flags["terminated"][-1]),
         truncated=bool(flags["truncated"][-1]),
         failed=bool(flags["failed"][-1]),
@@ -122,7 +127,7 @@ def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...])
     def tree(space: Space, leaves: list[Leaf]) -> Any:
         return unflatten(space, (_read(batch, leaf, leading) for leaf in leaves))
 
-    mask, memory = layout.action_mask, layout.memory_space
+    mask, memory, state = layout.action_mask, layout.memory_space, layout.state_space
     return {
         "obs": tree(layout.observation_space, layout.observation),
         "action": tree(layout.action_space, layout.action),
@@ -132,13 +137,28 @@ def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...])
         "logp": _read(batch, LOGP, leading) if layout.has_logp else None,
         "value": _read(batch, VALUE, leading) if layout.has_value else None,
         "memory": None if memory is None else tree(memory, layout.memory),
+        "state": None if state is None else tree(state, layout.state),
     }
 
 
-def _read_successors(batch: pa.RecordBatch, layout: Layout, expected: Array) -> Any:
+def _of_worlds(lanes: Array, num_agents: int) -> Array:
+    """[T, B, …] of `[T, L, …]`: a state is its world's, so all agents of a world have the same, bit for bit."""
+    T, L, *shape = lanes.shape
+    joint = lanes.reshape(T, L // num_agents, num_agents, *shape)
+    one_each = np.ascontiguousarray(joint[:, :, 0])
+    if np.repeat(one_each, num_agents, axis=1).tobytes() != lanes.tobytes():
+        raise DecodeError("column 'state' differs between agents of the same world and step")
+    one_each.flags.writeable = False
+    return one_each
+
+
+def _read_successors(batch: pa.RecordBatch, layout: Layout, expected: Array) -> tuple[Any, Any]:
+    """Observations and, where there are any, states that followed."""
     records = successors_from_arrow(batch.column("successor"), expected.reshape(-1))
-    fields = zip(layout.observation, records, strict=True)
-    return unflatten(layout.observation_space, (from_arrow(leaf, record, (len(record),)) for leaf, record in fields))
+    fields = zip(layout.successor, records, strict=True)
+    followed = (from_arrow(leaf, record, (len(record),)) for leaf, record in fields)
+    obs = unflatten(layout.observation_space, followed)
+    return obs, None if layout.state_space is None else unflatten(layout.state_space, followed)
 
 
 def _checked_layout(batch: pa.RecordBatch, layout: Layout | None, kind: Kind) -> Layout:

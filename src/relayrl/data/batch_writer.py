@@ -53,7 +53,7 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
     if T == 0 or L == 0 or header.num_lanes != L:
         raise ConfigError(f"a rollout of {T} steps and {L} lanes under a header of {header.num_lanes} cannot be stored")
     layout = _layout(Kind.ROLLOUT, header.group, header.observation_space, header.action_space, rollout, leading)
-    columns = _write_steps(layout, rollout, leading)
+    columns = _write_steps(layout, rollout, leading, _state_of_lanes(rollout))
     for leaf in (TERMINATED, TRUNCATED, FAILED, VALID):
         columns[leaf.name] = to_arrow(leaf, getattr(rollout, leaf.name), leading)
     if not failed_rows_are_void(rollout.failed, rollout.valid, rollout.truncated):
@@ -75,7 +75,7 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
     rows = np.flatnonzero(rows_with_successor(ended))
     if not np.array_equal(rollout.successors.step * L + rollout.successors.lane, rows):
         raise ConfigError("a rollout's successors must be the rows where a lane ended and the whole last row, in order")
-    return _batch(layout, columns, rows, T * L, rollout.successors.obs)
+    return _batch(layout, columns, rows, T * L, rollout.successors.obs, rollout.successors.state)
 
 
 def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
@@ -89,7 +89,7 @@ def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
         raise ConfigError("a failed trajectory must be truncated")
     spaces = (trajectory.observation_space, trajectory.action_space)
     layout = _layout(Kind.TRAJECTORY, trajectory.group, *spaces, trajectory, leading)
-    columns = _write_steps(layout, trajectory, leading)
+    columns = _write_steps(layout, trajectory, leading, trajectory.state)
     for leaf in (TERMINATED, TRUNCATED, FAILED):
         flag = np.zeros(T, dtype=bool)
         flag[-1] = getattr(trajectory, leaf.name)
@@ -102,7 +102,17 @@ def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
         columns[column] = names_to_arrow(ID, np.zeros(T, dtype=np.int32), [name])
     columns["group"] = names_to_arrow(GROUP, np.zeros(T, dtype=np.int8), [trajectory.group])
     final_obs = map_tree(lambda leaf: np.asarray(leaf)[None], trajectory.final_obs)
-    return _batch(layout, columns, np.array([T - 1]), T, final_obs)
+    state = trajectory.final_state
+    final_state = None if state is None else map_tree(lambda leaf: np.asarray(leaf)[None], state)
+    return _batch(layout, columns, np.array([T - 1]), T, final_obs, final_state)
+
+
+def _state_of_lanes(rollout: Rollout) -> Tree | None:
+    """[T, L, …]: every lane has the state of its world."""
+    num_agents = len(rollout.header.agent_ids)
+    if rollout.state is None:
+        return None
+    return map_tree(lambda leaf: np.repeat(leaf, num_agents, axis=1), rollout.state)  # type: ignore[no-any-return]
 
 
 def _layout(
@@ -111,9 +121,11 @@ def _layout(
     mask_width = None if steps.action_mask is None else steps.action_mask.shape[-1]
     spaces = (_Identity(observation), _Identity(action))
     layout = _cached_layout(kind, group, *spaces, mask_width, steps.logp is not None, steps.value is not None)
-    if steps.memory is None:
-        return layout
-    return replace(layout, memory_space=space_of_tree(steps.memory, len(leading)))
+    if steps.memory is not None:
+        layout = replace(layout, memory_space=space_of_tree(steps.memory, len(leading)))
+    if steps.state is not None:
+        layout = replace(layout, state_space=space_of_tree(steps.state, len(leading)))
+    return layout
 
 
 class _Identity:
@@ -138,7 +150,9 @@ def _cached_layout(
     return Layout(kind, group, observation.space, action.space, mask_width, logp, value)
 
 
-def _write_steps(layout: Layout, steps: Rollout | Trajectory, leading: tuple[int, ...]) -> dict[str, pa.Array]:
+def _write_steps(
+    layout: Layout, steps: Rollout | Trajectory, leading: tuple[int, ...], state: Tree | None
+) -> dict[str, pa.Array]:
     """The columns that rollouts and trajectories hold alike."""
     pairs: list[tuple[Leaf, Any]] = [(REWARD, steps.reward), (POLICY_VERSION, steps.policy_version)]
     pairs += zip(layout.observation, tree_leaves(layout.observation_space, steps.obs, "obs"), strict=True)
@@ -151,12 +165,21 @@ def _write_steps(layout: Layout, steps: Rollout | Trajectory, leading: tuple[int
         pairs.append((VALUE, steps.value))
     if layout.memory_space is not None and steps.memory is not None:
         pairs += zip(layout.memory, tree_leaves(layout.memory_space, steps.memory, "memory"), strict=True)
+    if layout.state_space is not None and state is not None:
+        pairs += zip(layout.state, tree_leaves(layout.state_space, state, "state"), strict=True)
     return {leaf.name: to_arrow(leaf, array, leading) for leaf, array in pairs}
 
 
-def _batch(layout: Layout, columns: dict[str, pa.Array], rows: Array, num_rows: int, obs: Tree) -> pa.RecordBatch:
+def _batch(
+    layout: Layout, columns: dict[str, pa.Array], rows: Array, num_rows: int, obs: Tree, state: Tree | None
+) -> pa.RecordBatch:
     schema = layout.schema
-    records = zip(layout.observation, tree_leaves(layout.observation_space, obs, "successor"), strict=True)
+    followed = list(tree_leaves(layout.observation_space, obs, "successor"))
+    if (layout.state_space is None) != (state is None):
+        raise ConfigError("states must be given for the steps and for what followed them, or for neither")
+    if layout.state_space is not None and state is not None:
+        followed += tree_leaves(layout.state_space, state, "successor")
+    records = zip(layout.successor, followed, strict=True)
     columns["successor"] = successors_to_arrow(
         schema.field("successor").type, rows, num_rows, [to_arrow(leaf, array, (len(rows),)) for leaf, array in records]
     )

@@ -13,6 +13,8 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `failed[t]`: the environment crashed on this row and was restarted. Such a row is never valid, and is truncated.
 - `successors` holds, sparsely, the observation that followed a row where `obs[t + 1]` is not it: where a lane's episode
   ended (the final observation, before auto-reset) and, on the last row, for lanes that go on.
+- `state`, where it is recorded, is the global state of the lane's world: one column `[T, B, …]` for all lanes of a rollout,
+  whose successors hold the state that followed beside the observation.
 
 This file only holds and slices; filling is `builders`, bytes are `codec`.
 """
@@ -51,6 +53,7 @@ class Successors:
     step: Array
     lane: Array
     obs: Tree
+    state: Tree | None = None  # [K, …] the world's state then, where states are recorded
 
     def __len__(self) -> int:
         return len(self.step)
@@ -76,6 +79,7 @@ class Rollout:
     logp: Array | None = None
     value: Array | None = None
     memory: Tree | None = None
+    state: Tree | None = None  # [T, B, …] the worlds' global states
 
     @property
     def num_steps(self) -> int:
@@ -136,6 +140,8 @@ class Trajectory:
     logp: Array | None = None
     value: Array | None = None
     memory: Tree | None = None
+    state: Tree | None = None  # [T, …] the global state of the world
+    final_state: Tree | None = None  # the one after the last step; given exactly where `state` is
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.columns import Rollout, Successors
-from relayrl.data.trees import map_tree
+from relayrl.data.trees import index, map_tree
 
 _COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
-_OPTIONAL = ("action_mask", "logp", "value", "memory")
+_OPTIONAL = ("action_mask", "logp", "value", "memory", "state")
 
 
 def copied(rollout: Rollout) -> Rollout:
     """The same rollout in memory of its own: a builder overwrites its blocks."""
     columns = {name: map_tree(np.array, getattr(rollout, name)) for name in _present(rollout)}
-    successors = rollout.successors
-    own = Successors(successors.step.copy(), successors.lane.copy(), map_tree(np.array, successors.obs))
+    own = Successors(**map_tree(np.array, _columns_of(rollout.successors)))
     return replace(rollout, **columns, successors=own)
 
 
@@ -30,7 +29,7 @@ def joined(blocks: Sequence[Rollout]) -> Rollout:
         name: map_tree(lambda *parts: np.concatenate(parts), *(getattr(block, name) for block in blocks))
         for name in _present(first)
     }
-    steps, lanes, observations = [], [], []
+    parts = []
     offset = 0
     for block in blocks:
         successors = block.successors
@@ -38,12 +37,16 @@ def joined(blocks: Sequence[Rollout]) -> Rollout:
         kept = np.ones(len(successors), bool)
         if block is not blocks[-1]:
             kept = block.ended[successors.step, successors.lane]
-        steps.append(successors.step[kept] + offset)
-        lanes.append(successors.lane[kept])
-        observations.append(map_tree(lambda leaf, where=kept: leaf[where], successors.obs))
+        part = index(_columns_of(successors), kept)
+        parts.append({**part, "step": part["step"] + offset})
         offset += block.num_steps
-    obs = map_tree(lambda *parts: np.concatenate(parts), *observations)
-    return replace(first, **columns, successors=Successors(np.concatenate(steps), np.concatenate(lanes), obs))
+    successors = Successors(**map_tree(lambda *same: np.concatenate(same), *parts))
+    return replace(first, **columns, successors=successors)
+
+
+def _columns_of(successors: Successors) -> dict[str, Any]:
+    columns = {"step": successors.step, "lane": successors.lane, "obs": successors.obs, "state": successors.state}
+    return {name: column for name, column in columns.items() if column is not None}
 
 
 def _present(rollout: Rollout) -> list[str]:

@@ -13,8 +13,10 @@
     valid                         bool                the lane acted on this row; always true in trajectories
     logp, value                   float32             where the policy gave them
     memory, memory.…              any dtype           where the policy is recurrent
-    successor                     list<struct<obs…>>  0 or 1 records: the observation that followed this row where the
-                                                      lane's next row does not show it (`columns` says which rows)
+    state, state.…                any dtype           where the world's global state is recorded
+    successor                     list<struct<…>>     0 or 1 records: the observation, and the state where recorded, that
+                                                      followed this row where the lane's next row does not show them
+                                                      (`columns` says which rows)
 
 Leaves with axes of their own are fixed-size lists, flattened in C order; their shapes stand in the space. Nothing is
 null. A dot or percent sign inside a key is written `%2E`, `%25`, so that names are unique. A trajectory's rows are in
@@ -22,7 +24,8 @@ order of time. A rollout's row `t * L + l` is step `t` of lane `l`, and its lane
 those columns' dictionaries, so `T` and `L` need no words of their own.
 
 Metadata: `relayrl.schema_version`, `relayrl.kind`, `relayrl.group`, `relayrl.observation_space`, `relayrl.action_space`,
-`relayrl.memory_space` (JSON, see `space_json`), `relayrl.about`. It is the same for all messages of one group of agents.
+`relayrl.memory_space`, `relayrl.state_space` (JSON, see `space_json`), `relayrl.about`. It is the same for all messages of one
+group of agents.
 
 Not its job: filling columns (`batches`) or bytes (`codec`).
 """
@@ -119,6 +122,7 @@ class Layout:
     has_logp: bool = False
     has_value: bool = False
     memory_space: Space | None = None
+    state_space: Space | None = None
 
     @cached_property
     def observation(self) -> list[Leaf]:
@@ -135,6 +139,15 @@ class Layout:
     @cached_property
     def memory(self) -> list[Leaf]:
         return [] if self.memory_space is None else list(space_columns("memory", self.memory_space))
+
+    @cached_property
+    def state(self) -> list[Leaf]:
+        return [] if self.state_space is None else list(space_columns("state", self.state_space))
+
+    @cached_property
+    def successor(self) -> list[Leaf]:
+        """What a record of `successor` holds."""
+        return [*self.observation, *self.state]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -156,9 +169,10 @@ class Layout:
         if self.has_value:
             yield VALUE
         yield from self.memory
+        yield from self.state
 
     def _successor_type(self) -> pa.DataType:
-        record = [pa.field(leaf.name, leaf.arrow_type, nullable=False) for leaf in self.observation]
+        record = [pa.field(leaf.name, leaf.arrow_type, nullable=False) for leaf in self.successor]
         return pa.list_(pa.field("item", pa.struct(record), nullable=False))
 
     def _metadata(self) -> dict[str, str]:
@@ -172,6 +186,8 @@ class Layout:
         }
         if self.memory_space is not None:
             metadata["relayrl.memory_space"] = space_to_json(self.memory_space)
+        if self.state_space is not None:
+            metadata["relayrl.state_space"] = space_to_json(self.state_space)
         return metadata
 
 
@@ -196,7 +212,7 @@ def _layout_of(schema: pa.Schema) -> Layout:
     mask = schema.field("action_mask").type if "action_mask" in schema.names else None
     if mask is not None and not pa.types.is_fixed_size_list(mask):
         raise DecodeError(f"column 'action_mask' is {mask}, expected a fixed-size list of bool")
-    memory = metadata.get("relayrl.memory_space")
+    memory, state = metadata.get("relayrl.memory_space"), metadata.get("relayrl.state_space")
     layout = Layout(
         kind=kind,
         group=_required(metadata, "relayrl.group"),
@@ -206,6 +222,7 @@ def _layout_of(schema: pa.Schema) -> Layout:
         has_logp="logp" in schema.names,
         has_value="value" in schema.names,
         memory_space=None if memory is None else _space(schema, "memory", memory),
+        state_space=None if state is None else _space(schema, "state", state),
     )
     _require_equal(schema, layout.schema)
     return layout

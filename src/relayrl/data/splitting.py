@@ -46,8 +46,8 @@ def split_rollout(rollout: Rollout) -> Iterator[Trajectory]:
         for end in (*np.flatnonzero(ended[:-1, lane]).tolist(), T - 1):
             rows = begin + np.flatnonzero(rollout.valid[begin : end + 1, lane])
             if len(rows):
-                final_obs = int(np.searchsorted(successors, end * L + lane))
-                yield _fragment(rollout, reward, lane, rows, end, final_obs, episode, first_step)
+                final = int(np.searchsorted(successors, end * L + lane))
+                yield _fragment(rollout, reward, lane, rows, end, final, episode, first_step)
             episode, first_step, begin = episode + 1, 0, end + 1
 
 
@@ -72,14 +72,17 @@ def credited_rewards(rollout: Rollout) -> Array:
 
 
 def _fragment(
-    rollout: Rollout, reward: Array, lane: int, rows: Array, end: int, final_obs: int, episode: int, first_step: int
+    rollout: Rollout, reward: Array, lane: int, rows: Array, end: int, final: int, episode: int, first_step: int
 ) -> Trajectory:
     header = rollout.header
     env, agent = divmod(lane, len(header.agent_ids))
     env_id, agent_id = header.env_ids[env], header.agent_ids[agent]
 
-    def taken(column: Tree | None) -> Any:
-        return None if column is None else map_tree(lambda leaf: leaf[rows, lane], column)
+    def taken(column: Tree | None, where: int = lane) -> Any:
+        return None if column is None else map_tree(lambda leaf: leaf[rows, where], column)
+
+    def last(successors: Tree | None) -> Any:
+        return None if successors is None else map_tree(lambda leaf: np.array(leaf[final]), successors)
 
     return Trajectory(
         trajectory_id=trajectory_id(env_id, agent_id, episode, first_step),
@@ -97,9 +100,11 @@ def _fragment(
         terminated=bool(rollout.terminated[end, lane]),
         truncated=bool(rollout.truncated[end, lane]),
         failed=bool(rollout.failed[end, lane]),
-        final_obs=map_tree(lambda leaf: np.array(leaf[final_obs]), rollout.successors.obs),
+        final_obs=last(rollout.successors.obs),
         action_mask=taken(rollout.action_mask),
         logp=taken(rollout.logp),
         value=taken(rollout.value),
         memory=taken(rollout.memory),
+        state=taken(rollout.state, env),
+        final_state=last(rollout.successors.state),
     )

@@ -10,6 +10,9 @@ central critics and replay know no lane that waits. Before its first step, after
 observations and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory
 ends on a void row, as in `columns`.
 
+`stack_jointly` keeps global states, where trajectories have them: row `k` of a world has what any of its agents recorded there,
+zeros where nobody acted. `stack_trajectories` leaves them out, because its lanes of one world are not of the same moments.
+
 All arrays are new and writable. A world occurs once per fragment or episode in the header, so a stack is for learning in this
 process, not for the codec. Trajectories fold away the steps on which an agent did not act and keep no step numbers; such agents
 (turns, late arrivals) are therefore aligned by their own decisions, not by the world's clock.
@@ -26,6 +29,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
+from relayrl.data.joint_states import PlacedStates, joint_states
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, space_leaves, unflatten, write
 from relayrl.errors import ConfigError
@@ -82,6 +86,7 @@ def stack_jointly(
     env_ids = tuple(world.env_id for world in worlds)
     num_steps = max(world.num_steps for world in worlds)
     placed: dict[str, list[_Placed]] = {group: [] for group in headers}
+    states: list[PlacedStates] = []
     for i, world in enumerate(worlds):
         for trajectory in world.closed():
             if trajectory.group not in headers:
@@ -90,12 +95,16 @@ def stack_jointly(
             if trajectory.agent_id not in agents:
                 raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
             lane = i * len(agents) + agents.index(trajectory.agent_id)
-            placed[trajectory.group].append(_Placed(trajectory, lane, trajectory.first_step - world.first_step))
+            row = trajectory.first_step - world.first_step
+            placed[trajectory.group].append(_Placed(trajectory, lane, row))
+            states.append(PlacedStates(trajectory, i, row))
     widths = mask_widths or {}
-    return {
+    rollouts = {
         group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps, widths.get(group))
         for group, header in headers.items()
     }
+    block = joint_states(states, num_steps, len(worlds))
+    return rollouts if block is None else {group: block.beside(rollout) for group, rollout in rollouts.items()}
 
 
 def empty_rollout(header: LaneHeader, mask_width: int | None = None) -> Rollout:

@@ -28,7 +28,7 @@ _HEADER_BYTES = 256
 
 
 class CheckedTrajectory(NamedTuple):
-    """A trajectory, its layout, and its arrays in the order of `stored_leaves`; `final` in that of `layout.observation`."""
+    """A trajectory, its layout, and its arrays in the order of `stored_leaves`; `final` in that of `layout.successor`."""
 
     trajectory: Trajectory
     layout: Layout
@@ -47,7 +47,7 @@ def stored_leaves(layout: Layout) -> tuple[Leaf, ...]:
         found.append(LOGP)
     if layout.has_value:
         found.append(VALUE)
-    return (*found, *layout.memory)
+    return (*found, *layout.memory, *layout.state)
 
 
 class _Known:
@@ -57,10 +57,10 @@ class _Known:
         self.layout = layout
         self.steps = stored_leaves(layout)
         self.dtypes = [leaf.dtype for leaf in self.steps]
-        self.final_shapes = [leaf.shape for leaf in layout.observation]
-        self.final_dtypes = [leaf.dtype for leaf in layout.observation]
+        self.final_shapes = [leaf.shape for leaf in layout.successor]
+        self.final_dtypes = [leaf.dtype for leaf in layout.successor]
         self.step_bytes, self.final_bytes = (
-            sum(leaf.dtype.itemsize * leaf.width for leaf in leaves) for leaves in (self.steps, layout.observation)
+            sum(leaf.dtype.itemsize * leaf.width for leaf in leaves) for leaves in (self.steps, layout.successor)
         )
         self.observation_space, self.action_space = (
             space if isinstance(space, spaces.Dict | spaces.Tuple) else None
@@ -94,6 +94,8 @@ class LayoutBook:
         _check_header(trajectory, num_steps)
         arrays = _step_arrays(trajectory, known)
         final = _flat(known.observation_space, trajectory.final_obs, "final_obs")
+        if trajectory.final_state is not None:
+            final += _flat(known.layout.state_space, trajectory.final_state, "final_state")
         if not (
             _are(arrays, known.shapes(num_steps), known.dtypes) and _are(final, known.final_shapes, known.final_dtypes)
         ):
@@ -103,7 +105,7 @@ class LayoutBook:
 
     def _known(self, trajectory: Trajectory) -> _Known:
         """Trajectories of one environment share their spaces, so that this is mostly one look-up."""
-        mask, memory = trajectory.action_mask, trajectory.memory
+        mask, memory, state = trajectory.action_mask, trajectory.memory, trajectory.state
         key = (
             trajectory.group,
             id(trajectory.observation_space),
@@ -112,6 +114,7 @@ class LayoutBook:
             trajectory.logp is not None,
             trajectory.value is not None,
             None if memory is None else _signature(memory),
+            None if state is None else _signature(state),
         )
         known = self._by_key.get(key)
         if known is None:
@@ -124,7 +127,7 @@ class LayoutBook:
 
 
 def _new_layout(trajectory: Trajectory) -> Layout:
-    mask, memory = trajectory.action_mask, trajectory.memory
+    mask, memory, state = trajectory.action_mask, trajectory.memory, trajectory.state
     if mask is not None and mask.ndim != 2:
         raise ConfigError(f"action_mask has the shape {list(mask.shape)}, expected [T, number of actions]")
     return Layout(
@@ -136,11 +139,12 @@ def _new_layout(trajectory: Trajectory) -> Layout:
         trajectory.logp is not None,
         trajectory.value is not None,
         None if memory is None else space_of_tree(memory, 1),
+        None if state is None else space_of_tree(state, 1),
     )
 
 
 def _signature(tree: Tree) -> Any:
-    """What decides the space of a memory: structure, dtypes and shapes without time."""
+    """What decides the space of a memory or state: structure, dtypes and shapes without time."""
     if isinstance(tree, dict):
         return tuple((key, _signature(part)) for key, part in tree.items())
     if isinstance(tree, tuple):
@@ -161,6 +165,8 @@ def _step_arrays(trajectory: Trajectory, known: _Known) -> tuple[Any, ...]:
         found.append(trajectory.value)
     if trajectory.memory is not None:
         found += _flat(known.layout.memory_space, trajectory.memory, "memory")
+    if trajectory.state is not None:
+        found += _flat(known.layout.state_space, trajectory.state, "state")
     return tuple(found)
 
 
@@ -173,6 +179,8 @@ def _check_header(trajectory: Trajectory, num_steps: int) -> None:
         raise ConfigError("a trajectory without steps cannot be stored")
     if trajectory.failed and not trajectory.truncated:
         raise ConfigError("a failed trajectory must be truncated")
+    if (trajectory.state is None) != (trajectory.final_state is None):
+        raise ConfigError("a trajectory needs state and final_state, or neither")
     if not (isinstance(trajectory.trajectory_id, UUID) and isinstance(trajectory.env_id, UUID)):
         raise ConfigError("trajectory_id and env_id must be UUIDs")
     if not (0 <= trajectory.episode < 2**63 and 0 <= trajectory.first_step < 2**63 - num_steps):
@@ -198,7 +206,7 @@ def _are(arrays: tuple[Any, ...], shapes: list[tuple[int, ...]], dtypes: list[np
 def _mismatch(known: _Known, num_steps: int, arrays: tuple[Any, ...], final: tuple[Any, ...]) -> str:
     """What is wrong with the first array that is not as it should be."""
     expected = list(zip(known.steps, known.shapes(num_steps), arrays, strict=True))
-    expected += zip(known.layout.observation, known.final_shapes, final, strict=True)
+    expected += zip(known.layout.successor, known.final_shapes, final, strict=True)
     for leaf, shape, array in expected:
         if not _are((array,), [shape], [leaf.dtype]):
             is_array = isinstance(array, np.ndarray | np.generic)

@@ -125,7 +125,7 @@ def _cell_columns(layout: Layout) -> Iterator[tuple[str, str, Leaf | None]]:
             yield "name", name, None
         elif name == "successor":
             yield "successor", name, None
-            for leaf in layout.observation:
+            for leaf in layout.successor:
                 yield "final", f"successor.{leaf.name}", leaf
         else:
             yield "step", name, leaves[name]

@@ -2,6 +2,7 @@
 
 A row of `trajectories` is a whole trajectory: its header in plain columns, and its arrays as binary columns, each the leaves
 of `relayrl.data.schema` one after the other, `[T, …]`, little-endian, in C order. Those are what is read back, bit for bit.
+Global states stand behind the memory in `memory_data`, the last one behind the last observation in `final_obs_data`.
 `steps` repeats what people ask about, a row per step in plain columns, for queries only: `step`, `policy_version`, `reward`,
 `logp`, `value` and the action's elements.
 """
@@ -109,7 +110,7 @@ def data_of(record: CheckedTrajectory) -> tuple[Bytes, ...]:
     arrays, layout = record.arrays, record.layout
     counts = (1, 1, len(layout.observation), len(layout.action), layout.action_mask is not None)
     found, begin = [], 0
-    for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory)):
+    for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory) + len(layout.state)):
         found.append(_joined(arrays[begin : begin + count]))
         begin += count
     return (*found, _joined(record.final))
@@ -125,7 +126,7 @@ def data_leaves(layout: Layout) -> dict[str, list[Leaf]]:
         "action_mask_data": [] if layout.action_mask is None else [layout.action_mask],
         "logp_data": [LOGP] if layout.has_logp else [],
         "value_data": [VALUE] if layout.has_value else [],
-        "memory_data": layout.memory,
+        "memory_data": [*layout.memory, *layout.state],
     }
 
 
@@ -148,7 +149,7 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
     columns: dict[str, Array] = {}
     for name, leaves in data_leaves(layout).items():
         columns |= dict(zip((leaf.name for leaf in leaves), _split(row[name], leaves, (T,), name), strict=True))
-    final = _split(row["final_obs_data"], layout.observation, (), "final_obs_data")
+    final = iter(_split(row["final_obs_data"], layout.successor, (), "final_obs_data"))
     if T < 1 or unescape(row["agent_group"]) != layout.group or (row["failed"] and not row["truncated"]):
         raise DecodeError(f"the row of trajectory {row['trajectory_id']} contradicts itself or its layout")
     return Trajectory(
@@ -163,7 +164,8 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
         terminated=bool(row["terminated"]),
         truncated=bool(row["truncated"]),
         failed=bool(row["failed"]),
-        final_obs=unflatten(layout.observation_space, iter(final)),
+        final_obs=unflatten(layout.observation_space, final),
+        final_state=None if layout.state_space is None else unflatten(layout.state_space, final),
         **step_fields(layout, columns),
     )
 

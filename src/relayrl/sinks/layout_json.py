@@ -3,6 +3,8 @@
     {"schema_version": 1, "kind": "trajectory", "group": "agent", "observation_space": {…}, "action_space": {…},
      "mask_width": null, "has_logp": true, "has_value": true, "memory_space": null}
 
+Where states are recorded, `"state_space": {…}` as well.
+
 Equal layouts give equal texts.
 """
 
@@ -27,19 +29,20 @@ def layout_to_json(layout: Layout) -> str:
     def document(space: Space) -> Any:
         return json.loads(space_to_json(space))
 
-    return json.dumps(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "kind": layout.kind.value,
-            "group": layout.group,
-            "observation_space": document(layout.observation_space),
-            "action_space": document(layout.action_space),
-            "mask_width": layout.mask_width,
-            "has_logp": layout.has_logp,
-            "has_value": layout.has_value,
-            "memory_space": None if layout.memory_space is None else document(layout.memory_space),
-        }
-    )
+    text = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": layout.kind.value,
+        "group": layout.group,
+        "observation_space": document(layout.observation_space),
+        "action_space": document(layout.action_space),
+        "mask_width": layout.mask_width,
+        "has_logp": layout.has_logp,
+        "has_value": layout.has_value,
+        "memory_space": None if layout.memory_space is None else document(layout.memory_space),
+    }
+    if layout.state_space is not None:
+        text["state_space"] = document(layout.state_space)
+    return json.dumps(text)
 
 
 def layout_from_json(text: str) -> Layout:
@@ -59,7 +62,7 @@ def layout_from_json(text: str) -> Layout:
     mask_width = document["mask_width"]
     if mask_width is not None and not (type(mask_width) is int and 0 <= mask_width <= _MAX_ELEMENTS):
         raise DecodeError(f"a layout has the mask width {mask_width!r:.20}")
-    memory = document["memory_space"]
+    memory, state = document["memory_space"], document.get("state_space")
     return Layout(
         Kind.TRAJECTORY,
         document["group"],
@@ -69,6 +72,7 @@ def layout_from_json(text: str) -> Layout:
         bool(document["has_logp"]),
         bool(document["has_value"]),
         None if memory is None else _space(memory),
+        None if state is None else _space(state),
     )
 
 

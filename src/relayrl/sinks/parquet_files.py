@@ -159,7 +159,7 @@ def _successors(batch: pa.RecordBatch, layout: Layout) -> pa.Array:
     stored = batch.column("successor").flatten() if "successor" in batch.schema.names else None
     records = [
         _empty(leaf, len(last)) if leaf.width == 0 or stored is None else stored.field(leaf.name)
-        for leaf in layout.observation
+        for leaf in layout.successor
     ]
     if any(len(record) != len(last) for record in records):
         raise DecodeError("column 'successor' does not have one observation for each trajectory")

@@ -106,7 +106,7 @@ def to_batch(records: Sequence[CheckedTrajectory], workspace: Workspace) -> pa.R
 def _successors(layout: Layout, records: Sequence[CheckedTrajectory], last: Array, num_rows: int) -> pa.Array:
     finals = [
         to_arrow(leaf, _stacked([record.final[i] for record in records], leaf), (len(records),))
-        for i, leaf in enumerate(layout.observation)
+        for i, leaf in enumerate(layout.successor)
     ]
     return successors_to_arrow(layout.schema.field("successor").type, last, num_rows, finals)
 
@@ -185,6 +185,7 @@ class _Split:
         pairs = zip(self._begins.tolist(), self._ends.tolist(), self._which.tolist(), strict=True)
         for k, (begin, end, which) in enumerate(pairs):
             rows = slice(begin, end)
+            last = (leaf[k, ...] for leaf in finals)
             found.append(
                 Trajectory(
                     trajectory_id=_uuid(self._ids[which]),
@@ -195,7 +196,8 @@ class _Split:
                     action_space=layout.action_space,
                     episode=int(episode[begin]),
                     first_step=int(step[begin]),
-                    final_obs=unflatten(layout.observation_space, (leaf[k, ...] for leaf in finals)),
+                    final_obs=unflatten(layout.observation_space, last),
+                    final_state=None if layout.state_space is None else unflatten(layout.state_space, last),
                     terminated=bool(flags["terminated"][k]),
                     truncated=bool(flags["truncated"][k]),
                     failed=bool(flags["failed"][k]),
@@ -246,13 +248,13 @@ class _Split:
         is_last = np.zeros(self._batch.num_rows, dtype=bool)
         is_last[self._ends - 1] = True
         records = successors_from_arrow(self._batch.column("successor"), is_last)
-        pairs = zip(self._layout.observation, records, strict=True)
+        pairs = zip(self._layout.successor, records, strict=True)
         return [from_arrow(leaf, record, (len(record),)) for leaf, record in pairs]
 
 
 def step_fields(layout: Layout, columns: dict[str, Array]) -> dict[str, Any]:
     """The fields of `Trajectory` that are columns, from columns by name."""
-    memory = layout.memory_space
+    memory, state = layout.memory_space, layout.state_space
     return {
         "obs": unflatten(layout.observation_space, (columns[leaf.name] for leaf in layout.observation)),
         "action": unflatten(layout.action_space, (columns[leaf.name] for leaf in layout.action)),
@@ -262,6 +264,7 @@ def step_fields(layout: Layout, columns: dict[str, Array]) -> dict[str, Any]:
         "logp": columns.get("logp"),
         "value": columns.get("value"),
         "memory": None if memory is None else unflatten(memory, (columns[leaf.name] for leaf in layout.memory)),
+        "state": None if state is None else unflatten(state, (columns[leaf.name] for leaf in layout.state)),
     }
 
 

@@ -43,6 +43,17 @@ def example_trajectories(seed: int) -> Iterator[Trajectory]:
         action_mask=rng.random((6, 4)) < 0.5,
         memory={"h": _bits(rng, np.zeros((6, 2), np.float16)), "c": (_bits(rng, np.zeros(6, np.int64)),)},
     )
+    state = {"map": np.zeros((2, 2), np.uint8), "time": np.zeros((), np.float32), "nothing": np.zeros((0,), np.float32)}
+    yield _example(
+        rng,
+        "seen from above",
+        nested,
+        spaces.Discrete(2),
+        5,
+        truncated=True,
+        state=_bits(rng, map_tree(lambda leaf: np.zeros((5, *leaf.shape), leaf.dtype), state)),
+        final_state=_bits(rng, state),
+    )
 
 
 def _example(
