@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from test_off_policy import make_learner, random_transitions
 from torch import nn
 
-from relayrl.algorithms.optimizer import EPSILON
+from relayrl.algorithms.optimizer import USUAL_EPSILON
 from relayrl.algorithms.params import SACParams, TD3Params
 from relayrl.algorithms.sac import SAC
 
@@ -55,6 +55,16 @@ def assert_same_linears(ours: list[nn.Linear], theirs: list[nn.Linear]) -> None:
         torch.testing.assert_close(own.bias, other.bias, **TOLERANCE)
 
 
+class TorchNormals:
+    """Stands in for the algorithm's generator: one seed of torch's after the other, one for each draw."""
+
+    def __init__(self, seeds: list[int]) -> None:
+        self._seeds = iter(seeds)
+
+    def standard_normal(self, shape, dtype):
+        return torch.randn(shape, generator=torch.Generator().manual_seed(next(self._seeds))).numpy()
+
+
 class GivenRows:
     """Stands in for their replay buffer: gives the rows of our transitions, actions scaled as theirs are."""
 
@@ -79,7 +89,7 @@ def their_model(kind: type, transitions, learner, **settings):
         learning_rate=RATE,
         gamma=0.9,
         device="cpu",
-        policy_kwargs={"net_arch": HIDDEN, "optimizer_kwargs": {"eps": EPSILON}, "n_critics": learner.num_q},
+        policy_kwargs={"net_arch": HIDDEN, "optimizer_kwargs": {"eps": USUAL_EPSILON}, "n_critics": learner.num_q},
         buffer_size=1,
         **settings,
     )
@@ -102,7 +112,7 @@ def td3_pair(algo: str, **settings):
     copy_linears(linears(learner.groups["agent"].policy.actor), linears(model.actor))
     model.actor_target.load_state_dict(model.actor.state_dict())
     # They minimise twice our loss, which is our step with twice the epsilon.
-    model.critic.optimizer.param_groups[0]["eps"] = 2 * EPSILON
+    model.critic.optimizer.param_groups[0]["eps"] = 2 * USUAL_EPSILON
     return learner, transitions, model
 
 
@@ -111,7 +121,7 @@ def test_ddpg_and_td3_take_their_steps(algo):
     learner, transitions, model = td3_pair(algo)
     group = learner.groups["agent"]
     for update in range(1, 7):
-        learner._generator.manual_seed(update)
+        learner._rng = TorchNormals([update])
         torch.manual_seed(update)
         metrics, _ = learner.update(transitions)
         model.train(1, 32)
@@ -128,30 +138,22 @@ def test_ddpg_and_td3_take_their_steps(algo):
 
 def test_td3s_smoothing_noise_matters_to_that_comparison():
     learner, transitions, model = td3_pair("td3")
-    learner._generator.manual_seed(1)
+    learner._rng = TorchNormals([1])
     torch.manual_seed(2)
     metrics, _ = learner.update(transitions)
     model.train(1, 32)
     assert metrics["value/loss"] != pytest.approx(0.5 * model.logger.name_to_value["train/critic_loss"], rel=1e-5)
 
 
-class SeededSAC(SAC):
-    """Draws next actions and own actions from seeds of their own, since the order of the two draws is not the algorithm."""
-
-    def draw(self, group, features, mask):
-        self._generator.manual_seed(0 if not torch.is_grad_enabled() else 1)
-        return super().draw(group, features, mask)
-
-
 def sac_pair(**settings):
     rates = {"actor_lr": RATE, "critic_lr": RATE, "temperature_lr": RATE, "tau": 0.05}
-    learner = make_learner(SeededSAC, params=SACParams(**rates, **settings))
+    learner = make_learner(SAC, params=SACParams(**rates, **settings))
     transitions = random_transitions(learner)
     is_fixed = not learner.params.learns_temperature
     start = learner.params.init_temperature
     model = their_model(sb3.SAC, transitions, learner, tau=0.05, ent_coef=start if is_fixed else f"auto_{start}")
     if not is_fixed:
-        model.ent_coef_optimizer.param_groups[0]["eps"] = EPSILON
+        model.ent_coef_optimizer.param_groups[0]["eps"] = USUAL_EPSILON
     actor = model.actor
     copy_linears(linears(learner.groups["agent"].policy.actor)[:-1], linears(actor.latent_pi))
     last = linears(learner.groups["agent"].policy.actor)[-1]
@@ -174,6 +176,8 @@ def test_sac_takes_their_steps(learns_temperature):
     learner, transitions, model = sac_pair(learns_temperature=learns_temperature, init_temperature=0.3)
     group = learner.groups["agent"]
     for _ in range(5):
+        # Next actions and own actions from seeds of their own, since the order of the two draws is not the algorithm.
+        learner._rng = TorchNormals([0, 1])
         metrics, _ = learner.update(transitions)
         model.train(1, 32)
         logged = model.logger.name_to_value

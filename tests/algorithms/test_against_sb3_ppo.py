@@ -22,7 +22,7 @@ from test_against_sb3 import (
 )
 from torch import nn
 
-from relayrl.algorithms.optimizer import EPSILON
+from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
@@ -95,7 +95,11 @@ def ppo_pair(action_space: spaces.Space, num_minibatches: int, passes: int):
         normalize_advantage=False,
         device="cpu",
         rollout_buffer_class=OrderedBuffer,
-        policy_kwargs={"net_arch": HIDDEN, "activation_fn": nn.Tanh, "optimizer_kwargs": {"eps": EPSILON}},
+        policy_kwargs={
+            "net_arch": HIDDEN,
+            "activation_fn": nn.Tanh,
+            "optimizer_kwargs": {"eps": POLICY_GRADIENT_EPSILON},
+        },
     )
     theirs.set_logger(Logger(None, []))
     for own, other in zip(ppo_linears(policy), sb3_linears(theirs.policy), strict=True):

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.algorithms.critic_views import CentralView, LocalView
-from relayrl.algorithms.off_policy import OffPolicyAlgorithm, mean_valid
+from relayrl.algorithms.off_policy import GroupBatch, OffPolicyAlgorithm
 from relayrl.algorithms.params import DDPGParams, MADDPGParams, OffPolicyParams, SACParams, TD3Params
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3
@@ -55,6 +55,10 @@ def make_learner(
     return make(policies, groups, view, params, torch.Generator().manual_seed(1))
 
 
+def target_values(learner: OffPolicyAlgorithm, group: str, batch) -> np.ndarray:
+    return learner.target_values(group, batch, learner.all_next_actions(batch))
+
+
 def random_transitions(learner: OffPolicyAlgorithm, num_rows: int = 32, seed: int = 0) -> JointTransitions:
     """Joint transitions, some of which terminated."""
     rng = np.random.default_rng(seed)
@@ -74,10 +78,10 @@ def random_transitions(learner: OffPolicyAlgorithm, num_rows: int = 32, seed: in
     return JointTransitions(groups, np.arange(num_rows), np.ones(num_rows, np.float32))
 
 
-def hashes(learner: OffPolicyAlgorithm) -> dict[str, tuple[str, str, str, str]]:
-    """Policy, Q-networks and their targets, by group."""
+def hashes(learner: OffPolicyAlgorithm) -> dict[str, tuple[str | None, ...]]:
+    """Policy, Q-networks and their targets (SAC's policy has none), by group."""
     return {
-        name: tuple(parameter_hash(m) for m in (group.policy, group.q, group.target_policy, group.target_q))
+        name: tuple(m and parameter_hash(m) for m in (group.policy, group.q, group.target_policy, group.target_q))
         for name, group in learner.groups.items()
     }
 
@@ -86,7 +90,8 @@ def hashes(learner: OffPolicyAlgorithm) -> dict[str, tuple[str, str, str, str]]:
 def test_targets_begin_as_copies_and_are_not_the_same_memory(algo):
     learner = make_learner(algo)
     policy, q, target_policy, target_q = hashes(learner)["agent"]
-    assert (policy, q) == (target_policy, target_q)
+    assert (policy, q) == (target_policy or policy, target_q)
+    assert (target_policy is None) == (algo == "sac")
     with torch.no_grad():
         for module in (learner.groups["agent"].policy, learner.groups["agent"].q):
             for parameter in module.parameters():
@@ -115,7 +120,7 @@ def test_the_critic_is_frozen_in_the_actors_step(algo):
     learner = make_learner(algo, **({"policy_frequency": 1} if algo == "td3" else {}))
     transitions = random_transitions(learner)
     batch = {"agent": learner._batch("agent", transitions.groups["agent"])}
-    learner._update_critic("agent", batch, torch.ones(32, 1))
+    learner._update_critic("agent", batch, target_values(learner, "agent", batch), np.ones((32, 1), np.float32))
     before, (critic_gradient, _) = hashes(learner)["agent"][1], gradients(learner)
     learner.update_policies(batch)
     after, (critic_gradient_after, actor_gradient) = hashes(learner)["agent"][1], gradients(learner)
@@ -130,7 +135,7 @@ def test_the_critics_step_leaves_the_policy_alone(algo):
     learner = make_learner(algo)
     batch = {"agent": learner._batch("agent", random_transitions(learner).groups["agent"])}
     before = hashes(learner)["agent"]
-    learner._update_critic("agent", batch, torch.ones(32, 1))
+    learner._update_critic("agent", batch, target_values(learner, "agent", batch), np.ones((32, 1), np.float32))
     after = hashes(learner)["agent"]
     assert before[1] != after[1]
     assert [before[i] for i in (0, 2, 3)] == [after[i] for i in (0, 2, 3)]
@@ -141,7 +146,7 @@ def test_the_critics_step_leaves_the_policy_alone(algo):
 def test_actions_are_scaled_to_the_bounds(algo):
     learner = make_learner(algo)
     group = learner.groups["agent"]
-    corners = torch.tensor([[-2.0, 0.0], [2.0, 1.0], [0.0, 0.5]])
+    corners = np.array([[-2.0, 0.0], [2.0, 1.0], [0.0, 0.5]], np.float32)
     assert group.code.encode(corners).tolist() == [[-1, -1], [1, 1], [0, 0]]
 
 
@@ -168,10 +173,10 @@ def test_what_absent_agents_see_and_do_changes_nothing(algo, view):
 
 
 def test_losses_are_means_over_the_rows_that_were_acted_on():
-    rows, valid = torch.tensor([[1.0, 10.0], [3.0, 20.0]]), torch.tensor([[True, False], [True, False]])
-    assert float(mean_valid(rows, valid)) == 2.0
-    assert float(mean_valid(rows, torch.ones(2, 2, dtype=torch.bool))) == 8.5
-    assert float(mean_valid(rows, torch.zeros(2, 2, dtype=torch.bool))) == 0.0
+    rows = np.array([[1.0, 10.0], [3.0, 20.0]], np.float32)
+    for valid, mean in (([[1, 0], [1, 0]], 2.0), ([[1, 1], [1, 1]], 8.5), ([[0, 0], [0, 0]], 0.0)):
+        batch = GroupBatch(rows, rows, rows, rows, rows, np.array(valid, bool), np.array(valid, bool), None, None)
+        assert batch.mean(rows) == pytest.approx(mean)
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -183,7 +188,8 @@ def test_a_row_of_no_weight_teaches_the_critic_nothing(algo):
         transitions.weight[5] = 0.0
         transitions.groups["agent"].reward[5] = reward
         batch = {"agent": learner._batch("agent", transitions.groups["agent"])}
-        learner._update_critic("agent", batch, torch.from_numpy(transitions.weight)[:, None])
+        target = target_values(learner, "agent", batch)
+        learner._update_critic("agent", batch, target, transitions.weight[:, None])
         results.append(hashes(learner)["agent"][1])
     assert results[0] == results[1]
 
@@ -196,7 +202,8 @@ def test_errors_are_the_largest_of_all_agents_that_acted():
     rows.valid[0, 1] = False
     with torch.no_grad():
         batch = {"agent": learner._batch("agent", rows)}
-        value = learner.groups["agent"].q(learner.view.inputs("agent", *_seen(batch)))[0].numpy()
+        inputs = torch.from_numpy(learner.view.inputs("agent", *_seen(batch)))
+        value = learner.groups["agent"].q(inputs)[0].numpy()
     expected = np.abs(value - rows.reward)
     expected[0, 1] = 0.0
     _, errors = learner.update(transitions)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from relayrl.algorithms.optimizer import EPSILON, FlatAdam
+from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON, FlatAdam
 
 
 def networks() -> tuple[nn.Module, nn.Module]:
@@ -18,7 +18,7 @@ def test_flat_adam_takes_the_steps_of_torch_adam(max_grad_norm):
     torch.manual_seed(0)
     ours, theirs = networks()
     flat = FlatAdam(list(ours.parameters()), 1e-2, max_grad_norm)
-    adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=EPSILON)
+    adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=POLICY_GRADIENT_EPSILON)
     for _ in range(50):
         x = torch.randn(16, 3)
         for network in (ours, theirs):

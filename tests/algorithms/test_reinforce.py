@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.optimizer import EPSILON
+from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import REINFORCEParams
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.data.columns import LaneHeader, Rollout, Successors
@@ -113,7 +113,10 @@ def test_an_update_is_one_adam_step_along_the_weighted_likelihood():
     loss = -(chosen * torch.tensor([2.75, 3.5, 3.0])).mean()
     gradients = torch.autograd.grad(loss, policy.actor_parameters())
     # Adam's first step is −lr g / (|g| + ε).
-    expected = [p - 1e-2 * g / (g.abs() + EPSILON) for p, g in zip(policy.actor_parameters(), gradients, strict=True)]
+    expected = [
+        p - 1e-2 * g / (g.abs() + POLICY_GRADIENT_EPSILON)
+        for p, g in zip(policy.actor_parameters(), gradients, strict=True)
+    ]
     algorithm.update([rollout], 0.0)
     for parameter, want in zip(policy.actor_parameters(), expected, strict=True):
         torch.testing.assert_close(parameter, want, rtol=1e-4, atol=1e-6)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from test_off_policy import hashes, make_learner, random_transitions
+from test_off_policy import hashes, make_learner, random_transitions, target_values
 from test_td3 import batch_of, set_constant
 
+from relayrl.algorithms.action_codes import Choice
 from relayrl.algorithms.critic_views import LocalView
 from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.sac import SAC
@@ -27,11 +28,16 @@ def gaussian_policy(learner: SAC, mean: float, log_std: float) -> None:
         actor.linears()[-1].bias[2:] = log_std
 
 
+def draw(learner: SAC, num_rows: int, mask: np.ndarray | None = None) -> Choice:
+    """Drawn actions, where the policy sees ones."""
+    return learner.groups["agent"].choose(np.ones((num_rows, 1, 3), np.float32), mask, learner._rng)
+
+
 def test_log_probabilities_are_the_density_of_the_squashed_action():
     learner = make_learner("sac")
     gaussian_policy(learner, 0.3, -0.5)
-    with torch.no_grad():
-        action, logp = learner.draw("agent", torch.zeros(4000, 1, 3), None)
+    choice = draw(learner, 4000)
+    action, logp = torch.from_numpy(choice.action), torch.from_numpy(choice.logp)
     # p(a) = N(artanh a; μ, σ) / (1 − a²), for two independent components.
     x = torch.atanh(action.double())
     normal = torch.distributions.Normal(0.3, math.exp(-0.5))
@@ -45,9 +51,7 @@ def test_densities_of_drawn_actions_integrate_to_one():
     # E[1 / p(a)] over the box [−1, 1]² is its area, 4, if and only if p is a density of the drawn actions.
     learner = make_learner("sac")
     gaussian_policy(learner, 0.0, -0.3)
-    with torch.no_grad():
-        _, logp = learner.draw("agent", torch.zeros(200_000, 1, 3), None)
-    assert float((-logp).exp().mean()) == pytest.approx(4.0, rel=0.05)
+    assert float(np.exp(-draw(learner, 200_000).logp).mean()) == pytest.approx(4.0, rel=0.05)
 
 
 def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
@@ -56,11 +60,12 @@ def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
     set_constant(twins[0], 5.0)
     set_constant(twins[1], 2.0)
     batch = batch_of(learner)
-    state = learner._generator.get_state()
-    _, logp = learner.draw("agent", batch["agent"].next_features, None)
-    learner._generator.set_state(state)
-    target = learner.target_values("agent", batch)
-    torch.testing.assert_close(target, batch["agent"].reward + batch["agent"].discount * (2.0 - 0.2 * logp))
+    state = learner._rng.bit_generator.state
+    logp = learner.groups["agent"].choose(batch["agent"].next_features, None, learner._rng).logp[:, None]
+    learner._rng.bit_generator.state = state
+    target = target_values(learner, "agent", batch)
+    expected = batch["agent"].reward + batch["agent"].discount * (2.0 - 0.2 * logp)
+    np.testing.assert_allclose(target, expected, rtol=1e-5)
 
 
 def test_the_policys_loss_uses_the_minimum_of_the_twins():
@@ -130,8 +135,7 @@ def test_acting_draws_from_the_distribution_that_is_trained():
     assert isinstance(policy.head, SquashedGaussianHead)
     actor, obs = live_actor(policy), np.zeros((50_000, 3), np.float32)
     acted = actor.act(obs, None, np.random.default_rng(0))
-    with torch.no_grad():
-        drawn = learner.draw("agent", torch.zeros(50_000, 1, 3), None)[0][:, 0].numpy()
+    drawn = draw(learner, 50_000).action
     acted_scaled = (acted - policy.head.center) / policy.head.half_range
     for quantile in (0.1, 0.5, 0.9):
         expected = np.quantile(drawn, quantile, axis=0)
@@ -155,26 +159,26 @@ def test_a_discrete_choice_is_drawn_one_hot_with_its_probability():
     set_constant(actor, 0.0)
     with torch.no_grad():
         actor.linears()[-1].bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
-        action, logp = learner.draw("agent", torch.zeros(50_000, 1, 3), None)
-    torch.testing.assert_close(action.sort(-1).values, torch.tensor([0.0, 0.0, 1.0]).expand_as(action))
-    assert action.mean((0, 1)).tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
+    choice = draw(learner, 50_000)
+    assert (np.sort(choice.action, -1) == [0.0, 0.0, 1.0]).all()
+    assert choice.action.mean(0).tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
     # −H: .5 log .5 + .3 log .3 + .2 log .2
-    assert logp.unique().tolist() == pytest.approx([-1.0296531], abs=1e-5)
+    assert np.unique(choice.logp).tolist() == pytest.approx([-1.0296531], abs=1e-5)
 
 
 def test_forbidden_choices_are_not_drawn():
     learner = discrete_sac(spaces.MultiDiscrete([2, 3]))
-    mask = torch.tensor([True, False, False, True, True]).expand(1000, 1, 5)
-    with torch.no_grad():
-        action, _ = learner.draw("agent", torch.zeros(1000, 1, 3), mask)
-    assert action.sum((0, 1)).tolist()[:3] == pytest.approx([1000.0, 0.0, 0.0])
+    mask = np.tile([True, False, False, True, True], (1000, 1, 1))
+    action = draw(learner, 1000, mask).action
+    assert action.sum(0).tolist()[:3] == pytest.approx([1000.0, 0.0, 0.0])
     assert float(action[..., 3:].sum()) == pytest.approx(1000.0)
 
 
 def test_gradients_pass_a_drawn_choice():
     learner = discrete_sac(spaces.Discrete(3))
-    action, _ = learner.draw("agent", torch.ones(16, 1, 3), None)
-    (action @ torch.tensor([1.0, 0.0, 0.0])).sum().backward()
+    choice = draw(learner, 16)
+    by_action = np.tile(np.array([1.0, 0.0, 0.0], np.float32), (16, 1))
+    learner.groups["agent"].actor.backward(choice.output_gradient(by_action, 0.0))
     assert float(learner.groups["agent"].actor_optimizer.gradient.abs().sum()) > 0
 
 

@@ -1,4 +1,4 @@
-"""How Q-networks see actions, and how a policy's choice stays differentiable on its way into them.
+"""How Q-networks see actions, and how the gradient of what they see returns to the outputs of the policy's network.
 
 A box's actions are scaled to [−1, 1]. A discrete choice is a one-hot vector (several choices: side by side); gradients pass a
 drawn one-hot by the straight-through Gumbel-softmax (Jang et al., 2017): the forward pass sees the choice, the backward pass
@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
+import numpy as np
 
+from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-from relayrl.models.action_head import ActionHead
-from relayrl.models.box_heads import BoxHead
+from relayrl.models.box_heads import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, BoxHead, DeterministicHead, SquashedGaussianHead
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.policy import Policy
 
 GUMBEL_TEMPERATURE = 1.0
+SQUASH_EPSILON = np.float32(1e-6)
+"""Keeps the density of a squashed action finite where tanh has rounded to ±1."""
+
+
+class Choice(ABC):
+    """What a policy did on rows `[M]`, as the critics see it, and the way back."""
+
+    action: Array  # [M, width]
+    logp: Array | float = 0.0  # [M] log-probabilities, 0 for a policy that has none
+
+    @abstractmethod
+    def output_gradient(self, by_action: Array, by_logp: Array | float) -> Array:
+        """[M, O] a loss's gradient by the network's outputs, given those by `action` [M, width] and by `logp` [M]."""
 
 
 class ActionCode(ABC):
@@ -28,62 +39,119 @@ class ActionCode(ABC):
     width: int
 
     @abstractmethod
-    def encode(self, action: Tensor) -> Tensor:
+    def encode(self, action: Array) -> Array:
         """[..., width] a stored action."""
 
     @abstractmethod
-    def choose(self, policy: Policy, features: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        """[..., width] what the policy does, differentiable by its parameters."""
+    def choose(self, outputs: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
+        """What the policy does, given the outputs [M, O] of its network."""
 
 
 class BoxCode(ActionCode):
-    """Actions in units of half the range around the centre."""
+    """Actions in units of half the range around the centre: tanh of an output, with or without noise before it."""
 
-    def __init__(self, policy: Policy, head: BoxHead) -> None:
-        self.width = head.num_actions
-        self._scale, self._center = policy.action_scale, policy.action_center
+    def __init__(self, head: BoxHead) -> None:
+        self.width, self._head = head.num_actions, head
 
-    def encode(self, action: Tensor) -> Tensor:
-        return (action.to(torch.float32) - self._center) / self._scale
+    def encode(self, action: Array) -> Array:
+        return np.asarray((action - self._head.center) / self._head.half_range, np.float32)
 
-    def choose(self, policy: Policy, features: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        return self.encode(policy.distribution(features, mask))
+    def choose(self, outputs: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
+        return TanhChoice(outputs) if isinstance(self._head, DeterministicHead) else SquashedChoice(outputs, rng)
 
 
-class ChoiceCode(ActionCode):
+class TanhChoice(Choice):
+    """The one action of a deterministic policy."""
+
+    def __init__(self, outputs: Array) -> None:
+        self.action = np.tanh(outputs)
+
+    def output_gradient(self, by_action: Array, by_logp: Array | float) -> Array:
+        return np.asarray(by_action * (1.0 - self.action * self.action))
+
+
+class SquashedChoice(Choice):
+    """a = tanh(μ + σ ε), log π(a) = log N(…) − Σ log(1 − a²)."""
+
+    def __init__(self, outputs: Array, rng: np.random.Generator) -> None:
+        mean, log_std = np.split(outputs, 2, -1)
+        self._is_free = (log_std >= LOG_STD_MIN) & (log_std <= LOG_STD_MAX)
+        log_std = np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        self._spread = np.exp(log_std) * noise
+        self.action = np.tanh(mean + self._spread)
+        self._slope = 1.0 - self.action * self.action
+        normal = -0.5 * noise * noise - log_std - np.float32(0.5 * LOG_2PI)
+        self.logp = np.asarray((normal - np.log(self._slope + SQUASH_EPSILON)).sum(-1))
+
+    def output_gradient(self, by_action: Array, by_logp: Array | float) -> Array:
+        # With u = μ + σ ε:  ∂a / ∂u = 1 − a²;   ∂ log π / ∂u = 2 a (1 − a²) / (1 − a² + 10⁻⁶);   ∂ log π / ∂ log σ = −1
+        by_density = np.asarray(by_logp, np.float32)[..., None]
+        by_mean = self._slope * (by_action + by_density * 2.0 * self.action / (self._slope + SQUASH_EPSILON))
+        by_log_std = (by_mean * self._spread - by_density) * self._is_free
+        return np.concatenate([by_mean, by_log_std], -1)
+
+
+class OneHotCode(ActionCode):
     """One-hot choices, side by side where there are several."""
 
     def __init__(self, head: CategoricalHead | MultiCategoricalHead) -> None:
+        self.head, self.width = head, head.num_outputs
         self._is_single = isinstance(head, CategoricalHead)
         self._parts = [head] if isinstance(head, CategoricalHead) else head.parts
-        self._slices = [slice(0, head.num_outputs)] if isinstance(head, CategoricalHead) else head.slices
-        self.width = head.num_outputs
+        self.slices = [slice(0, head.num_outputs)] if isinstance(head, CategoricalHead) else head.slices
 
-    def encode(self, action: Tensor) -> Tensor:
-        columns = action.unsqueeze(-1) if self._is_single else action
+    def encode(self, action: Array) -> Array:
+        columns = action[..., None] if self._is_single else action
         hots = [one_hot(columns[..., i] - part.start, part.num_outputs) for i, part in enumerate(self._parts)]
-        return torch.cat(hots, -1).to(torch.float32)
+        return np.concatenate(hots, -1)
 
-    def choose(self, policy: Policy, features: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        log_probs = policy.distribution(features, mask)
-        uniform = torch.rand(log_probs.shape, generator=generator).clamp(min=1e-10)
-        noisy = (log_probs - (-uniform.log()).log()) / GUMBEL_TEMPERATURE
-        return torch.cat([_straight_through(noisy[..., where]) for where in self._slices], -1)
+    def choose(self, outputs: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
+        return OneHotChoice(self, self.head.parameters_numpy(outputs, mask), rng)
 
 
-def _straight_through(noisy: Tensor) -> Tensor:
-    soft = noisy.softmax(-1)
-    hard = one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
-    return hard + soft - soft.detach()
+class OneHotChoice(Choice):
+    """A drawn one-hot. Its log-probability is the expectation, −H(π): less variance and the same meaning."""
+
+    def __init__(self, code: OneHotCode, log_probs: Array, rng: np.random.Generator) -> None:
+        self._log_probs, self._slices = log_probs, code.slices
+        uniform = np.maximum(rng.random(log_probs.shape, dtype=np.float32), np.float32(1e-10))
+        noisy = (log_probs - np.log(-np.log(uniform))) / np.float32(GUMBEL_TEMPERATURE)
+        self._soft = np.concatenate([_softmax(noisy[..., where]) for where in self._slices], -1)
+        hots = [one_hot(self._soft[..., w].argmax(-1), w.stop - w.start) for w in self._slices]
+        self.action = np.concatenate(hots, -1)
+        self.logp = -code.head.entropy_numpy(log_probs)
+
+    def output_gradient(self, by_action: Array, by_logp: Array | float) -> Array:
+        by_entropy = np.asarray(by_logp, np.float32)[..., None]
+        return np.concatenate([self._part_gradient(w, by_action[..., w], by_entropy) for w in self._slices], -1)
+
+    def _part_gradient(self, where: slice, by_action: Array, by_logp: Array) -> Array:
+        soft, log_probs = self._soft[..., where], self._log_probs[..., where]
+        p = np.exp(log_probs)
+        # Back through the softmax of the noisy log-probabilities, then −∂H/∂z = p (log p + H), then log-softmax.
+        by_noisy = soft * (by_action - (soft * by_action).sum(-1, keepdims=True)) / np.float32(GUMBEL_TEMPERATURE)
+        entropy = -(p * log_probs).sum(-1, keepdims=True)
+        return np.asarray(by_noisy - p * by_noisy.sum(-1, keepdims=True) + by_logp * p * (log_probs + entropy))
+
+
+def one_hot(index: Array, width: int) -> Array:
+    """[..., width] ones where `index` points."""
+    return np.asarray(index[..., None] == np.arange(width), np.float32)
+
+
+def _softmax(logits: Array) -> Array:
+    weight = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(weight / weight.sum(-1, keepdims=True))
 
 
 def action_code(policy: Policy) -> ActionCode:
     """The code of a policy's action space."""
-    head: ActionHead = policy.head
-    if isinstance(head, BoxHead):
-        return BoxCode(policy, head)
+    head = policy.head
+    if isinstance(head, DeterministicHead | SquashedGaussianHead):
+        return BoxCode(head)
     if isinstance(head, CategoricalHead | MultiCategoricalHead):
-        return ChoiceCode(head)
+        return OneHotCode(head)
     raise ConfigError(
         f"learning from replay is not possible in action space {policy.action_space}; use ppo or reinforce"
     )

@@ -1,7 +1,8 @@
 """What a critic of one group sees: its own agent (independent learning), or all agents of the world (central training).
 
 Views turn features and actions of all groups, `{group: [M, N, …]}` with actions scaled to [−1, 1], into the critic's inputs
-`[M, N, width]` for the agents of one group. Multi-agent algorithms are the single-agent ones with the central view.
+`[M, N, width]` for the agents of one group, and the gradient of these inputs into that of each agent's own action.
+Multi-agent algorithms are the single-agent ones with the central view.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from relayrl.data.trees import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,18 @@ class CriticView(ABC):
         """Numbers per input of the group's critic."""
 
     @abstractmethod
-    def inputs(self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor]) -> Tensor:
+    def inputs(self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array]) -> Array:
         """[M, N, width] for the agents of `group`, with everybody's `actions`."""
 
     @abstractmethod
     def inputs_with_own(
-        self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor], own: Tensor
-    ) -> Tensor:
-        """The same with each agent's own action replaced by `own` [M, N, A], through which gradients flow."""
+        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], own: Array
+    ) -> Array:
+        """The same with each agent's own action replaced by `own` [M, N, A]."""
+
+    @abstractmethod
+    def own_gradient(self, group: str, by_input: Array) -> Array:
+        """[M, N, A] the gradient of each agent's own action, given that of `inputs_with_own`."""
 
 
 class LocalView(CriticView):
@@ -50,13 +56,16 @@ class LocalView(CriticView):
     def width(self, group: str) -> int:
         return self._shapes[group].num_features + self._shapes[group].num_actions
 
-    def inputs(self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([features[group], actions[group]], -1)
+    def inputs(self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array]) -> Array:
+        return np.concatenate([features[group], actions[group]], -1)
 
     def inputs_with_own(
-        self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor], own: Tensor
-    ) -> Tensor:
-        return torch.cat([features[group], own], -1)
+        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], own: Array
+    ) -> Array:
+        return np.concatenate([features[group], own], -1)
+
+    def own_gradient(self, group: str, by_input: Array) -> Array:
+        return np.ascontiguousarray(by_input[..., self._shapes[group].num_features :])
 
 
 class CentralView(CriticView):
@@ -66,35 +75,36 @@ class CentralView(CriticView):
         joint = sum(s.num_agents * (s.num_features + s.num_actions) for s in self._shapes.values())
         return joint + self._shapes[group].num_agents
 
-    def inputs(self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor]) -> Tensor:
-        num_agents = self._shapes[group].num_agents
-        return self._joined(group, features, self._joint(actions)[:, None].expand(-1, num_agents, -1))
+    def inputs(self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array]) -> Array:
+        shape = self._shapes[group]
+        joint = np.concatenate([self._joint(features), self._joint(actions)], -1)
+        inputs = np.empty((len(joint), shape.num_agents, self.width(group)), np.float32)
+        inputs[..., : joint.shape[1]] = joint[:, None]
+        inputs[..., joint.shape[1] :] = np.eye(shape.num_agents, dtype=np.float32)
+        return inputs
 
     def inputs_with_own(
-        self, group: str, features: Mapping[str, Tensor], actions: Mapping[str, Tensor], own: Tensor
-    ) -> Tensor:
+        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], own: Array
+    ) -> Array:
+        inputs = self.inputs(group, features, actions)
+        for n, where in enumerate(self._own_slots(group)):
+            inputs[:, n, where] = own[:, n]
+        return inputs
+
+    def own_gradient(self, group: str, by_input: Array) -> Array:
+        return np.stack([by_input[:, n, where] for n, where in enumerate(self._own_slots(group))], 1)
+
+    def _own_slots(self, group: str) -> list[slice]:
+        """Where, among the inputs of agent n of the group, its own action lies."""
         shape = self._shapes[group]
-        before = 0
+        start = sum(s.num_agents * s.num_features for s in self._shapes.values())
         for name, other in self._shapes.items():
             if name == group:
                 break
-            before += other.num_agents * other.num_actions
-        joint = self._joint(actions)[:, None].expand(-1, shape.num_agents, -1)
-        width = shape.num_agents * shape.num_actions
-        # Agent n of the group sees its own new action in slot n, and everybody else's from the batch.
-        slots = joint[..., before : before + width].reshape(*joint.shape[:2], shape.num_agents, shape.num_actions)
-        is_own = torch.eye(shape.num_agents, dtype=torch.bool, device=own.device)[None, :, :, None]
-        replaced = torch.where(is_own, own[:, :, None, :], slots).flatten(2)
-        return self._joined(
-            group, features, torch.cat([joint[..., :before], replaced, joint[..., before + width :]], -1)
-        )
+            start += other.num_agents * other.num_actions
+        starts = (start + n * shape.num_actions for n in range(shape.num_agents))
+        return [slice(begin, begin + shape.num_actions) for begin in starts]
 
-    def _joined(self, group: str, features: Mapping[str, Tensor], joint_actions: Tensor) -> Tensor:
-        num_agents = self._shapes[group].num_agents
-        joint_features = self._joint(features)[:, None].expand(-1, num_agents, -1)
-        identity = torch.eye(num_agents, device=joint_features.device).expand(len(joint_features), -1, -1)
-        return torch.cat([joint_features, joint_actions, identity], -1)
-
-    def _joint(self, columns: Mapping[str, Tensor]) -> Tensor:
+    def _joint(self, columns: Mapping[str, Array]) -> Array:
         """[M, …] all agents of all groups side by side."""
-        return torch.cat([columns[name].flatten(1) for name in self._shapes], -1)
+        return np.concatenate([columns[name].reshape(len(columns[name]), -1) for name in self._shapes], -1)

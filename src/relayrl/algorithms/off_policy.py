@@ -1,7 +1,8 @@
 """What algorithms that learn from replay have in common: networks per group, their targets, and the view of the critics.
 
 Independent, central and single-agent learning differ in the `CriticView` alone. All groups are trained from the same joint,
-time-aligned transitions; each has its own policy, Q-networks, targets and optimisers.
+time-aligned transitions; each has its own policy, Q-networks, targets and optimisers. Losses and their derivatives are
+written out in NumPy; networks are whatever is `Differentiable`.
 """
 
 from __future__ import annotations
@@ -17,32 +18,52 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.algorithms.action_codes import action_code
+from relayrl.algorithms.action_codes import Choice, action_code
 from relayrl.algorithms.critic_views import CriticView, GroupShape
-from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.errors import TrainingDivergedError
+from relayrl.models.differentiable import Differentiable, differentiable
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
 
 Metrics = dict[str, float]
+NOT_FINITE_IS_RAISED = np.errstate(invalid="ignore", over="ignore")
+"""Losses that are not finite stop the run by `require_finite`; NumPy need not warn before that."""
 
 
 @dataclass(slots=True)
 class GroupBatch:
-    """Transitions of one group as tensors, axes `[M, N, …]`; actions as the critics see them."""
+    """Transitions of one group, axes `[M, N, …]`; actions as the critics see them."""
 
-    features: Tensor
-    action: Tensor
-    reward: Tensor
-    next_features: Tensor
-    discount: Tensor
-    valid: Tensor
-    next_valid: Tensor  # [M, N, 1]
-    mask: Tensor | None
-    next_mask: Tensor | None
+    features: Array
+    action: Array
+    reward: Array
+    next_features: Array
+    discount: Array
+    valid: Array
+    next_valid: Array
+    mask: Array | None
+    next_mask: Array | None
+
+    @property
+    def share(self) -> Array:
+        """[M, N] each row's share of a mean over the rows on which agents acted."""
+        return np.asarray(self.valid / np.float32(max(int(self.valid.sum()), 1)), np.float32)
+
+    def mean(self, rows: Array) -> float:
+        """Mean of `[M, N]` over the rows on which agents acted."""
+        return float(np.vdot(rows, self.share))
+
+
+@dataclass(slots=True)
+class NextActions:
+    """What a group would do next, and what that is worth besides the Q-networks' opinion."""
+
+    action: Array  # [M, N, A]
+    bonus: Array | float = 0.0  # [M, N]
 
 
 class GroupLearner:
@@ -56,41 +77,63 @@ class GroupLearner:
         num_q: int,
         params: OffPolicyParams,
         generator: torch.Generator,
+        *,
+        has_target_policy: bool,
     ) -> None:
         self.policy, self.num_agents, self.tau, self.code = policy, num_agents, params.tau, action_code(policy)
         self.q = QNetworks(q_width, num_q, policy.network, generator)
-        self.target_policy, self.target_q = copy.deepcopy(policy), copy.deepcopy(self.q)
-        self.actor_optimizer = FlatAdam(policy.actor_parameters(), params.actor_lr, None)
-        self.critic_optimizer = FlatAdam(list(self.q.parameters()), params.critic_lr, None)
-        self._target_vectors = [
-            flattened(self.target_policy.actor_parameters()),
-            flattened(list(self.target_q.parameters())),
-        ]
-        for module in (self.target_policy, self.target_q):
-            module.requires_grad_(False)
+        self.target_q = copy.deepcopy(self.q).requires_grad_(False)
+        self.target_policy = copy.deepcopy(policy).requires_grad_(False) if has_target_policy else None
+        self.actor_optimizer = FlatAdam(policy.actor_parameters(), params.actor_lr, None, USUAL_EPSILON)
+        self.critic_optimizer = FlatAdam(list(self.q.parameters()), params.critic_lr, None, USUAL_EPSILON)
+        self._followers = [(flattened(list(self.target_q.parameters())), self.critic_optimizer.vector)]
+        if self.target_policy is not None:
+            self._followers.append((flattened(self.target_policy.actor_parameters()), self.actor_optimizer.vector))
+        self.actor = differentiable(policy.actor)
+        self.judges = [differentiable(judge) for judge in self.q.judges]
+        self._target_judges = [differentiable(judge) for judge in self.target_q.judges]
+        self._target_actor = None if self.target_policy is None else differentiable(self.target_policy.actor)
+
+    def choose(self, features: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
+        """What the policy does, differentiable by its network's outputs; rows are those of `[M, N]`."""
+        return self._choice(self.actor, features, mask, rng)
+
+    def choose_as_target(self, features: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
+        """What the target policy does; the policy itself where there is no target."""
+        return self._choice(self._target_actor or self.actor, features, mask, rng)
+
+    def _choice(self, network: Differentiable, features: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
+        return self.code.choose(network.forward(as_rows(features)), None if mask is None else as_rows(mask), rng)
+
+    def lowest_target(self, inputs: Array) -> Array:
+        """[M, N] the lowest value that the targets give `inputs` [M, N, width]."""
+        rows = as_rows(inputs)
+        values = [judge.forward(rows)[:, 0] for judge in self._target_judges]
+        return np.asarray(np.minimum.reduce(values).reshape(inputs.shape[:2]))
 
     def follow(self) -> None:
         """Move the targets a little towards the newest parameters."""
-        sources = (self.actor_optimizer.vector, self.critic_optimizer.vector)
-        for target, source in zip(self._target_vectors, sources, strict=True):
+        for target, source in self._followers:
             target.lerp_(source, self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Networks besides the policy, and optimisers."""
         return {
-            "q": self.q.state_dict(),
-            "target_policy": self.target_policy.state_dict(),
-            "target_q": self.target_q.state_dict(),
+            **{name: module.state_dict() for name, module in self._modules().items()},
             "actor_optimizer": self.actor_optimizer.state_dict(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        for name in ("q", "target_policy", "target_q"):
-            getattr(self, name).load_state_dict(state[name])
+        for name, module in self._modules().items():
+            module.load_state_dict(state[name])
         self.actor_optimizer.load_state_dict(state["actor_optimizer"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+
+    def _modules(self) -> dict[str, nn.Module]:
+        modules: dict[str, nn.Module] = {"q": self.q, "target_q": self.target_q}
+        return modules if self.target_policy is None else {**modules, "target_policy": self.target_policy}
 
 
 P = TypeVar("P", bound=OffPolicyParams)
@@ -100,6 +143,9 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     """Trains the policies of all groups from joint transitions."""
 
     num_q: int
+    num_policy_judges: int
+    """Q-networks whose lowest value the policy raises."""
+    has_target_policy: bool
 
     def __init__(
         self,
@@ -109,18 +155,28 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         params: P,
         generator: torch.Generator,
     ) -> None:
+        """`generator` draws the first parameters, and the seed of the noise."""
         shapes = {name: _shape(policy, num_agents[name]) for name, policy in policies.items()}
-        self.params, self._generator = params, generator
+        self.params = params
         self.view = view(shapes)
         self.groups = {
-            name: GroupLearner(policy, num_agents[name], self.view.width(name), self.num_q, params, generator)
+            name: GroupLearner(
+                policy,
+                num_agents[name],
+                self.view.width(name),
+                self.num_q,
+                params,
+                generator,
+                has_target_policy=self.has_target_policy,
+            )
             for name, policy in policies.items()
         }
+        self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         self._num_updates = 0
 
     @abstractmethod
-    def target_values(self, group: str, batch: Mapping[str, GroupBatch]) -> Tensor:
-        """[M, N] what the Q-networks of `group` should give for the batch's actions."""
+    def next_actions(self, group: str, own: GroupBatch) -> NextActions:
+        """What `group` would do after the batch's transitions."""
 
     @abstractmethod
     def update_policies(self, batch: Mapping[str, GroupBatch]) -> Metrics:
@@ -137,68 +193,108 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     def update(self, transitions: Any) -> tuple[Metrics, Array]:
         """One gradient step; gives metrics and the temporal-difference error [M] of each transition."""
         batch = {name: self._batch(name, rows) for name, rows in transitions.groups.items()}
-        weight = torch.from_numpy(transitions.weight)[:, None]
+        following = self.all_next_actions(batch)
         metrics: Metrics = {}
-        errors = torch.zeros(len(transitions))
+        errors = np.zeros(len(transitions), np.float32)
         for name in self.groups:
-            own, group_errors = self._update_critic(name, batch, weight)
-            metrics |= {self._prefix(name) + key: number for key, number in own.items()}
-            errors = torch.maximum(errors, group_errors)
+            target = self.target_values(name, batch, following)
+            own_metrics, surprise = self._update_critic(name, batch, target, transitions.weight[:, None])
+            metrics |= {self._prefix(name) + key: number for key, number in own_metrics.items()}
+            errors = np.maximum(errors, surprise)
         self._num_updates += 1
-        return metrics | self.update_policies(batch), np.asarray(errors.numpy())
+        return metrics | self.update_policies(batch), errors
 
     def _prefix(self, group: str) -> str:
         return "" if len(self.groups) == 1 else f"{group}/"
 
     def _batch(self, name: str, rows: Any) -> GroupBatch:
         learner = self.groups[name]
-        policy = learner.policy
-        with torch.no_grad():
-            features = policy.features(map_tree(torch.from_numpy, rows.obs))
-            next_features = policy.features(map_tree(torch.from_numpy, rows.next_obs))
-            valid = torch.from_numpy(rows.valid)
-            # Absent agents are zeros to everybody's critic, whatever their columns hold.
-            here, there = valid[..., None], torch.from_numpy(rows.next_valid)[..., None]
-            return GroupBatch(
-                features=torch.where(here, features, 0.0),
-                action=torch.where(here, learner.code.encode(torch.from_numpy(rows.action)), 0.0),
-                reward=torch.from_numpy(rows.reward),
-                next_features=torch.where(there, next_features, 0.0),
-                discount=torch.from_numpy(rows.discount),
-                valid=valid,
-                next_valid=there,
-                mask=None if rows.mask is None else torch.from_numpy(rows.mask),
-                next_mask=None if rows.next_mask is None else torch.from_numpy(rows.next_mask),
-            )
+        shape = rows.valid.shape
 
-    def _update_critic(self, name: str, batch: Mapping[str, GroupBatch], weight: Tensor) -> tuple[Metrics, Tensor]:
+        def features(obs: Any) -> Array:
+            encoded = learner.policy.features_numpy(map_tree(as_rows, obs))
+            return encoded.reshape(*shape, -1)
+
+        return GroupBatch(
+            features=present(features(rows.obs), rows.valid),
+            action=present(learner.code.encode(rows.action), rows.valid),
+            reward=rows.reward,
+            next_features=present(features(rows.next_obs), rows.next_valid),
+            discount=rows.discount,
+            valid=rows.valid,
+            next_valid=rows.next_valid,
+            mask=rows.mask,
+            next_mask=rows.next_mask,
+        )
+
+    def all_next_actions(self, batch: Mapping[str, GroupBatch]) -> dict[str, NextActions]:
+        """What every group would do next."""
+        return {name: self.next_actions(name, own) for name, own in batch.items()}
+
+    def target_values(self, name: str, batch: Mapping[str, GroupBatch], following: Mapping[str, NextActions]) -> Array:
+        """[M, N] what the Q-networks of a group should give for the batch's actions."""
+        next_features = {other: part.next_features for other, part in batch.items()}
+        actions = {other: present(next_.action, batch[other].next_valid) for other, next_ in following.items()}
+        lowest = self.groups[name].lowest_target(self.view.inputs(name, next_features, actions))
+        own = batch[name]
+        return np.asarray(own.reward + own.discount * (lowest + following[name].bonus), np.float32)
+
+    @NOT_FINITE_IS_RAISED
+    def _update_critic(
+        self, name: str, batch: Mapping[str, GroupBatch], target: Array, weight: Array
+    ) -> tuple[Metrics, Array]:
+        """Step the Q-networks on Σ over judges of ½ E[w (Q − y)²], over the rows on which the agent acted."""
         learner, own = self.groups[name], batch[name]
-        with torch.no_grad():
-            target = self.target_values(name, batch)
-        inputs = self.view.inputs(name, features_of(batch), actions_of(batch))
-        value = learner.q(inputs)
-        error = value - target
-        # Σ over judges of ½ E[(Q − y)²], over the rows on which the agent acted.
-        loss = 0.5 * mean_valid(error.square().sum(0) * weight, own.valid)
-        learner.critic_optimizer.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        require_finite(float(loss.detach()), "Q", "critic_lr")
+        inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch)))
+        share = own.share * weight
+        loss, first_value, first_error = 0.0, target, target
+        for i, judge in enumerate(learner.judges):
+            value = judge.forward(inputs).reshape(target.shape)
+            error = value - target
+            judge.backward((error * share).reshape(-1, 1))
+            loss += 0.5 * float(np.vdot(error * error, share))
+            if i == 0:
+                first_value, first_error = value, error
+        require_finite(loss, "Q", "critic_lr")
         norm = learner.critic_optimizer.step()
-        surprise = (error[0].detach().abs() * own.valid).amax(1)
-        number = float(mean_valid(value[0].detach(), own.valid))
-        return {"value/loss": float(loss.detach()), "value/mean": number, "value/gradient_norm": norm}, surprise
+        surprise = (np.abs(first_error) * own.valid).max(1)
+        return {"value/loss": loss, "value/mean": own.mean(first_value), "value/gradient_norm": norm}, surprise
+
+    @NOT_FINITE_IS_RAISED
+    def _update_policy(
+        self, name: str, batch: Mapping[str, GroupBatch], entropy_weight: float
+    ) -> tuple[Metrics, Choice]:
+        """Step one policy on E[α log π(a|s) − min_i Q_i(s, a)], over the rows on which the agent acted."""
+        learner, own = self.groups[name], batch[name]
+        choice = learner.choose(own.features, own.mask, self._rng)
+        action = choice.action.reshape(own.action.shape)
+        inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action)
+        rows, share = as_rows(inputs), own.share.reshape(-1)
+        judges = learner.judges[: self.num_policy_judges]
+        values = np.stack([judge.forward(rows)[:, 0] for judge in judges])
+        is_lowest = values.argmin(0)
+        by_input = np.zeros_like(rows)
+        for i, judge in enumerate(judges):
+            by_input += judge.input_gradient(-(share * (is_lowest == i))[:, None])
+        by_action = as_rows(self.view.own_gradient(name, by_input.reshape(inputs.shape)))
+        loss = float(np.vdot(entropy_weight * choice.logp - values.min(0), share))
+        require_finite(loss, "policy", "actor_lr")
+        learner.actor.backward(choice.output_gradient(by_action, np.float32(entropy_weight) * share))
+        norm = learner.actor_optimizer.step()
+        prefix = self._prefix(name)
+        return {f"{prefix}policy/loss": loss, f"{prefix}policy/gradient_norm": norm}, choice
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policies."""
         groups = {name: learner.state_dict() for name, learner in self.groups.items()}
-        return {"groups": groups, "num_updates": self._num_updates, "generator": self._generator.get_state()}
+        return {"groups": groups, "num_updates": self._num_updates, "rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         for name, learner in self.groups.items():
             learner.load_state_dict(state["groups"][name])
         self._num_updates = state["num_updates"]
-        self._generator.set_state(state["generator"])
+        self._rng.bit_generator.state = state["rng"]
 
 
 def require_finite(loss: float, network: str, rate: str) -> None:
@@ -207,24 +303,24 @@ def require_finite(loss: float, network: str, rate: str) -> None:
         raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")
 
 
-def features_of(batch: Mapping[str, GroupBatch]) -> dict[str, Tensor]:
+def features_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:
     """What every group sees."""
     return {name: own.features for name, own in batch.items()}
 
 
-def next_features_of(batch: Mapping[str, GroupBatch]) -> dict[str, Tensor]:
-    """What every group sees next."""
-    return {name: own.next_features for name, own in batch.items()}
-
-
-def actions_of(batch: Mapping[str, GroupBatch]) -> dict[str, Tensor]:
+def actions_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:
     """What every group did, scaled."""
     return {name: own.action for name, own in batch.items()}
 
 
-def mean_valid(rows: Tensor, valid: Tensor) -> Tensor:
-    """Mean of `[M, N]` over the rows on which agents acted."""
-    return rows.mean() if bool(valid.all()) else (rows * valid).sum() / valid.sum().clamp(min=1)
+def present(rows: Array, valid: Array) -> Array:
+    """Rows `[M, N, …]` with zeros for agents that are absent: to everybody's critic, whatever their columns hold."""
+    return rows if valid.all() else np.where(valid[..., None], rows, np.float32(0.0))
+
+
+def as_rows(leaf: Array) -> Array:
+    """`[M, N, …]` as `[M·N, …]`."""
+    return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
 def flattened(parameters: list[nn.Parameter]) -> Tensor:

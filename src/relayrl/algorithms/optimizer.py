@@ -13,15 +13,22 @@ from typing import Any
 import torch
 from torch import nn
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5
-"""Adam's decay rates, and the larger epsilon that is customary for policy gradients."""
+BETA1, BETA2 = 0.9, 0.999
+POLICY_GRADIENT_EPSILON, USUAL_EPSILON = 1e-5, 1e-8
+"""Adam's own epsilon, and the larger one that is customary for policy gradients."""
 
 
 class FlatAdam:
     """Adam (Kingma & Ba, 2015) with optional clipping of the gradient's norm, over parameters that it lays out itself."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], lr: float, max_grad_norm: float | None) -> None:
-        self.lr, self._max_grad_norm = lr, max_grad_norm
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        lr: float,
+        max_grad_norm: float | None,
+        epsilon: float = POLICY_GRADIENT_EPSILON,
+    ) -> None:
+        self.lr, self._max_grad_norm, self._epsilon = lr, max_grad_norm, epsilon
         self.vector = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.vector)
         self._first_moment, self._second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
@@ -45,7 +52,7 @@ class FlatAdam:
         m.lerp_(gradient, 1.0 - BETA1)
         v.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
         correction1, correction2 = 1.0 - BETA1**self._num_steps, 1.0 - BETA2**self._num_steps
-        denominator = v.sqrt().div_(math.sqrt(correction2)).add_(EPSILON)
+        denominator = v.sqrt().div_(math.sqrt(correction2)).add_(self._epsilon)
         self.vector.addcdiv_(m, denominator, value=-self.lr / correction1)
         return norm
 

@@ -33,16 +33,14 @@ class NumpyPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.head = policy, policy.head
-        self._actor, self._normalizer = numpy_network(policy.actor), policy.normalizer
+        self._actor = numpy_network(policy.actor)
         if isinstance(self.head, GaussianHead):
             self._log_std = policy.log_std.detach().numpy()
             self._log_scale = np.log(self.head.half_range)
 
     def features(self, obs: Any) -> Array:
         """[M, F] what the networks see."""
-        encoded = self.policy.encoder.encode_numpy(obs)
-        n = self._normalizer
-        return encoded if n is None else np.clip((encoded - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
+        return self.policy.features_numpy(obs)
 
     def distribution(self, features: Array, mask: Array | None) -> Array:
         """[M, P] parameters of the action distribution, as the head lays them out."""

@@ -74,9 +74,6 @@ class NumpyPerceptron:
 
     def backward(self, gradient: Array) -> None:
         """Write the gradients of the last `forward`'s parameters into their `.grad`, given that of its output [M, O]."""
-        if not self._deltas:
-            self._deltas = [np.empty_like(out) for out in self._outputs[:-1]]
-            self._slopes = [np.empty_like(out) for out in self._outputs[:-1]]
         delta = gradient
         for i, layer in reversed(list(enumerate(self._module.linears()))):
             assert layer.weight.grad is not None
@@ -84,8 +81,23 @@ class NumpyPerceptron:
             np.matmul(delta.T, self._inputs[i], out=layer.weight.grad.numpy())
             np.sum(delta, 0, out=layer.bias.grad.numpy())
             if i > 0:
-                delta = np.matmul(delta, self._weights[i], out=self._deltas[i - 1])
-                delta *= self._slope(i - 1)
+                delta = self._delta(i, delta)
+
+    def input_gradient(self, gradient: Array) -> Array:
+        """[M, I] the gradient of the last `forward`'s input, given that of its output; no parameter's is touched."""
+        delta = gradient
+        for i in range(len(self._weights) - 1, 0, -1):
+            delta = self._delta(i, delta)
+        return np.asarray(delta @ self._weights[0])
+
+    def _delta(self, i: int, above: Array) -> Array:
+        """The gradient of what goes into layer `i - 1`'s activation, given that of layer `i`'s."""
+        if not self._deltas:
+            self._deltas = [np.empty_like(out) for out in self._outputs[:-1]]
+            self._slopes = [np.empty_like(out) for out in self._outputs[:-1]]
+        delta = np.matmul(above, self._weights[i], out=self._deltas[i - 1])
+        delta *= self._slope(i - 1)
+        return delta
 
     def _slope(self, i: int) -> Array:
         """Derivative of layer `i`'s activation, from its output: 1 − tanh², or 1 where relu is positive."""

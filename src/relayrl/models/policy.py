@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.data.trees import Space
+from relayrl.data.trees import Array, Space
 from relayrl.models.action_head import ActionHead
 from relayrl.models.box_heads import BoxHead, DeterministicHead, GaussianHead
 from relayrl.models.kernels import BuiltInKernels, KernelFactory
@@ -72,6 +72,11 @@ class Policy(nn.Module):
         """[..., F] what the networks see."""
         encoded: Tensor = self.encoder(obs)
         return encoded if self.normalizer is None else self.normalizer(encoded)
+
+    def features_numpy(self, obs: Any) -> Array:
+        """[M, F] the same for a NumPy tree with one leading axis."""
+        encoded, n = self.encoder.encode_numpy(obs), self.normalizer
+        return encoded if n is None else np.clip((encoded - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
 
     def distribution(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., P] parameters of the action distribution, as the head lays them out."""

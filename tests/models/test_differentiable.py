@@ -1,0 +1,67 @@
+"""Networks as functions with derivatives: perceptrons in NumPy and any module through autograd give the same numbers."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.models.differentiable import AutogradNetwork, differentiable
+from relayrl.models.perceptron import NumpyPerceptron, Perceptron
+from relayrl.models.settings import Activation
+
+ROWS = 17
+
+
+def perceptron(activation: Activation, *sizes: int) -> Perceptron:
+    module = Perceptron(sizes, activation, 1.0, torch.Generator().manual_seed(0))
+    FlatAdam(list(module.parameters()), 1e-3, None)
+    return module
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("sizes", [(3, 1), (3, 8, 2), (5, 16, 16, 1)])
+def test_both_ways_agree(activation, sizes):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, sizes[0])).astype(np.float32)
+    gradient = rng.normal(size=(ROWS, sizes[-1])).astype(np.float32)
+    results = []
+    for wrap in (NumpyPerceptron, AutogradNetwork):
+        module = perceptron(activation, *sizes)
+        network = wrap(module)
+        outputs = network.forward(x).copy()
+        by_input = network.input_gradient(gradient).copy()
+        assert all(not p.grad.any() for p in module.parameters())
+        network.forward(x)
+        network.backward(gradient)
+        results.append((outputs, by_input, [p.grad.numpy().copy() for p in module.parameters()]))
+    for ours, autograd in zip(results[0][:2], results[1][:2], strict=True):
+        np.testing.assert_allclose(ours, autograd, rtol=1e-4, atol=1e-5)
+    for ours, autograd in zip(results[0][2], results[1][2], strict=True):
+        np.testing.assert_allclose(ours, autograd, rtol=1e-4, atol=1e-5)
+
+
+def test_perceptrons_run_in_numpy_and_other_modules_through_autograd():
+    module = perceptron(Activation.RELU, 3, 8, 1)
+    assert isinstance(differentiable(module), NumpyPerceptron)
+    assert isinstance(differentiable(nn.Linear(3, 1)), AutogradNetwork)
+
+
+def test_gradients_do_not_add_up_from_call_to_call():
+    module = nn.Linear(3, 1)
+    FlatAdam(list(module.parameters()), 1e-3, None)
+    network = AutogradNetwork(module)
+    x, gradient = np.ones((ROWS, 3), np.float32), np.ones((ROWS, 1), np.float32)
+    for _ in range(2):
+        network.forward(x)
+        network.backward(gradient)
+    assert module.weight.grad.tolist() == [[ROWS] * 3]
+
+
+def test_a_frozen_module_is_only_evaluated():
+    module = nn.Linear(3, 1)
+    frozen = copy.deepcopy(module).requires_grad_(False)
+    x = np.ones((ROWS, 3), np.float32)
+    np.testing.assert_array_equal(AutogradNetwork(frozen).forward(x), AutogradNetwork(module).forward(x))
