@@ -201,8 +201,9 @@ def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
         batch = {name: learner.algorithm._batch(name, rows) for name, rows in probe.groups.items()}
         view, features = learner.algorithm.view, {name: own.features for name, own in batch.items()}
         actions = {name: own.action for name, own in batch.items()}
+        inputs = {n: torch.from_numpy(view.inputs(n, features, actions)) for n in "ab"}
         with torch.no_grad():
-            return {n: learner.algorithm.groups[n].q(view.inputs(n, features, actions))[0, :, 0].numpy() for n in "ab"}
+            return {n: learner.algorithm.groups[n].q(inputs[n])[0, :, 0].numpy() for n in "ab"}
     views = learner.trainer._central_views({name: [rollout] for name, rollout in rollouts.items()})
     with torch.no_grad():
         return {
