@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: train test check lint setup setup-dev bench learning clean
+.PHONY: train test check lint setup setup-dev bench bench-peers bench-growth learning clean
 
 train: setup  ## install, then train CartPole-v1 to its solved return
 	$(BIN)/relayrl train CartPole-v1
@@ -23,6 +23,12 @@ lint: setup-dev
 
 bench: setup-dev  ## our rows against their floors and peers
 	$(BIN)/relayrl bench
+
+bench-peers: setup-dev  ## the same work beside seven peers, each in an environment of its own; 10 GB and some hours
+	$(BIN)/python benchmarks/peers/compare.py
+
+bench-growth: setup-dev  ## steps/s and memory as environments, agents and networks grow; some minutes
+	$(BIN)/python benchmarks/growth.py
 
 learning: setup-dev  ## every learning result, all seeds; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/learning.py

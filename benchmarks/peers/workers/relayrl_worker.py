@@ -1,0 +1,145 @@
+"""RelayRL doing any of the works, by the settings that `relayrl train` takes.
+
+Variants: the environment for CartPole (`CartPole-v1`: as RelayRL runs it, on Gymnasium's vector CartPole; `native:CartPole`;
+`Python CartPole`: one Gymnasium environment per world, stepped in a loop), the algorithm for simple_spread.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jobs import OWN_CHOICE
+from measuring import Clock, report
+from work import (
+    CLIP,
+    ENTROPY,
+    EVALUATION_EPISODES,
+    EVALUATION_INTERVAL,
+    GAE_LAMBDA,
+    GAMMA,
+    LEARNING_RATE,
+    MAX_GRAD_NORM,
+    MPE_CYCLES,
+    NUM_AGENTS,
+    OFF_POLICY_LEARNING_RATE,
+    REPLAY_SIZE,
+    SOLVED_RETURN,
+    VMAS_STEPS,
+    OffPolicyWork,
+    PpoWork,
+    Task,
+    ThresholdWork,
+    task_from_command_line,
+)
+
+Flags = dict[str, Any]
+
+CART_POLES: dict[str, Flags] = {
+    "CartPole-v1": {},
+    "native:CartPole": {},
+    # Single worlds can be restarted only where each is an environment of its own.
+    "Python CartPole": {"environment.on_failure": "restart"},
+}
+SPREADS: dict[str, tuple[str, Flags]] = {
+    "W4a": ("mpe2:simple_spread_v3", {"N": NUM_AGENTS, "max_cycles": MPE_CYCLES, "continuous_actions": False}),
+    "W4b": ("vmas:simple_spread", {"n_agents": NUM_AGENTS, "max_steps": VMAS_STEPS, "continuous_actions": True}),
+    "W4c": ("native:simple_spread", {"N": NUM_AGENTS, "max_cycles": MPE_CYCLES, "continuous_actions": True}),
+}
+
+
+def settings_of(task: Task) -> tuple[str, Flags]:
+    """The environment and the settings, as dotted paths, of a task."""
+    work = task.work
+    flags: Flags = {
+        "seed": task.seed,
+        "environment.num_envs": work.num_envs,
+        "trainer.max_steps": task.num_steps,
+        "evaluation.episodes": EVALUATION_EPISODES,
+    }
+    if isinstance(work, ThresholdWork):
+        return work.env, _until_solved(task)
+    if isinstance(work, OffPolicyWork):
+        return work.env, {**flags, **_off_policy(task, work)}
+    flags |= _ppo(work)
+    if task.work_name in SPREADS:
+        env, options = SPREADS[task.work_name]
+        return env, {**flags, "algo": task.variant, "environment.options": options}
+    env = work.env if task.variant == "Python CartPole" else task.variant
+    return env, {**flags, "algo": "ppo", **CART_POLES[task.variant]}
+
+
+def _ppo(work: PpoWork) -> Flags:
+    params = {
+        "train_pi_iters": work.epochs,
+        "train_vf_iters": work.epochs,
+        "num_minibatches": work.minibatches,
+        "pi_lr": LEARNING_RATE,
+        "vf_lr": LEARNING_RATE,
+        "gamma": GAMMA,
+        "lam": GAE_LAMBDA,
+        "clip_ratio": CLIP,
+        "value_clip": CLIP,
+        "entropy_coef": ENTROPY,
+        "max_grad_norm": MAX_GRAD_NORM,
+        "target_kl": None,
+        "lr_schedule": "linear",
+    }
+    network = {"hidden_sizes": (work.width, work.width), "activation": "tanh"}
+    return {"trainer.time_horizon": work.rollout, "network": network, "params": params}
+
+
+def _off_policy(task: Task, work: OffPolicyWork) -> Flags:
+    params = {
+        "actor_lr": OFF_POLICY_LEARNING_RATE,
+        "critic_lr": OFF_POLICY_LEARNING_RATE,
+        "gamma": GAMMA,
+        "batch_size": work.batch_size,
+        "buffer_size": REPLAY_SIZE,
+        "learning_starts": work.learning_starts,
+        "update_interval": 1,
+        "train_iters": 1,
+    }
+    network = {"hidden_sizes": (work.width, work.width), "activation": "relu"}
+    return {"algo": task.work_name.removeprefix("W5-"), "network": network, "params": params}
+
+
+def _until_solved(task: Task) -> Flags:
+    """`relayrl train CartPole-v1` with its preset, stopped by its own evaluation."""
+    evaluation = {
+        "episodes": EVALUATION_EPISODES,
+        "interval": EVALUATION_INTERVAL,
+        "interval_episodes": EVALUATION_EPISODES,
+        "target_return": SOLVED_RETURN,
+    }
+    return {"seed": task.seed, "evaluation": evaluation}
+
+
+def main() -> None:
+    task = task_from_command_line()
+    clock = Clock(task)
+    from relayrl.engines.sessions import TrainRequest, open_session, run_session
+
+    env, flags = settings_of(task)
+    if task.threads != OWN_CHOICE:
+        flags["threads"] = task.threads
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_session(TrainRequest(env, Path(folder) / "run", flags=flags))
+        seconds = 0.0
+
+        def on_progress(progress: Any) -> None:
+            nonlocal seconds
+            clock.tick(progress.num_env_steps)
+            seconds = clock.seconds_since_start()
+
+        result = run_session(session, on_progress, lambda: False)
+    details = {"num_env_steps": result.num_env_steps, "parameter_hash": result.parameter_hash}
+    if isinstance(task.work, ThresholdWork):
+        details["seconds_to_threshold"] = seconds if result.reached_target else None
+    report(version("relayrl"), clock.figures(), mean_return=result.mean_return, **details)
+
+
+if __name__ == "__main__":
+    main()

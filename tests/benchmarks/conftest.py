@@ -1,0 +1,7 @@
+"""The comparison with peers is a folder of scripts, not a package: its modules are found where the scripts find them."""
+
+import sys
+from pathlib import Path
+
+PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
+sys.path += [str(PEERS), str(PEERS / "workers"), str(PEERS.parent)]
