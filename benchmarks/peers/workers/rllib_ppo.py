@@ -33,7 +33,7 @@ from work import (
     task_from_command_line,
 )
 
-MODES = {"sync": "SYNC", "vector": "VECTOR_ENTRY_POINT"}
+MODES = {"sync": "sync", "vector": "vector_entry_point"}
 
 
 def make_simple_spread(_config: Any) -> Any:

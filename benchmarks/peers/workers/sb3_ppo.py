@@ -83,7 +83,7 @@ def main() -> None:
     figures = clock.figures()
     if is_multi_agent:
         returns = [episode["r"] for episode in model.ep_info_buffer]
-        mean_return, kind = sum(returns) / len(returns), "training episodes, per agent"
+        mean_return, kind = float(sum(returns)) / len(returns), "training episodes, per agent"
     else:
         mean_return, kind = greedy_return(work.env, lambda o: int(model.predict(o, deterministic=True)[0])), "greedy"
     report(stable_baselines3.__version__, figures, mean_return=mean_return, return_kind=kind)
