@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: train test check lint setup setup-dev bench bench-peers bench-growth learning clean
+KERNELS := setup.py $(wildcard src/relayrl/compiled/*.[ch])
+
+.PHONY: train test check lint setup setup-dev bench bench-peers bench-growth kernels learning clean
 
 train: setup  ## install, then train CartPole-v1 to its solved return
 	$(BIN)/relayrl train CartPole-v1
@@ -30,6 +32,9 @@ bench-peers: setup-dev  ## the same work beside seven peers, each in an environm
 bench-growth: setup-dev  ## steps/s and memory as environments, agents and networks grow; some minutes
 	$(BIN)/python benchmarks/growth.py
 
+kernels:  ## build the compiled kernels in place, with the python that is on the path
+	python setup.py --quiet build_ext --inplace
+
 learning: setup-dev  ## every learning result, all seeds; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/learning.py
 
@@ -39,11 +44,11 @@ setup-dev: $(VENV)/.installed-dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml constraints.txt $(KERNELS) | $(VENV)/bin/python
 	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(KERNELS) | $(VENV)/bin/python
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/.installed
 

@@ -106,12 +106,9 @@ def ppo_pair(action_space: spaces.Space, num_minibatches: int, passes: int):
         copy_linears(own, other)
     if isinstance(action_space, spaces.Box):
         theirs.policy.log_std.data.copy_(policy.log_std)
-    # Ours shuffles the rows as they lie after the pass before; theirs number them world by world.
-    order, orders = np.arange(T * L), []
-    for permutation in permutations:
-        order = order[permutation] if num_minibatches > 1 else order
-        orders.append((order % L) * T + order // L)
-    theirs.rollout_buffer.orders = iter(orders)
+    # Ours numbers rows step by step, theirs world by world.
+    orders = permutations if num_minibatches > 1 else [np.arange(T * L)] * passes
+    theirs.rollout_buffer.orders = iter([(order % L) * T + order // L for order in orders])
     return ours, theirs
 
 

@@ -7,12 +7,11 @@ An `update` takes the rollouts of one policy version:
 3. passes over the valid rows in shuffled minibatches, the algorithm's number for the policy and for the value;
 4. the policy's passes stop where the objective's KL limit is exceeded, before the step that would go on.
 
-Gradients are `policy_gradients`; this file schedules them.
+Gradients are `policy_gradients`, the passes `minibatch_passes`; this file prepares what they need.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -20,14 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
 from relayrl.algorithms.joint_observations import CentralInputs
+from relayrl.algorithms.minibatch_passes import MinibatchPasses, StepwisePasses, draw_plan
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.policy_gradients import Batch, Metrics, Objective, gradients_of
 from relayrl.algorithms.returns import explained_variance, normalized, with_successor_values
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
-from relayrl.errors import TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
 
 
@@ -49,6 +49,13 @@ class OnPolicyAlgorithm(ABC):
         self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
         self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
         self._gradients = gradients_of(policy, objective)
+        self._passes = self._make_passes(objective)
+
+    def _make_passes(self, objective: Objective) -> MinibatchPasses:
+        optimizers = (self._pi_optimizer, self._vf_optimizer)
+        if runs_compiled(self.policy, objective):
+            return CompiledPasses(self.policy, objective, *optimizers)
+        return StepwisePasses(self._gradients, *optimizers)
 
     @abstractmethod
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
@@ -112,41 +119,9 @@ class OnPolicyAlgorithm(ABC):
             batch.old_value = (batch.old_value - shift) * scale
 
     def _train(self, batch: Batch) -> Metrics:
-        sums: Metrics = {}
-        counts = {"policy": 0, "value": 0}
-        trains_pi = True
-        size = -(-len(batch) // self._params.num_minibatches)
-        for iteration in range(max(self._policy_passes, self._value_passes)):
-            trains_pi = trains_pi and iteration < self._policy_passes
-            trains_vf = iteration < self._value_passes
-            if not (trains_pi or trains_vf):
-                break
-            if self._params.num_minibatches > 1:
-                batch = batch.rows(self._rng.permutation(len(batch)))
-            for start in range(0, len(batch), size):
-                rows = batch.rows(slice(start, start + size))
-                pi_metrics = self._policy_step(rows) if trains_pi else None
-                trains_pi = pi_metrics is not None
-                vf_metrics = self._value_step(rows) if trains_vf else None
-                counts["policy"] += pi_metrics is not None
-                counts["value"] += vf_metrics is not None
-                for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
-                    sums[name] = sums.get(name, 0.0) + number
-        metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
-        return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
-
-    def _policy_step(self, rows: Batch) -> Metrics | None:
-        metrics = self._gradients.policy_gradient(rows)
-        if metrics is not None:
-            _require_finite(metrics["policy/loss"], "policy", "pi_lr")
-            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
-        return metrics
-
-    def _value_step(self, rows: Batch) -> Metrics:
-        metrics = self._gradients.value_gradient(rows)
-        _require_finite(metrics["value/loss"], "value", "vf_lr")
-        metrics["value/gradient_norm"] = self._vf_optimizer.step()
-        return metrics
+        passes = {"policy_passes": self._policy_passes, "value_passes": self._value_passes}
+        plan = draw_plan(self._rng, len(batch), **passes, num_minibatches=self._params.num_minibatches)
+        return self._passes.run(batch, plan)
 
     def _normalized(self, central: Array) -> Array:
         n = self.policy.critic_normalizer
@@ -172,11 +147,6 @@ class OnPolicyAlgorithm(ABC):
         self._pi_optimizer.load_state_dict(state["optimizers"]["pi"])
         self._vf_optimizer.load_state_dict(state["optimizers"]["vf"])
         self._rng.bit_generator.state = state["rng"]
-
-
-def _require_finite(loss: float, network: str, rate: str) -> None:
-    if not math.isfinite(loss):
-        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")
 
 
 def _flat(column: Any) -> Any:

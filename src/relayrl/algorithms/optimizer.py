@@ -28,11 +28,11 @@ class FlatAdam:
         max_grad_norm: float | None,
         epsilon: float = POLICY_GRADIENT_EPSILON,
     ) -> None:
-        self.lr, self._max_grad_norm, self._epsilon = lr, max_grad_norm, epsilon
+        self.lr, self.max_grad_norm, self.epsilon = lr, max_grad_norm, epsilon
         self.vector = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.vector)
-        self._first_moment, self._second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
-        self._num_steps = 0
+        self.first_moment, self.second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
+        self.num_steps = 0
         offset = 0
         for p in parameters:
             where = slice(offset, offset + p.numel())
@@ -43,25 +43,25 @@ class FlatAdam:
     @torch.no_grad()
     def step(self) -> float:
         """Clip, then step; gives the gradient's norm before clipping."""
-        gradient, m, v = self.gradient, self._first_moment, self._second_moment
+        gradient, m, v = self.gradient, self.first_moment, self.second_moment
         norm = float(torch.linalg.vector_norm(gradient))
-        if self._max_grad_norm is not None and norm > self._max_grad_norm:
-            gradient.mul_(self._max_grad_norm / (norm + 1e-6))
-        self._num_steps += 1
+        if self.max_grad_norm is not None and norm > self.max_grad_norm:
+            gradient.mul_(self.max_grad_norm / (norm + 1e-6))
+        self.num_steps += 1
         # m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  θ ← θ − α m̂ / (√v̂ + ε)
         m.lerp_(gradient, 1.0 - BETA1)
         v.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
-        correction1, correction2 = 1.0 - BETA1**self._num_steps, 1.0 - BETA2**self._num_steps
-        denominator = v.sqrt().div_(math.sqrt(correction2)).add_(self._epsilon)
+        correction1, correction2 = 1.0 - BETA1**self.num_steps, 1.0 - BETA2**self.num_steps
+        denominator = v.sqrt().div_(math.sqrt(correction2)).add_(self.epsilon)
         self.vector.addcdiv_(m, denominator, value=-self.lr / correction1)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step count."""
-        return {"first_moment": self._first_moment, "second_moment": self._second_moment, "num_steps": self._num_steps}
+        return {"first_moment": self.first_moment, "second_moment": self.second_moment, "num_steps": self.num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._first_moment.copy_(state["first_moment"])
-        self._second_moment.copy_(state["second_moment"])
-        self._num_steps = state["num_steps"]
+        self.first_moment.copy_(state["first_moment"])
+        self.second_moment.copy_(state["second_moment"])
+        self.num_steps = state["num_steps"]

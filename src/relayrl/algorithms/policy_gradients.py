@@ -17,7 +17,7 @@ from torch import Tensor
 from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_estimate, log_likelihood, value_loss
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.numpy_policy import NumpyActorCritic, runs_in_numpy
+from relayrl.models.numpy_policy import DifferentiableActorCritic, NumpyActorCritic, runs_in_numpy
 
 Metrics = dict[str, float]
 
@@ -193,16 +193,16 @@ class NumpyGradients(Gradients):
 
     def __init__(self, policy: ActorCritic, objective: Objective) -> None:
         super().__init__(policy, objective)
-        self._numpy = NumpyActorCritic(policy)
+        self._numpy, self._forward = DifferentiableActorCritic(policy), NumpyActorCritic(policy)
 
     def features(self, obs: Any) -> Array:
-        return self._numpy.features(obs)
+        return self._forward.features(obs)
 
     def value(self, features: Array) -> Array:
-        return self._numpy.value(features).copy()
+        return self._forward.value(features).copy()
 
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
-        return self.policy.head.log_prob_numpy(self._numpy.distribution(features, mask), action).copy()
+        return self.policy.head.log_prob_numpy(self._forward.distribution(features, mask), action).copy()
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
         head, objective = self.policy.head, self.objective

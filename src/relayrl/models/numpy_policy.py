@@ -1,11 +1,12 @@
-"""A policy of perceptrons in NumPy: what it computes and how it is differentiated, on its live parameters.
+"""A policy of perceptrons without torch: what it computes and how it is differentiated, on its live parameters.
 
-Acting and, for on-policy algorithms on the CPU, learning go through here. Tests hold every number to the torch module's.
+Acting on the CPU goes through here, with compiled networks where there are any. Tests hold every number to the torch module's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
@@ -13,6 +14,7 @@ from torch import nn
 from relayrl.data.trees import Array
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
+from relayrl.models.compiled_perceptron import compiled_network
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.policy import Policy
 
@@ -22,18 +24,31 @@ def runs_in_numpy(*networks: nn.Module) -> bool:
     return all(isinstance(n, Perceptron) and next(n.parameters()).device.type == "cpu" for n in networks)
 
 
+class ForwardPass(Protocol):
+    """A network's outputs."""
+
+    def forward(self, x: Array) -> Array:
+        """[M, O] outputs of `x` [M, I], overwritten by the next call."""
+
+
 def numpy_network(network: nn.Module) -> NumpyPerceptron:
-    """The NumPy side of a network for which `runs_in_numpy`."""
+    """The NumPy side of a network for which `runs_in_numpy`: what can be differentiated."""
     assert isinstance(network, Perceptron)
     return NumpyPerceptron(network)
+
+
+def fast_network(network: nn.Module) -> ForwardPass:
+    """The fastest forward pass of a network for which `runs_in_numpy`."""
+    assert isinstance(network, Perceptron)
+    return compiled_network(network) or NumpyPerceptron(network)
 
 
 class NumpyPolicy:
     """The policy's functions for rows `[M, …]`; arrays that it returns are overwritten by its next call."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, make_network: Callable[[nn.Module], ForwardPass] = fast_network) -> None:
         self.policy, self.head = policy, policy.head
-        self._actor = numpy_network(policy.actor)
+        self._actor = make_network(policy.actor)
         if isinstance(self.head, GaussianHead):
             self._log_std = policy.log_std.detach().numpy()
             self._log_scale = np.log(self.head.half_range)
@@ -53,14 +68,13 @@ class NumpyPolicy:
 
 
 class NumpyActorCritic(NumpyPolicy):
-    """The functions and gradients of an `ActorCritic`."""
+    """The functions of an `ActorCritic`."""
 
     policy: ActorCritic
 
-    def __init__(self, policy: ActorCritic) -> None:
-        super().__init__(policy)
-        self._likelihood = policy.head
-        self._critic, self._moments = numpy_network(policy.critic), policy.return_normalizer
+    def __init__(self, policy: ActorCritic, make_network: Callable[[nn.Module], ForwardPass] = fast_network) -> None:
+        super().__init__(policy, make_network)
+        self._critic, self._moments = make_network(policy.critic), policy.return_normalizer
 
     def normalized_value(self, features: Array) -> Array:
         """[M] the critic's output, in normalised returns."""
@@ -69,6 +83,17 @@ class NumpyActorCritic(NumpyPolicy):
     def value(self, features: Array) -> Array:
         """[M] the value in units of reward."""
         return np.asarray(self.normalized_value(features) / self._moments.scale.numpy() + self._moments.shift.numpy())
+
+
+class DifferentiableActorCritic(NumpyActorCritic):
+    """The same with gradients."""
+
+    _actor: NumpyPerceptron
+    _critic: NumpyPerceptron
+
+    def __init__(self, policy: ActorCritic) -> None:
+        super().__init__(policy, numpy_network)
+        self._likelihood = policy.head
 
     def backward_distribution(
         self, parameters: Array, action: Array, logp_gradient: Array, entropy_gradient: float

@@ -1,0 +1,140 @@
+"""All gradient steps of an update in one call of the compiled kernels, for perceptrons on the CPU.
+
+The actor and the critic share no parameters, so each takes its steps on a thread of its own; what comes out does not depend on
+whether there are two. Tests hold every step to `StepwisePasses` and its gradients to autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from relayrl.algorithms.minibatch_passes import MinibatchPasses, PassPlan, require_finite
+from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
+from relayrl.algorithms.policy_gradients import Batch, ClippedSurrogate, LogLikelihood, Metrics, Objective
+from relayrl.compiled.loader import kernels, num_threads
+from relayrl.data.trees import Array
+from relayrl.models.action_head import ActionHead
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.box_heads import GaussianHead
+from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
+from relayrl.models.numpy_policy import runs_in_numpy
+from relayrl.models.perceptron import Perceptron
+from relayrl.models.settings import Activation
+
+_HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
+_LOSSES = (ClippedSurrogate, LogLikelihood)
+_POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
+_VALUE_METRICS = ("loss", "gradient_norm")
+
+
+def runs_compiled(policy: ActorCritic, objective: Objective) -> bool:
+    """Whether the kernels are there, and know the policy's networks, head and loss."""
+    return (
+        kernels() is not None
+        and runs_in_numpy(policy.actor, policy.critic)
+        and isinstance(policy.head, _HEADS)
+        and isinstance(objective.policy_loss, _LOSSES)
+    )
+
+
+class CompiledPasses(MinibatchPasses):
+    """The compiled form of `StepwisePasses`, for a policy and objective for which `runs_compiled`."""
+
+    def __init__(
+        self, policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
+    ) -> None:
+        self._policy, self._objective = policy, objective
+        self._pi_optimizer, self._vf_optimizer = pi_optimizer, vf_optimizer
+
+    def run(self, batch: Batch, plan: PassPlan) -> Metrics:
+        module = kernels()
+        assert module is not None
+        pi, vf = module.train(self._policy_job(batch, plan), self._value_job(batch, plan), num_threads())
+        self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = pi["adam_steps"], vf["adam_steps"]
+        require_finite(pi["bad_loss"], "policy", "pi_lr")
+        require_finite(vf["bad_loss"], "value", "vf_lr")
+        return {
+            **_means("policy", pi, _POLICY_METRICS),
+            **_means("value", vf, _VALUE_METRICS),
+            "policy/gradient_steps": float(pi["num_steps"]),
+            "value/gradient_steps": float(vf["num_steps"]),
+        }
+
+    def _policy_job(self, batch: Batch, plan: PassPlan) -> dict[str, Any]:
+        objective, head, loss = self._objective, self._policy.head, self._objective.policy_loss
+        limit = math.inf if objective.target_kl is None else 1.5 * objective.target_kl
+        job = _job(self._policy.actor, self._pi_optimizer, batch.features, plan, plan.policy_passes)
+        job |= {
+            "part_sizes": part_sizes(head),
+            "is_surrogate": isinstance(loss, ClippedSurrogate),
+            "clip_ratio": loss.clip_ratio if isinstance(loss, ClippedSurrogate) else 0.0,
+            "entropy_coef": objective.entropy_coef,
+            "kl_limit": limit,
+            "action": _action(head, batch.action),
+            "mask": None if batch.mask is None else np.ascontiguousarray(batch.mask),
+            "logp": _floats(batch.logp),
+            "advantage": _floats(batch.advantage),
+        }
+        if isinstance(head, GaussianHead):
+            job |= {"scale": head.half_range, "center": head.center}
+        return job
+
+    def _value_job(self, batch: Batch, plan: PassPlan) -> dict[str, Any]:
+        clip = self._objective.value_clip
+        job = _job(self._policy.critic, self._vf_optimizer, batch.critic_features, plan, plan.value_passes)
+        return job | {
+            "clip": -1.0 if clip is None else clip,
+            "target": _floats(batch.target),
+            "old_value": _floats(batch.old_value),
+        }
+
+
+def part_sizes(head: ActionHead) -> tuple[int, ...]:
+    """How many actions each choice of a categorical head has; none for a normal distribution."""
+    if isinstance(head, CategoricalHead):
+        return (head.num_outputs,)
+    return tuple(part.num_outputs for part in head.parts) if isinstance(head, MultiCategoricalHead) else ()
+
+
+def _job(network: Any, optimizer: FlatAdam, features: Array, plan: PassPlan, num_passes: int) -> dict[str, Any]:
+    """What both networks' jobs hold: shape, Adam's state, rows."""
+    assert isinstance(network, Perceptron)
+    linears = network.linears()
+    return {
+        "sizes": (linears[0].in_features, *(layer.out_features for layer in linears)),
+        "is_tanh": network.activation is Activation.TANH,
+        "vector": optimizer.vector.numpy(),
+        "first_moment": optimizer.first_moment.numpy(),
+        "second_moment": optimizer.second_moment.numpy(),
+        "num_steps": optimizer.num_steps,
+        "learning_rate": optimizer.lr,
+        "beta1": BETA1,
+        "beta2": BETA2,
+        "epsilon": optimizer.epsilon,
+        "max_norm": math.inf if optimizer.max_grad_norm is None else optimizer.max_grad_norm,
+        "features": _floats(features),
+        "order": None if plan.order is None else plan.order[:num_passes],
+        "num_rows": len(features),
+        "num_passes": num_passes,
+        "minibatch_rows": plan.minibatch_rows,
+    }
+
+
+def _action(head: ActionHead, action: Array) -> Array:
+    if isinstance(head, CategoricalHead):
+        return np.ascontiguousarray(action - head.start if head.start else action, np.int64)
+    if isinstance(head, MultiCategoricalHead):
+        return np.ascontiguousarray(action - np.array([part.start for part in head.parts]), np.int64)
+    return _floats(action)
+
+
+def _floats(column: Array) -> Array:
+    return np.ascontiguousarray(column, np.float32)
+
+
+def _means(network: str, sums: Any, names: tuple[str, ...]) -> Metrics:
+    steps = sums["num_steps"]
+    return {f"{network}/{name}": sums[name] / steps for name in names} if steps else {}

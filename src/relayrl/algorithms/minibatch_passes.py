@@ -1,0 +1,98 @@
+"""Passes over a batch in shuffled minibatches: which rows when, and the gradient steps of any policy.
+
+`StepwisePasses` takes one step at a time through `Gradients`; `compiled_passes` does the same work in one call.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.policy_gradients import Batch, Gradients, Metrics
+from relayrl.data.trees import Array
+from relayrl.errors import TrainingDivergedError
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """How often the policy and the value see the batch; pass `i` takes rows in the order `order[i]`, [P, M]."""
+
+    policy_passes: int
+    value_passes: int
+    minibatch_rows: int
+    order: Array | None
+
+    @property
+    def num_passes(self) -> int:
+        """Of whichever has more."""
+        return max(self.policy_passes, self.value_passes)
+
+
+def draw_plan(
+    rng: np.random.Generator, num_rows: int, *, policy_passes: int, value_passes: int, num_minibatches: int
+) -> PassPlan:
+    """A plan for `num_rows` rows; a single minibatch needs no order."""
+    minibatch_rows = -(-num_rows // num_minibatches)
+    num_passes = max(policy_passes, value_passes)
+    order = None if num_minibatches == 1 else np.stack([rng.permutation(num_rows) for _ in range(num_passes)])
+    return PassPlan(policy_passes, value_passes, minibatch_rows, order)
+
+
+class MinibatchPasses(ABC):
+    """Trains an actor and a critic on a batch."""
+
+    @abstractmethod
+    def run(self, batch: Batch, plan: PassPlan) -> Metrics:
+        """Take the plan's gradient steps, those of the policy until the KL limit is exceeded. Gives metrics."""
+
+
+class StepwisePasses(MinibatchPasses):
+    """One minibatch after the other, first the policy's step and then the value's."""
+
+    def __init__(self, gradients: Gradients, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam) -> None:
+        self._gradients, self._pi_optimizer, self._vf_optimizer = gradients, pi_optimizer, vf_optimizer
+
+    def run(self, batch: Batch, plan: PassPlan) -> Metrics:
+        sums: Metrics = {}
+        counts = {"policy": 0, "value": 0}
+        trains_pi = True
+        for i in range(plan.num_passes):
+            trains_pi = trains_pi and i < plan.policy_passes
+            trains_vf = i < plan.value_passes
+            if not (trains_pi or trains_vf):
+                break
+            shuffled = batch if plan.order is None else batch.rows(plan.order[i])
+            for start in range(0, len(batch), plan.minibatch_rows):
+                rows = shuffled.rows(slice(start, start + plan.minibatch_rows))
+                pi_metrics = self._policy_step(rows) if trains_pi else None
+                trains_pi = pi_metrics is not None
+                vf_metrics = self._value_step(rows) if trains_vf else None
+                counts["policy"] += pi_metrics is not None
+                counts["value"] += vf_metrics is not None
+                for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
+                    sums[name] = sums.get(name, 0.0) + number
+        metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
+        return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
+
+    def _policy_step(self, rows: Batch) -> Metrics | None:
+        metrics = self._gradients.policy_gradient(rows)
+        if metrics is not None:
+            require_finite(metrics["policy/loss"], "policy", "pi_lr")
+            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
+        return metrics
+
+    def _value_step(self, rows: Batch) -> Metrics:
+        metrics = self._gradients.value_gradient(rows)
+        require_finite(metrics["value/loss"], "value", "vf_lr")
+        metrics["value/gradient_norm"] = self._vf_optimizer.step()
+        return metrics
+
+
+def require_finite(loss: float, network: str, rate: str) -> None:
+    """Raise where a loss is not a number that can be learned from."""
+    if not math.isfinite(loss):
+        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")

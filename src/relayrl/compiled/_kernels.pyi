@@ -1,0 +1,66 @@
+"""The compiled kernels. Arrays are C-contiguous, of the dtypes given, and float32 where nothing is said."""
+
+from typing import Any, TypeAlias, TypedDict
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+class Sums(TypedDict):
+    """Metrics of all gradient steps, added up; `status` is 0, 1 where the KL limit and 2 where a loss ended the passes."""
+
+    loss: float
+    kl: float
+    entropy: float
+    clip_fraction: float
+    gradient_norm: float
+    num_steps: int
+    status: int
+    bad_loss: float
+    adam_steps: int
+
+class Perceptron:
+    """Linear layers `(weight [out, in], bias [out])` with tanh or relu between them, on the arrays' own memory."""
+
+    def __init__(self, layers: tuple[tuple[Array, Array], ...], is_tanh: bool, /) -> None: ...
+    def forward(self, x: Array, out: Array, threads: int, /) -> None:
+        """`out` [M, O] of `x` [M, I]."""
+    def choose(
+        self,
+        x: Array,
+        part_sizes: tuple[int, ...],
+        draws: Array,
+        mask: Array | None,
+        choice: Array,
+        logp: Array | None,
+        /,
+    ) -> None:
+        """`choice` int64 [M, parts] and `logp` [M] from uniform `draws` [parts, M]; `mask` bool [M, O]."""
+    def draw_normal(
+        self, x: Array, noise: Array, log_std: Array, scale: Array, center: Array, action: Array, logp: Array | None, /
+    ) -> None:
+        """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
+
+def train(policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> tuple[Sums, Sums]:
+    """Passes over minibatches; `algorithms.compiled_passes` says what the dicts hold."""
+
+def advantages(
+    num_steps: int,
+    num_lanes: int,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: float,
+    lam: float,
+    out: Array,
+    /,
+) -> None:
+    """`out` [T, L] as `algorithms.returns.gae`, where every lane acts on every row; flags are bool."""
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those of this machine, best first."""
+
+def use_instruction_set(name: str, /) -> None:
+    """Use the kernels of another instruction set."""

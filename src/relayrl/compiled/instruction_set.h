@@ -1,0 +1,15 @@
+/* Everything that is compiled once for each instruction set, in the order in which it builds up. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "vector_math.h"
+#include "matrix_product.h"
+#include "perceptron.h"
+#include "distributions.h"
+#include "losses.h"
+#include "acting.h"
+#include "training.h"
+
+const Kernels KERNELS_SYMBOL = {KERNELS_NAME, forward, act, train};

@@ -1,0 +1,102 @@
+/* What passes between the Python binding and the kernels: plain structs, no vector types.
+ *
+ * Matrices are row-major. A perceptron's parameters are those of torch's linear layers, weight [out, in] before bias [out].
+ */
+#ifndef RELAYRL_KERNELS_H
+#define RELAYRL_KERNELS_H
+
+#include <stdint.h>
+
+#define MAX_LAYERS 16
+#define MAX_PARTS 64
+
+typedef struct {
+    int num_layers;
+    int sizes[MAX_LAYERS + 1]; /* from input to output */
+    int is_tanh;               /* else relu */
+    const float *weight[MAX_LAYERS];
+    const float *bias[MAX_LAYERS];
+} Network;
+
+/* Adam's state over the flat vector of a network's parameters, with log deviations behind them where there are any. */
+typedef struct {
+    float *vector, *first_moment, *second_moment;
+    int64_t num_parameters, num_steps;
+    double learning_rate, beta1, beta2, epsilon;
+    double max_norm; /* infinity: no clipping */
+} Adam;
+
+/* Rows of all minibatches: pass p trains on order[p * num_rows …], cut into pieces of minibatch_rows. */
+typedef struct {
+    const float *features;
+    int64_t num_rows, num_passes, minibatch_rows;
+    const int64_t *order; /* NULL: rows as they are */
+} Rows;
+
+enum { STATUS_DONE = 0, STATUS_KL_EXCEEDED = 1, STATUS_NOT_FINITE = 2 };
+
+typedef struct {
+    double loss, kl, entropy, clip_fraction, gradient_norm; /* sums over gradient steps */
+    int64_t num_steps;
+    int status;
+    double bad_loss;
+} Sums;
+
+typedef struct {
+    int is_surrogate; /* else the plain log-likelihood */
+    double clip_ratio, entropy_coef, kl_limit;
+    int num_parts, part_size[MAX_PARTS]; /* categorical choices; no part: a normal distribution */
+    const int64_t *choice;               /* [M, num_parts], from 0 */
+    const uint8_t *mask;                 /* [M, outputs], or NULL */
+    const float *action;                 /* [M, outputs] of a normal distribution */
+    const float *scale, *center;         /* [outputs] of a normal distribution */
+    const float *logp, *advantage;       /* [M] */
+} PolicyLoss;
+
+typedef struct {
+    double clip; /* negative: no clipping */
+    const float *target, *old_value;
+} ValueLoss;
+
+typedef struct {
+    Network shape; /* pointers are set by the trainer, into adam.vector */
+    Adam adam;
+    Rows rows;
+    PolicyLoss *policy; /* exactly one of the two */
+    ValueLoss *value;
+    Sums sums;
+    int out_of_memory;
+} Training;
+
+typedef struct {
+    const Network *network;
+    const float *x; /* [M, in] */
+    int64_t num_rows;
+    int num_parts, part_size[MAX_PARTS]; /* as in PolicyLoss */
+    const float *draws;                  /* [num_parts, M] uniform in [0, 1), or [M, outputs] standard normal */
+    const uint8_t *mask;
+    const float *log_std, *scale, *center; /* [outputs] of a normal distribution */
+    int64_t *choice;                       /* [M, num_parts] */
+    float *action;                         /* [M, outputs] of a normal distribution */
+    float *logp;                           /* [M], or NULL */
+} Acting;
+
+/* The kernels of one instruction set. */
+typedef struct {
+    const char *name;
+    int (*forward)(const Network *network, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
+    int (*act)(const Acting *acting);
+    void (*train)(Training *training);
+} Kernels;
+
+extern const Kernels portable_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels, avx512_kernels;
+#endif
+
+void generalised_advantages(
+    int64_t T, int64_t L, const float *reward, const float *value, const float *next_value, const uint8_t *terminated,
+    const uint8_t *truncated, double gamma, double lam, float *advantage
+);
+
+#endif

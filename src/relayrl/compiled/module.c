@@ -1,0 +1,515 @@
+/* The Python binding: checks sizes, releases the interpreter's lock, shares work between two threads.
+ *
+ * Arrays come as C-contiguous buffers of the dtypes that `_kernels.pyi` states; their lengths are checked here.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define MIN_ROWS_UNLOCKED 256    /* fewer are done before another thread could have taken the lock */
+#define MIN_ROWS_PER_THREAD 1024 /* starting a thread costs as much as some hundred rows */
+
+static const Kernels *kernels = &portable_kernels;
+
+/* ---- buffers -------------------------------------------------------------------------------------------------- */
+
+static int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name) {
+    if (buffer->buf && buffer->len == (Py_ssize_t)(count * (int64_t)item)) return 1;
+    PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %zd", name, buffer->len, (Py_ssize_t)(count * (int64_t)item));
+    return 0;
+}
+
+static int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
+    Py_ssize_t count = PyTuple_Check(sequence) ? PyTuple_GET_SIZE(sequence) : -1;
+    if (count < 0 || count > limit) {
+        PyErr_Format(PyExc_ValueError, "%s must be a tuple of at most %d sizes", name, limit);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        long size = PyLong_AsLong(PyTuple_GET_ITEM(sequence, i));
+        if (size < 1 || size > 1 << 20) {
+            if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s holds the size %ld", name, size);
+            return -1;
+        }
+        sizes[i] = (int)size;
+    }
+    return (int)count;
+}
+
+/* ---- Perceptron ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    Network network;
+    int num_buffers;
+    Py_buffer buffers[2 * MAX_LAYERS];
+} PerceptronObject;
+
+static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) {
+    Network *n = &self->network;
+    const int l = n->num_layers;
+    Py_buffer *w = &self->buffers[self->num_buffers];
+    if (PyObject_GetBuffer(weight, w, PyBUF_C_CONTIGUOUS)) return -1;
+    self->num_buffers++;
+    Py_buffer *b = &self->buffers[self->num_buffers];
+    if (PyObject_GetBuffer(bias, b, PyBUF_C_CONTIGUOUS)) return -1;
+    self->num_buffers++;
+    const int out = (int)(b->len / 4), in = out ? (int)(w->len / 4 / out) : 0;
+    if (in < 1 || !has_size(w, (int64_t)in * out, 4, "weight") || (l && n->sizes[l] != in)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the layers' sizes do not fit together");
+        return -1;
+    }
+    n->sizes[l] = in;
+    n->sizes[l + 1] = out;
+    n->weight[l] = w->buf;
+    n->bias[l] = b->buf;
+    n->num_layers++;
+    return 0;
+}
+
+static int Perceptron_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    PerceptronObject *self = (PerceptronObject *)object;
+    PyObject *layers;
+    if (self->num_buffers) {
+        PyErr_SetString(PyExc_RuntimeError, "a Perceptron is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(args, "O!p:Perceptron", &PyTuple_Type, &layers, &self->network.is_tanh)) return -1;
+    const Py_ssize_t count = PyTuple_GET_SIZE(layers);
+    if (count < 1 || count > MAX_LAYERS) {
+        PyErr_Format(PyExc_ValueError, "a perceptron has 1 to %d layers, not %zd", MAX_LAYERS, count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *weight, *bias;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(layers, i), "OO", &weight, &bias)) return -1;
+        if (take_layer(self, weight, bias)) return -1;
+    }
+    return 0;
+}
+
+static void Perceptron_dealloc(PyObject *object) {
+    PerceptronObject *self = (PerceptronObject *)object;
+    for (int i = 0; i < self->num_buffers; i++) PyBuffer_Release(&self->buffers[i]);
+    Py_TYPE(object)->tp_free(object);
+}
+
+typedef struct {
+    const Network *network;
+    const float *x;
+    int64_t num_rows;
+    float *out;
+    int failed;
+} ForwardRows;
+
+static void *forward_rows(void *argument) {
+    ForwardRows *part = argument;
+    part->failed = kernels->forward(part->network, part->x, part->num_rows, part->out);
+    return NULL;
+}
+
+static int forward_shared(ForwardRows all, int num_threads) {
+    const Network *n = all.network;
+    const int64_t first = num_threads > 1 && all.num_rows >= 2 * MIN_ROWS_PER_THREAD ? all.num_rows / 2 : 0;
+    ForwardRows part = {n, all.x, first, all.out, 0};
+    pthread_t thread;
+    const int is_shared = first && !pthread_create(&thread, NULL, forward_rows, &part);
+    if (is_shared) {
+        all.x += first * n->sizes[0];
+        all.out += first * n->sizes[n->num_layers];
+        all.num_rows -= first;
+    }
+    forward_rows(&all);
+    if (is_shared) pthread_join(thread, NULL);
+    return all.failed || part.failed;
+}
+
+static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
+    PerceptronObject *self = (PerceptronObject *)object;
+    const Network *n = &self->network;
+    Py_buffer x, out;
+    int num_threads, failed = 0;
+    if (!PyArg_ParseTuple(args, "y*w*i:forward", &x, &out, &num_threads)) return NULL;
+    const int64_t rows = x.len / 4 / n->sizes[0];
+    if (has_size(&x, rows * n->sizes[0], 4, "x") && has_size(&out, rows * n->sizes[n->num_layers], 4, "out")) {
+        ForwardRows all = {n, x.buf, rows, out.buf, 0};
+        if (rows < MIN_ROWS_UNLOCKED) {
+            forward_rows(&all);
+            failed = all.failed;
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            failed = forward_shared(all, num_threads);
+            Py_END_ALLOW_THREADS
+        }
+        if (failed) PyErr_NoMemory();
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static int run_acting(const Acting *acting) {
+    int failed;
+    if (acting->num_rows < MIN_ROWS_UNLOCKED) return kernels->act(acting);
+    Py_BEGIN_ALLOW_THREADS
+    failed = kernels->act(acting);
+    Py_END_ALLOW_THREADS
+    return failed;
+}
+
+static PyObject *Perceptron_choose(PyObject *object, PyObject *args) {
+    PerceptronObject *self = (PerceptronObject *)object;
+    const Network *n = &self->network;
+    const int outputs = n->sizes[n->num_layers];
+    PyObject *parts;
+    Py_buffer x, draws, mask, choice, logp;
+    if (!PyArg_ParseTuple(args, "y*O!y*z*w*z*:choose", &x, &PyTuple_Type, &parts, &draws, &mask, &choice, &logp)) return NULL;
+    Acting a = {n, x.buf, x.len / 4 / n->sizes[0]};
+    a.num_parts = read_sizes(parts, a.part_size, MAX_PARTS, "part_sizes");
+    int total = 0;
+    for (int i = 0; i < a.num_parts; i++) total += a.part_size[i];
+    if (!PyErr_Occurred() && total != outputs) PyErr_SetString(PyExc_ValueError, "the parts are not the outputs");
+    if (!PyErr_Occurred() && has_size(&x, a.num_rows * n->sizes[0], 4, "x") &&
+        has_size(&draws, a.num_rows * a.num_parts, 4, "draws") && has_size(&choice, a.num_rows * a.num_parts, 8, "choice") &&
+        (!mask.buf || has_size(&mask, a.num_rows * outputs, 1, "mask")) &&
+        (!logp.buf || has_size(&logp, a.num_rows, 4, "logp"))) {
+        a.draws = draws.buf;
+        a.mask = mask.buf;
+        a.choice = choice.buf;
+        a.logp = logp.buf;
+        if (run_acting(&a)) PyErr_NoMemory();
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&draws);
+    if (mask.buf) PyBuffer_Release(&mask);
+    PyBuffer_Release(&choice);
+    if (logp.buf) PyBuffer_Release(&logp);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
+    PerceptronObject *self = (PerceptronObject *)object;
+    const Network *n = &self->network;
+    const int outputs = n->sizes[n->num_layers];
+    Py_buffer x, noise, log_std, scale, center, action, logp;
+    if (!PyArg_ParseTuple(
+            args, "y*y*y*y*y*w*z*:draw_normal", &x, &noise, &log_std, &scale, &center, &action, &logp
+        ))
+        return NULL;
+    Acting a = {n, x.buf, x.len / 4 / n->sizes[0]};
+    if (has_size(&x, a.num_rows * n->sizes[0], 4, "x") && has_size(&noise, a.num_rows * outputs, 4, "noise") &&
+        has_size(&log_std, outputs, 4, "log_std") && has_size(&scale, outputs, 4, "scale") &&
+        has_size(&center, outputs, 4, "center") && has_size(&action, a.num_rows * outputs, 4, "action") &&
+        (!logp.buf || has_size(&logp, a.num_rows, 4, "logp"))) {
+        a.draws = noise.buf;
+        a.log_std = log_std.buf;
+        a.scale = scale.buf;
+        a.center = center.buf;
+        a.action = action.buf;
+        a.logp = logp.buf;
+        if (run_acting(&a)) PyErr_NoMemory();
+    }
+    Py_buffer *all[] = {&x, &noise, &log_std, &scale, &center, &action};
+    for (int i = 0; i < 6; i++) PyBuffer_Release(all[i]);
+    if (logp.buf) PyBuffer_Release(&logp);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef Perceptron_methods[] = {
+    {"forward", Perceptron_forward, METH_VARARGS, "Outputs of rows, into an array."},
+    {"choose", Perceptron_choose, METH_VARARGS, "Draw categorical actions of rows."},
+    {"draw_normal", Perceptron_draw_normal, METH_VARARGS, "Draw normally distributed actions of rows."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject Perceptron_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.Perceptron",
+    .tp_doc = "A perceptron on live parameters.",
+    .tp_basicsize = sizeof(PerceptronObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = Perceptron_init,
+    .tp_dealloc = Perceptron_dealloc,
+    .tp_methods = Perceptron_methods,
+};
+
+/* ---- training -------------------------------------------------------------------------------------------------- */
+
+/* A job as it came from Python, with the buffers that its pointers lead into. */
+typedef struct {
+    Training training;
+    PolicyLoss policy;
+    ValueLoss value;
+    Py_buffer buffers[16];
+    int num_buffers;
+} Job;
+
+static void release(Job *job) {
+    while (job->num_buffers) PyBuffer_Release(&job->buffers[--job->num_buffers]);
+}
+
+/* The array `dict[name]` of `count` items; NULL with an error, or without one where it is None. */
+static void *array_of(Job *job, PyObject *dict, const char *name, int64_t count, size_t item, int writable) {
+    PyObject *array = PyDict_GetItemString(dict, name);
+    if (!array) {
+        PyErr_Format(PyExc_KeyError, "%s", name);
+        return NULL;
+    }
+    if (array == Py_None) return NULL;
+    Py_buffer *buffer = &job->buffers[job->num_buffers];
+    if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0))) return NULL;
+    job->num_buffers++;
+    if (count >= 0 && !has_size(buffer, count, item, name)) return NULL;
+    return buffer->buf;
+}
+
+static void *required(Job *job, PyObject *dict, const char *name, int64_t count, size_t item, int writable) {
+    void *found = array_of(job, dict, name, count, item, writable);
+    if (!found && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s must not be None", name);
+    return found;
+}
+
+static double number_of(PyObject *dict, const char *name) {
+    PyObject *number = PyDict_GetItemString(dict, name);
+    if (number) return PyFloat_AsDouble(number);
+    PyErr_Format(PyExc_KeyError, "%s", name);
+    return 0.0;
+}
+
+static int read_network(Job *job, PyObject *dict) {
+    Training *t = &job->training;
+    PyObject *sizes = PyDict_GetItemString(dict, "sizes");
+    if (!sizes) PyErr_SetString(PyExc_KeyError, "sizes");
+    const int count = sizes ? read_sizes(sizes, t->shape.sizes, MAX_LAYERS + 1, "sizes") : -1;
+    if (count < 2) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a network has an input and an output");
+        return -1;
+    }
+    t->shape.num_layers = count - 1;
+    t->shape.is_tanh = (int)number_of(dict, "is_tanh");
+    int64_t parameters = 0;
+    for (int l = 0; l + 1 < count; l++) parameters += ((int64_t)t->shape.sizes[l] + 1) * t->shape.sizes[l + 1];
+    return PyErr_Occurred() ? -1 : (t->adam.num_parameters = parameters, 0);
+}
+
+static int read_adam(Job *job, PyObject *dict, int64_t num_deviations) {
+    Adam *adam = &job->training.adam;
+    adam->num_parameters += num_deviations;
+    adam->vector = required(job, dict, "vector", adam->num_parameters, 4, 1);
+    if (adam->vector) adam->first_moment = required(job, dict, "first_moment", adam->num_parameters, 4, 1);
+    if (adam->first_moment) adam->second_moment = required(job, dict, "second_moment", adam->num_parameters, 4, 1);
+    if (!adam->second_moment) return -1;
+    adam->num_steps = (int64_t)number_of(dict, "num_steps");
+    adam->learning_rate = number_of(dict, "learning_rate");
+    adam->beta1 = number_of(dict, "beta1");
+    adam->beta2 = number_of(dict, "beta2");
+    adam->epsilon = number_of(dict, "epsilon");
+    adam->max_norm = number_of(dict, "max_norm");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_rows(Job *job, PyObject *dict) {
+    Rows *rows = &job->training.rows;
+    rows->num_rows = (int64_t)number_of(dict, "num_rows");
+    rows->num_passes = (int64_t)number_of(dict, "num_passes");
+    rows->minibatch_rows = (int64_t)number_of(dict, "minibatch_rows");
+    if (PyErr_Occurred()) return -1;
+    rows->features = required(job, dict, "features", rows->num_rows * job->training.shape.sizes[0], 4, 0);
+    rows->order = array_of(job, dict, "order", rows->num_passes * rows->num_rows, 8, 0);
+    if (!PyErr_Occurred() && (rows->num_rows < 1 || rows->minibatch_rows < 1)) {
+        PyErr_SetString(PyExc_ValueError, "num_rows and minibatch_rows must be positive");
+    }
+    for (int64_t i = 0; !PyErr_Occurred() && rows->order && i < rows->num_passes * rows->num_rows; i++) {
+        if (rows->order[i] < 0 || rows->order[i] >= rows->num_rows) {
+            PyErr_Format(PyExc_ValueError, "order holds %lld", (long long)rows->order[i]);
+        }
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_choices(Job *job, PyObject *dict) {
+    PolicyLoss *loss = &job->policy;
+    const int64_t M = job->training.rows.num_rows;
+    const int outputs = job->training.shape.sizes[job->training.shape.num_layers];
+    int sum = 0;
+    for (int i = 0; i < loss->num_parts; i++) sum += loss->part_size[i];
+    if (sum != outputs) {
+        PyErr_SetString(PyExc_ValueError, "the parts are not the outputs");
+        return -1;
+    }
+    loss->choice = required(job, dict, "action", M * loss->num_parts, 8, 0);
+    loss->mask = array_of(job, dict, "mask", M * outputs, 1, 0);
+    for (int64_t i = 0; loss->choice && i < M * loss->num_parts; i++) {
+        const int64_t choice = loss->choice[i];
+        if (choice < 0 || choice >= loss->part_size[i % loss->num_parts]) {
+            PyErr_Format(PyExc_ValueError, "action %lld does not exist", (long long)choice);
+            return -1;
+        }
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_policy(Job *job, PyObject *dict) {
+    PolicyLoss *loss = job->training.policy = &job->policy;
+    PyObject *parts = PyDict_GetItemString(dict, "part_sizes");
+    if (!parts) PyErr_SetString(PyExc_KeyError, "part_sizes");
+    loss->num_parts = parts ? read_sizes(parts, loss->part_size, MAX_PARTS, "part_sizes") : -1;
+    if (loss->num_parts < 0 || read_network(job, dict)) return -1;
+    const int outputs = job->training.shape.sizes[job->training.shape.num_layers];
+    if (read_adam(job, dict, loss->num_parts ? 0 : outputs) || read_rows(job, dict)) return -1;
+    const int64_t M = job->training.rows.num_rows;
+    loss->is_surrogate = (int)number_of(dict, "is_surrogate");
+    loss->clip_ratio = number_of(dict, "clip_ratio");
+    loss->entropy_coef = number_of(dict, "entropy_coef");
+    loss->kl_limit = number_of(dict, "kl_limit");
+    if (PyErr_Occurred()) return -1;
+    loss->logp = required(job, dict, "logp", M, 4, 0);
+    loss->advantage = required(job, dict, "advantage", M, 4, 0);
+    if (PyErr_Occurred()) return -1;
+    if (loss->num_parts) return read_choices(job, dict);
+    loss->action = required(job, dict, "action", M * outputs, 4, 0);
+    loss->scale = required(job, dict, "scale", outputs, 4, 0);
+    loss->center = required(job, dict, "center", outputs, 4, 0);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_value(Job *job, PyObject *dict) {
+    ValueLoss *loss = job->training.value = &job->value;
+    if (read_network(job, dict) || read_adam(job, dict, 0) || read_rows(job, dict)) return -1;
+    const int64_t M = job->training.rows.num_rows;
+    loss->clip = number_of(dict, "clip");
+    if (PyErr_Occurred()) return -1;
+    loss->target = required(job, dict, "target", M, 4, 0);
+    loss->old_value = required(job, dict, "old_value", M, 4, 0);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *sums_of(const Training *t) {
+    const Sums *s = &t->sums;
+    return Py_BuildValue(
+        "{s:d,s:d,s:d,s:d,s:d,s:L,s:i,s:d,s:L}", "loss", s->loss, "kl", s->kl, "entropy", s->entropy, "clip_fraction",
+        s->clip_fraction, "gradient_norm", s->gradient_norm, "num_steps", (long long)s->num_steps, "status", s->status,
+        "bad_loss", s->bad_loss, "adam_steps", (long long)t->adam.num_steps
+    );
+}
+
+static void *train_one(void *argument) {
+    kernels->train(argument);
+    return NULL;
+}
+
+/* The actor and the critic share nothing but what they read, so each has a thread, and the result does not depend on it. */
+static void train_both(Training *first, Training *second, int num_threads) {
+    pthread_t thread;
+    const int is_shared = num_threads > 1 && !pthread_create(&thread, NULL, train_one, second);
+    train_one(first);
+    if (is_shared) pthread_join(thread, NULL);
+    else train_one(second);
+}
+
+static PyObject *train_module(PyObject *module, PyObject *args) {
+    PyObject *policy, *value;
+    int num_threads;
+    if (!PyArg_ParseTuple(args, "O!O!i:train", &PyDict_Type, &policy, &PyDict_Type, &value, &num_threads)) return NULL;
+    Job actor, critic;
+    memset(&actor, 0, sizeof actor);
+    memset(&critic, 0, sizeof critic);
+    PyObject *result = NULL;
+    if (!read_policy(&actor, policy) && !read_value(&critic, value)) {
+        Py_BEGIN_ALLOW_THREADS
+        train_both(&actor.training, &critic.training, num_threads);
+        Py_END_ALLOW_THREADS
+        if (actor.training.out_of_memory || critic.training.out_of_memory) PyErr_NoMemory();
+        else result = Py_BuildValue("NN", sums_of(&actor.training), sums_of(&critic.training));
+    }
+    release(&actor);
+    release(&critic);
+    return result;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------------------------- */
+
+static PyObject *advantages(PyObject *module, PyObject *args) {
+    Py_buffer b[6];
+    Py_ssize_t T, L;
+    double gamma, lam;
+    if (!PyArg_ParseTuple(
+            args, "nny*y*y*y*y*ddw*:advantages", &T, &L, &b[0], &b[1], &b[2], &b[3], &b[4], &gamma, &lam, &b[5]
+        ))
+        return NULL;
+    static const char *const names[] = {"reward", "value", "next_value", "terminated", "truncated", "out"};
+    static const size_t items[] = {4, 4, 4, 1, 1, 4};
+    int is_sound = 1;
+    for (int i = 0; is_sound && i < 6; i++) is_sound = has_size(&b[i], (int64_t)T * L, items[i], names[i]);
+    if (is_sound) generalised_advantages(T, L, b[0].buf, b[1].buf, b[2].buf, b[3].buf, b[4].buf, gamma, lam, b[5].buf);
+    for (int i = 0; i < 6; i++) PyBuffer_Release(&b[i]);
+    if (!is_sound) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The instruction sets of this machine, best first. */
+static int supported(const Kernels *found[3]) {
+    int count = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+        found[count++] = &avx512_kernels;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[count++] = &avx2_kernels;
+#endif
+    found[count++] = &portable_kernels;
+    return count;
+}
+
+static PyObject *instruction_sets(PyObject *module, PyObject *args) {
+    const Kernels *found[3];
+    const int count = supported(found);
+    PyObject *names = PyTuple_New(count);
+    for (int i = 0; names && i < count; i++) PyTuple_SET_ITEM(names, i, PyUnicode_FromString(found[i]->name));
+    return names;
+}
+
+static PyObject *use_instruction_set(PyObject *module, PyObject *name) {
+    const Kernels *found[3];
+    const int count = supported(found);
+    for (int i = 0; i < count; i++) {
+        if (PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, found[i]->name)) {
+            kernels = found[i];
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "this machine has no instruction set %R", name);
+}
+
+static PyMethodDef methods[] = {
+    {"train", train_module, METH_VARARGS, "Passes over minibatches for an actor and a critic."},
+    {"advantages", advantages, METH_VARARGS, "Generalised advantage estimates."},
+    {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
+    {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", "Compiled kernels.", -1, methods};
+
+PyMODINIT_FUNC PyInit__kernels(void) {
+    const Kernels *found[3];
+    supported(found);
+    kernels = found[0];
+    if (PyType_Ready(&Perceptron_type)) return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    Py_INCREF(&Perceptron_type);
+    if (PyModule_AddObject(module, "Perceptron", (PyObject *)&Perceptron_type)) {
+        Py_DECREF(&Perceptron_type);
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

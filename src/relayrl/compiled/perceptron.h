@@ -1,0 +1,171 @@
+/* A perceptron on tiles of rows: every activation of a tile stays in the cache from the forward to the backward pass.
+ *
+ * Widths are padded to whole vectors with units that are 0 and stay 0.
+ */
+
+#define TILE_ROWS 96 /* a multiple of every BLOCK_ROWS and of LANES */
+
+typedef struct {
+    int num_layers, is_tanh;
+    int size[MAX_LAYERS + 1], wide[MAX_LAYERS + 1]; /* widths, and padded ones */
+    float *across[MAX_LAYERS];                      /* weights as [in, wide out], for the forward pass */
+    float *along[MAX_LAYERS];                       /* weights as [out, wide in], for the backward pass */
+    float *bias[MAX_LAYERS];                        /* [wide out] */
+    float *value[MAX_LAYERS + 1];                   /* [TILE_ROWS, wide]: inputs, activations, outputs */
+    float *delta[MAX_LAYERS + 1];                   /* the loss's derivatives by them */
+    float *weight_gradient[MAX_LAYERS];             /* [out, wide in] where that is less padding, else [in, wide out] */
+    float *bias_gradient[MAX_LAYERS];               /* [wide out] */
+    float *memory;
+} Perceptron;
+
+static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+static int is_along(const Perceptron *net, int l) { return net->size[l] >= net->size[l + 1]; }
+
+static int64_t gradient_size(const Perceptron *net, int l) {
+    return is_along(net, l) ? (int64_t)net->size[l + 1] * net->wide[l] : (int64_t)net->size[l] * net->wide[l + 1];
+}
+
+/* Lay the arrays out: in numbers only where `next` is NULL. */
+static int64_t lay_out(Perceptron *net, int trains, float *next) {
+    int64_t used = 0;
+#define TAKE(pointer, count)                                                                                           \
+    do {                                                                                                               \
+        if (next) (pointer) = next + used;                                                                             \
+        used += (int64_t)(count) + 16 - (int64_t)(count) % 16;                                                         \
+    } while (0)
+    for (int l = 0; l <= net->num_layers; l++) {
+        TAKE(net->value[l], TILE_ROWS * net->wide[l]);
+        if (trains && l > 0) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
+    }
+    for (int l = 0; l < net->num_layers; l++) {
+        TAKE(net->across[l], net->size[l] * net->wide[l + 1]);
+        TAKE(net->bias[l], net->wide[l + 1]);
+        if (!trains) continue;
+        TAKE(net->along[l], net->size[l + 1] * net->wide[l]);
+        TAKE(net->weight_gradient[l], gradient_size(net, l));
+        TAKE(net->bias_gradient[l], net->wide[l + 1]);
+    }
+#undef TAKE
+    return used;
+}
+
+static int open_perceptron(Perceptron *net, const Network *network, int trains) {
+    memset(net, 0, sizeof *net);
+    net->num_layers = network->num_layers;
+    net->is_tanh = network->is_tanh;
+    for (int l = 0; l <= net->num_layers; l++) {
+        net->size[l] = network->sizes[l];
+        net->wide[l] = (int)padded(net->size[l]);
+    }
+    size_t bytes = (size_t)lay_out(net, trains, NULL) * sizeof(float);
+    void *memory;
+    if (posix_memalign(&memory, 64, bytes)) return -1;
+    net->memory = memory;
+    lay_out(net, trains, net->memory);
+    memset(net->value[0], 0, (size_t)TILE_ROWS * net->wide[0] * sizeof(float));
+    if (trains) memset(net->delta[net->num_layers], 0, (size_t)TILE_ROWS * net->wide[net->num_layers] * sizeof(float));
+    return 0;
+}
+
+static void close_perceptron(Perceptron *net) { free(net->memory); }
+
+/* Take over the parameters as they are now. */
+static void read_parameters(Perceptron *net, const Network *network, int trains) {
+    for (int l = 0; l < net->num_layers; l++) {
+        const int in = net->size[l], out = net->size[l + 1], wide_in = net->wide[l], wide_out = net->wide[l + 1];
+        const float *weight = network->weight[l];
+        for (int i = 0; i < in; i++) {
+            float *line = net->across[l] + (int64_t)i * wide_out;
+            for (int o = 0; o < out; o++) line[o] = weight[(int64_t)o * in + i];
+            for (int o = out; o < wide_out; o++) line[o] = 0.0f;
+        }
+        memcpy(net->bias[l], network->bias[l], (size_t)out * sizeof(float));
+        for (int o = out; o < wide_out; o++) net->bias[l][o] = 0.0f;
+        if (!trains || l == 0) continue; /* nothing is differentiated by the inputs */
+        for (int o = 0; o < out; o++) {
+            float *line = net->along[l] + (int64_t)o * wide_in;
+            memcpy(line, weight + (int64_t)o * in, (size_t)in * sizeof(float));
+            for (int i = in; i < wide_in; i++) line[i] = 0.0f;
+        }
+    }
+}
+
+static void activate(float *x, int64_t count, int is_tanh) {
+    if (is_tanh) {
+        for (int64_t i = 0; i < count; i += LANES) store(x + i, vector_tanh(load(x + i)));
+    } else {
+        for (int64_t i = 0; i < count; i += LANES) store(x + i, choose(load(x + i) < 0.0f, (vec){0}, load(x + i)));
+    }
+}
+
+/* Outputs into value[num_layers], from `x` with rows `stride` apart. */
+static void forward_tile(Perceptron *net, const float *x, int64_t stride, int num_rows) {
+    for (int l = 0; l < net->num_layers; l++) {
+        Left left = {l ? net->value[l] : x, l ? net->wide[l] : stride, 1};
+        float *target = net->value[l + 1];
+        const int wide = net->wide[l + 1];
+        product(num_rows, wide, net->size[l], left, net->across[l], wide, target, wide, FROM_ROW, net->bias[l]);
+        if (l + 1 < net->num_layers) activate(target, (int64_t)num_rows * wide, net->is_tanh);
+    }
+}
+
+static void forget_gradients(Perceptron *net) {
+    for (int l = 0; l < net->num_layers; l++) {
+        memset(net->weight_gradient[l], 0, (size_t)gradient_size(net, l) * sizeof(float));
+        memset(net->bias_gradient[l], 0, (size_t)net->wide[l + 1] * sizeof(float));
+    }
+}
+
+/* delta *= the activation's slope, from its output: 1 − tanh², or 1 where relu is positive. */
+static void multiply_by_slope(float *delta, const float *output, int64_t count, int is_tanh) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        vec y = load(output + i), d = load(delta + i);
+        if (is_tanh) store(delta + i, d - d * (y * y));
+        else store(delta + i, choose(y > 0.0f, d, (vec){0}));
+    }
+}
+
+static void add_rows(float *sum, const float *rows, int num_rows, int wide) {
+    for (int j = 0; j < wide; j += LANES) {
+        vec total_of_column = load(sum + j);
+        for (int r = 0; r < num_rows; r++) total_of_column += load(rows + (int64_t)r * wide + j);
+        store(sum + j, total_of_column);
+    }
+}
+
+/* Add the gradients of the tile whose inputs are value[0] and whose outputs' derivatives are delta[num_layers]. */
+static void backward_tile(Perceptron *net, int num_rows) {
+    for (int l = net->num_layers - 1; l >= 0; l--) {
+        const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
+        const float *input = net->value[l], *delta = net->delta[l + 1];
+        float *gradient = net->weight_gradient[l];
+        if (is_along(net, l)) {
+            Left left = {delta, 1, wide_out};
+            product(net->size[l + 1], wide_in, num_rows, left, input, wide_in, gradient, wide_in, FROM_TARGET, NULL);
+        } else {
+            Left left = {input, 1, wide_in};
+            product(net->size[l], wide_out, num_rows, left, delta, wide_out, gradient, wide_out, FROM_TARGET, NULL);
+        }
+        add_rows(net->bias_gradient[l], delta, num_rows, wide_out);
+        if (l == 0) break;
+        Left left = {delta, wide_out, 1};
+        product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
+        multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
+    }
+}
+
+/* The gradients in the order of the parameters; gives how many there are. */
+static int64_t write_gradients(const Perceptron *net, float *flat) {
+    float *next = flat;
+    for (int l = 0; l < net->num_layers; l++) {
+        const int in = net->size[l], out = net->size[l + 1];
+        const int64_t by_out = is_along(net, l) ? net->wide[l] : 1, by_in = is_along(net, l) ? 1 : net->wide[l + 1];
+        for (int o = 0; o < out; o++) {
+            for (int i = 0; i < in; i++) *next++ = net->weight_gradient[l][o * by_out + i * by_in];
+        }
+        memcpy(next, net->bias_gradient[l], (size_t)out * sizeof(float));
+        next += out;
+    }
+    return next - flat;
+}

@@ -1,0 +1,77 @@
+/* Vectors of LANES floats, and the functions that the networks need of them. */
+
+typedef float vec __attribute__((vector_size(LANES * 4), may_alias, aligned(4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4), may_alias, aligned(4)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const float *p) { return *(const vec *)p; }
+INLINE void store(float *p, vec x) { *(vec *)p = x; }
+INLINE vec splat(float x) { return x - (vec){0}; }
+INLINE vec choose(ivec condition, vec yes, vec no) {
+    return (vec)(((ivec)yes & condition) | ((ivec)no & ~condition));
+}
+INLINE vec smaller(vec a, vec b) { return choose(a < b, a, b); }
+INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+INLINE vec magnitude(vec x) { return (vec)((ivec)x & 0x7fffffff); }
+
+INLINE float total(vec x) {
+    float sum = 0.0f;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+}
+
+/* x P(x²) / Q(x²), a minimax fit over |x| ≤ 8.2, beyond which tanh is 1 in float32; relative error about 3e-7. */
+INLINE vec vector_tanh(vec x) {
+    const vec bound = splat(8.2f);
+    vec c = larger(smaller(x, bound), -bound);
+    vec u = c * c;
+    vec p = u * 1.4840511e-8f + 2.1637241e-5f;
+    p = p * u + 3.5566844e-3f;
+    p = p * u + 1.3432121e-1f;
+    p = p * u + 1.0f;
+    vec q = u * 8.3705851e-7f + 3.3864379e-4f;
+    q = q * u + 2.6108291e-2f;
+    q = q * u + 4.6765447e-1f;
+    q = q * u + 1.0f;
+    return choose(x == x, c * p / q, x);
+}
+
+/* 2^n e^r with |r| ≤ ln 2 / 2 (Cephes' polynomial); 0 below −87, infinity above 88. */
+INLINE vec vector_exp(vec x) {
+    vec c = larger(smaller(x, splat(88.0f)), splat(-87.0f));
+    vec n = c * 1.44269504088896341f + 12582912.0f; /* adding 1.5 · 2²³ rounds to an integer */
+    ivec power = (ivec)n - 0x4b400000;
+    n = n - 12582912.0f;
+    vec r = c - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    vec y = p * (vec)((power + 127) << 23);
+    y = choose(x < splat(-87.0f), splat(0.0f), y);
+    y = choose(x > splat(88.0f), splat(INFINITY), y);
+    return choose(x == x, y, x);
+}
+
+/* Of normal positive numbers: log(m 2^e) with m in [√½, √2) (Cephes' polynomial). */
+INLINE vec vector_log(vec x) {
+    ivec bits = (ivec)x;
+    ivec e = ((bits - 0x3f3504f3) >> 23);
+    vec m = (vec)(bits - (e << 23)) - 1.0f;
+    vec n = __builtin_convertvector(e, vec);
+    vec z = m * m;
+    vec p = m * 7.0376836292e-2f - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    vec y = p * m * z + n * -2.12194440e-4f - 0.5f * z;
+    return m + y + n * 0.693359375f;
+}

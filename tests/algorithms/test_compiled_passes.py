@@ -1,0 +1,232 @@
+"""The compiled passes take the steps that the NumPy and autograd passes take."""
+
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
+from relayrl.algorithms.minibatch_passes import StepwisePasses, draw_plan
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.policy_gradients import (
+    AutogradGradients,
+    Batch,
+    ClippedSurrogate,
+    LogLikelihood,
+    NumpyGradients,
+    Objective,
+)
+from relayrl.compiled import loader
+from relayrl.errors import ConfigError, TrainingDivergedError
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.settings import Activation, NetworkSettings
+
+ACTIONS = {
+    "discrete": spaces.Discrete(4, start=1),
+    "multi_discrete": spaces.MultiDiscrete([2, 3], start=[0, 5]),
+    "box": spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)),
+}
+KERNELS = loader.kernels()
+
+
+def make_policy(space, *, hidden=(8, 8), activation=Activation.TANH, num_features=3, central_width=None) -> ActorCritic:
+    generator = torch.Generator().manual_seed(0)
+    network = NetworkSettings(hidden_sizes=hidden, activation=activation)
+    policy = ActorCritic(spaces.Box(-1, 1, (num_features,)), space, network, generator, central_width)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return policy
+
+
+def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=None) -> Batch:
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(rows, policy.encoder.num_features)).astype(np.float32)
+    mask = None
+    if masked:
+        mask = rng.random((rows, policy.head.mask_width)) < 0.7
+        mask[:, [0, -1]] = True
+    with torch.no_grad():
+        parameters = policy.distribution(torch.from_numpy(features), None if mask is None else torch.from_numpy(mask))
+    action = policy.head.sample(parameters.numpy(), rng)
+    logp = policy.head.log_prob_numpy(parameters.numpy(), action)
+    noise = [rng.normal(size=rows).astype(np.float32) for _ in range(4)]
+    central = None if central_width is None else rng.normal(size=(rows, central_width)).astype(np.float32)
+    logp = (logp + 0.3 * noise[0]).astype(np.float32)
+    return Batch(features, action, mask, logp, noise[1], noise[2], noise[3], central)
+
+
+def run_passes(how, policy: ActorCritic, objective: Objective, batch: Batch, *, passes=(2, 3), minibatches=3):
+    """Metrics, parameters and moments after a plan's steps taken by `how` from the same beginning."""
+    optimizers = [FlatAdam(policy.actor_parameters(), 1e-3, 0.5), FlatAdam(policy.critic_parameters(), 2e-3, None)]
+    plan = draw_plan(
+        np.random.default_rng(5),
+        len(batch),
+        policy_passes=passes[0],
+        value_passes=passes[1],
+        num_minibatches=minibatches,
+    )
+    if how is CompiledPasses:
+        assert runs_compiled(policy, objective)
+        metrics = CompiledPasses(policy, objective, *optimizers).run(batch, plan)
+    else:
+        metrics = StepwisePasses(how(policy, objective), *optimizers).run(batch, plan)
+    tensors = {f"parameter {name}": p.detach().clone() for name, p in policy.named_parameters()}
+    for name, adam in zip(("pi", "vf"), optimizers, strict=True):
+        tensors |= {f"{name} {key}": torch.as_tensor(value).clone() for key, value in adam.state_dict().items()}
+    return metrics, tensors
+
+
+def assert_same(make, objective: Objective, make_rows, **plan) -> None:
+    compiled, compiled_tensors = run_passes(CompiledPasses, policy := make(), objective, make_rows(policy), **plan)
+    for oracle in (NumpyGradients, AutogradGradients):
+        metrics, tensors = run_passes(oracle, policy := make(), objective, make_rows(policy), **plan)
+        assert compiled.keys() == metrics.keys()
+        for name, number in metrics.items():
+            assert compiled[name] == pytest.approx(number, rel=1e-3, abs=2e-5), name
+        for name, tensor in tensors.items():
+            torch.testing.assert_close(compiled_tensors[name], tensor, rtol=1e-3, atol=2e-5, msg=f"{oracle} {name}")
+
+
+@pytest.fixture(params=KERNELS.instruction_sets() if KERNELS else ())
+def instruction_set(request, monkeypatch):
+    monkeypatch.setenv(loader.VARIABLE, request.param)
+
+
+def test_the_development_installation_has_the_kernels():
+    assert KERNELS is not None, "build them: python setup.py build_ext --inplace"
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("space", ACTIONS)
+def test_steps_are_those_of_numpy_and_autograd(space, activation):
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.05, value_clip=0.2)
+    assert_same(
+        lambda: make_policy(ACTIONS[space], activation=activation),
+        objective,
+        lambda policy: make_batch(policy, 301, masked=space != "box"),
+    )
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (64, 64), (33, 17, 40), (130,)])
+@pytest.mark.parametrize("rows", [1, 7, 96, 97, 500])
+def test_any_depth_width_and_number_of_rows(hidden, rows):
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01)
+    make = lambda: make_policy(ACTIONS["discrete"], hidden=hidden, num_features=21)  # noqa: E731
+    assert_same(make, objective, lambda policy: make_batch(policy, rows), minibatches=1 if rows == 1 else 2)
+
+
+@pytest.mark.parametrize("space", ACTIONS)
+def test_the_plain_log_likelihood(space):
+    objective = Objective(LogLikelihood(), entropy_coef=0.1)
+    assert_same(
+        lambda: make_policy(ACTIONS[space]),
+        objective,
+        lambda policy: make_batch(policy, 200),
+        passes=(1, 4),
+        minibatches=1,
+    )
+
+
+def test_a_central_critic_sees_its_own_inputs():
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01, value_clip=0.2)
+    assert_same(
+        lambda: make_policy(ACTIONS["box"], central_width=19),
+        objective,
+        lambda policy: make_batch(policy, 150, central_width=19),
+    )
+
+
+def test_the_policy_stops_at_the_kl_limit_and_the_value_goes_on():
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.0, target_kl=0.002)
+
+    def rows(policy):
+        batch = make_batch(policy, 300)
+        batch.logp = NumpyGradients(policy, objective).log_prob(batch.features, batch.mask, batch.action)
+        return batch
+
+    make = lambda: make_policy(ACTIONS["discrete"])  # noqa: E731
+    metrics, _ = run_passes(CompiledPasses, policy := make(), objective, rows(policy), passes=(40, 40))
+    assert metrics["value/gradient_steps"] == 120
+    assert 1 < metrics["policy/gradient_steps"] < 120
+    assert_same(make, objective, rows, passes=(40, 40))
+
+
+def test_no_value_pass_leaves_the_critic_alone():
+    objective = Objective(LogLikelihood(), entropy_coef=0.0)
+    policy = make_policy(ACTIONS["discrete"])
+    before = [p.detach().clone() for p in policy.critic_parameters()]
+    metrics, _ = run_passes(CompiledPasses, policy, objective, make_batch(policy, 50), passes=(1, 0))
+    assert metrics["value/gradient_steps"] == 0
+    assert "value/loss" not in metrics
+    assert all(torch.equal(old, new) for old, new in zip(before, policy.critic_parameters(), strict=True))
+
+
+def test_one_thread_and_two_give_the_same_bits(monkeypatch):
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01)
+    results = []
+    for threads in (1, 2):
+        monkeypatch.setattr("relayrl.algorithms.compiled_passes.num_threads", lambda n=threads: n)
+        policy = make_policy(ACTIONS["discrete"])
+        results.append(run_passes(CompiledPasses, policy, objective, make_batch(policy, 400))[1])
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+@pytest.mark.parametrize("broken", ["advantage", "target"])
+def test_a_loss_that_is_not_finite_stops_before_the_step(broken):
+    policy = make_policy(ACTIONS["discrete"])
+    before = [p.detach().clone() for p in policy.parameters()]
+    batch = make_batch(policy, 50)
+    getattr(batch, broken)[0] = math.nan
+    network = "policy" if broken == "advantage" else "value"
+    with pytest.raises(TrainingDivergedError, match=f"the {network} loss became nan"):
+        run_passes(CompiledPasses, policy, Objective(ClippedSurrogate(0.2), 0.0), batch, passes=(1, 1), minibatches=1)
+    kept = policy.actor if network == "policy" else policy.critic
+    assert all(bool(torch.isfinite(p).all()) for p in kept.parameters())
+    assert sum(torch.equal(old, new) for old, new in zip(before, policy.parameters(), strict=True)) > 0
+
+
+def test_heads_without_kernels_are_left_to_numpy():
+    policy = make_policy(spaces.MultiBinary(3))
+    assert not runs_compiled(policy, Objective(ClippedSurrogate(0.2), 0.0))
+
+
+def test_off_means_numpy(monkeypatch):
+    monkeypatch.setenv(loader.VARIABLE, loader.OFF)
+    assert loader.kernels() is None
+    assert loader.describe() == "NumPy (RELAYRL_COMPILED=off)"
+    assert not runs_compiled(make_policy(ACTIONS["box"]), Objective(ClippedSurrogate(0.2), 0.0))
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch):
+    monkeypatch.setenv(loader.VARIABLE, "abacus")
+    with pytest.raises(ConfigError, match=r"RELAYRL_COMPILED=abacus: this machine has .*portable; or write off"):
+        loader.kernels()
+
+
+def test_threads_follow_the_cores_and_the_limit(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert loader.num_threads() == 2
+    loader.limit_threads(1)
+    try:
+        assert loader.num_threads() == 1
+    finally:
+        loader.limit_threads(None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert loader.num_threads() == 1
+
+
+@pytest.mark.slow
+def test_a_run_without_the_kernels_learns_as_well(tmp_path):
+    command = [sys.executable, "-m", "relayrl.cli.main", "train", "native:CartPole", "--run-dir", str(tmp_path / "run")]
+    settings = ["--set", "trainer.max_steps=20000", "--set", "evaluation.episodes=0"]
+    done = subprocess.run(
+        command + settings, env={**os.environ, loader.VARIABLE: loader.OFF}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
