@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from relayrl.compiled.loader import kernels
+
 BETA1, BETA2 = 0.9, 0.999
 POLICY_GRADIENT_EPSILON, USUAL_EPSILON = 1e-5, 1e-8
 """Adam's own epsilon, and the larger one that is customary for policy gradients."""
@@ -40,9 +42,19 @@ class FlatAdam:
             p.grad = self.gradient[where].view_as(p)
             offset += p.numel()
 
-    @torch.no_grad()
     def step(self) -> float:
         """Clip, then step; gives the gradient's norm before clipping."""
+        compiled = kernels() if self.vector.device.type == "cpu" else None
+        if compiled is None:
+            return self._step_in_torch()
+        arrays = (t.numpy() for t in (self.vector, self.gradient, self.first_moment, self.second_moment))
+        limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
+        norm: float = compiled.adam_step(*arrays, self.num_steps, self.lr, BETA1, BETA2, self.epsilon, limit)
+        self.num_steps += 1
+        return norm
+
+    @torch.no_grad()
+    def _step_in_torch(self) -> float:
         gradient, m, v = self.gradient, self.first_moment, self.second_moment
         norm = float(torch.linalg.vector_norm(gradient))
         if self.max_grad_norm is not None and norm > self.max_grad_norm:

@@ -41,6 +41,32 @@ class Perceptron:
     ) -> None:
         """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
 
+class Tape:
+    """A perceptron that keeps what its gradients need; one thread and two give the same numbers."""
+
+    def __init__(self, perceptron: Perceptron, /) -> None: ...
+    def forward(self, x: Array, out: Array, threads: int, /) -> None:
+        """`out` [M, O] from `x` [M, I]."""
+    def backward(self, gradient: Array, flat: Array, threads: int, /) -> None:
+        """Gradients of all parameters, in their order, given those of the last outputs [M, O]."""
+    def input_gradient(self, gradient: Array, by_input: Array, threads: int, /) -> None:
+        """Gradients of the last rows [M, I]."""
+
+def adam_step(
+    vector: Array,
+    gradient: Array,
+    first_moment: Array,
+    second_moment: Array,
+    num_steps: int,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    max_norm: float,
+    /,
+) -> float:
+    """Clip the gradient's norm and step; gives the norm. `num_steps` are those taken before."""
+
 def train(policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> tuple[Sums, Sums]:
     """Passes over minibatches; `algorithms.compiled_passes` says what the dicts hold."""
 

@@ -1,5 +1,6 @@
 /* Everything that is compiled once for each instruction set, in the order in which it builds up. */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,5 +12,8 @@
 #include "losses.h"
 #include "acting.h"
 #include "training.h"
+#include "tape.h"
 
-const Kernels KERNELS_SYMBOL = {KERNELS_NAME, forward, act, train};
+const Kernels KERNELS_SYMBOL = {
+    KERNELS_NAME, forward, act, train, open_tape, close_tape, tape_forward, tape_backward, tape_input_gradient, adam_step,
+};

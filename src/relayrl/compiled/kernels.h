@@ -81,12 +81,20 @@ typedef struct {
     float *logp;                           /* [M], or NULL */
 } Acting;
 
+typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see tape.h */
+
 /* The kernels of one instruction set. */
 typedef struct {
     const char *name;
     int (*forward)(const Network *network, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
     int (*act)(const Acting *acting);
     void (*train)(Training *training);
+    Tape *(*open_tape)(const Network *network); /* NULL: out of memory */
+    void (*close_tape)(Tape *tape);
+    int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads);
+    void (*tape_backward)(Tape *tape, const float *gradient, float *flat, int num_threads);
+    void (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, int num_threads);
+    double (*adam_step)(Adam *adam, float *gradient);
 } Kernels;
 
 extern const Kernels portable_kernels;

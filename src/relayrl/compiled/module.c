@@ -9,15 +9,16 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "python_types.h"
 
 #define MIN_ROWS_UNLOCKED 256    /* fewer are done before another thread could have taken the lock */
 #define MIN_ROWS_PER_THREAD 1024 /* starting a thread costs as much as some hundred rows */
 
-static const Kernels *kernels = &portable_kernels;
+const Kernels *kernels = &portable_kernels;
 
 /* ---- buffers -------------------------------------------------------------------------------------------------- */
 
-static int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name) {
+int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name) {
     if (buffer->buf && buffer->len == (Py_ssize_t)(count * (int64_t)item)) return 1;
     PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %zd", name, buffer->len, (Py_ssize_t)(count * (int64_t)item));
     return 0;
@@ -41,13 +42,6 @@ static int read_sizes(PyObject *sequence, int *sizes, int limit, const char *nam
 }
 
 /* ---- Perceptron ------------------------------------------------------------------------------------------------ */
-
-typedef struct {
-    PyObject_HEAD
-    Network network;
-    int num_buffers;
-    Py_buffer buffers[2 * MAX_LAYERS];
-} PerceptronObject;
 
 static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) {
     Network *n = &self->network;
@@ -229,7 +223,7 @@ static PyMethodDef Perceptron_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject Perceptron_type = {
+PyTypeObject Perceptron_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.Perceptron",
     .tp_doc = "A perceptron on live parameters.",
     .tp_basicsize = sizeof(PerceptronObject),
@@ -490,6 +484,7 @@ static PyObject *use_instruction_set(PyObject *module, PyObject *name) {
 
 static PyMethodDef methods[] = {
     {"train", train_module, METH_VARARGS, "Passes over minibatches for an actor and a critic."},
+    {"adam_step", take_adam_step, METH_VARARGS, "One step of Adam over a flat vector."},
     {"advantages", advantages, METH_VARARGS, "Generalised advantage estimates."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},
@@ -502,12 +497,11 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     const Kernels *found[3];
     supported(found);
     kernels = found[0];
-    if (PyType_Ready(&Perceptron_type)) return NULL;
+    if (PyType_Ready(&Perceptron_type) || PyType_Ready(&Tape_type)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    Py_INCREF(&Perceptron_type);
-    if (PyModule_AddObject(module, "Perceptron", (PyObject *)&Perceptron_type)) {
-        Py_DECREF(&Perceptron_type);
+    if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
+        PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type)) {
         Py_DECREF(module);
         return NULL;
     }

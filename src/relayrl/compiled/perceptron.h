@@ -9,7 +9,8 @@ typedef struct {
     int num_layers, is_tanh;
     int size[MAX_LAYERS + 1], wide[MAX_LAYERS + 1]; /* widths, and padded ones */
     float *across[MAX_LAYERS];                      /* weights as [in, wide out], for the forward pass */
-    float *along[MAX_LAYERS];                       /* weights as [out, wide in], for the backward pass */
+    const float *along[MAX_LAYERS];                 /* weights as [out, wide in], for the backward pass */
+    float *along_copy[MAX_LAYERS];                  /* where they lie if they need padding */
     float *bias[MAX_LAYERS];                        /* [wide out] */
     float *value[MAX_LAYERS + 1];                   /* [TILE_ROWS, wide]: inputs, activations, outputs */
     float *delta[MAX_LAYERS + 1];                   /* the loss's derivatives by them */
@@ -36,13 +37,13 @@ static int64_t lay_out(Perceptron *net, int trains, float *next) {
     } while (0)
     for (int l = 0; l <= net->num_layers; l++) {
         TAKE(net->value[l], TILE_ROWS * net->wide[l]);
-        if (trains && l > 0) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
+        if (trains) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
     }
     for (int l = 0; l < net->num_layers; l++) {
         TAKE(net->across[l], net->size[l] * net->wide[l + 1]);
         TAKE(net->bias[l], net->wide[l + 1]);
         if (!trains) continue;
-        TAKE(net->along[l], net->size[l + 1] * net->wide[l]);
+        if (net->size[l] != net->wide[l]) TAKE(net->along_copy[l], net->size[l + 1] * net->wide[l]);
         TAKE(net->weight_gradient[l], gradient_size(net, l));
         TAKE(net->bias_gradient[l], net->wide[l + 1]);
     }
@@ -75,16 +76,20 @@ static void read_parameters(Perceptron *net, const Network *network, int trains)
     for (int l = 0; l < net->num_layers; l++) {
         const int in = net->size[l], out = net->size[l + 1], wide_in = net->wide[l], wide_out = net->wide[l + 1];
         const float *weight = network->weight[l];
-        for (int i = 0; i < in; i++) {
-            float *line = net->across[l] + (int64_t)i * wide_out;
-            for (int o = 0; o < out; o++) line[o] = weight[(int64_t)o * in + i];
-            for (int o = out; o < wide_out; o++) line[o] = 0.0f;
+        for (int start = 0; start < wide_out; start += LANES) { /* as many rows as lines of the cache stay at hand */
+            const int end = start + LANES < out ? start + LANES : out;
+            for (int i = 0; i < in; i++) {
+                float *line = net->across[l] + (int64_t)i * wide_out;
+                for (int o = start; o < end; o++) line[o] = weight[(int64_t)o * in + i];
+                for (int o = end; o < start + LANES; o++) line[o] = 0.0f;
+            }
         }
         memcpy(net->bias[l], network->bias[l], (size_t)out * sizeof(float));
         for (int o = out; o < wide_out; o++) net->bias[l][o] = 0.0f;
-        if (!trains || l == 0) continue; /* nothing is differentiated by the inputs */
-        for (int o = 0; o < out; o++) {
-            float *line = net->along[l] + (int64_t)o * wide_in;
+        if (!trains) continue;
+        net->along[l] = in == wide_in ? weight : net->along_copy[l];
+        for (int o = 0; in != wide_in && o < out; o++) {
+            float *line = net->along_copy[l] + (int64_t)o * wide_in;
             memcpy(line, weight + (int64_t)o * in, (size_t)in * sizeof(float));
             for (int i = in; i < wide_in; i++) line[i] = 0.0f;
         }
@@ -134,6 +139,14 @@ static void add_rows(float *sum, const float *rows, int num_rows, int wide) {
     }
 }
 
+/* delta[l] from delta[l + 1]: by what went into layer l - 1's activation, or by the inputs. */
+static void delta_below(Perceptron *net, int l, int num_rows) {
+    const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
+    Left left = {net->delta[l + 1], wide_out, 1};
+    product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
+    if (l > 0) multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
+}
+
 /* Add the gradients of the tile whose inputs are value[0] and whose outputs' derivatives are delta[num_layers]. */
 static void backward_tile(Perceptron *net, int num_rows) {
     for (int l = net->num_layers - 1; l >= 0; l--) {
@@ -148,10 +161,7 @@ static void backward_tile(Perceptron *net, int num_rows) {
             product(net->size[l], wide_out, num_rows, left, delta, wide_out, gradient, wide_out, FROM_TARGET, NULL);
         }
         add_rows(net->bias_gradient[l], delta, num_rows, wide_out);
-        if (l == 0) break;
-        Left left = {delta, wide_out, 1};
-        product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
-        multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
+        if (l > 0) delta_below(net, l, num_rows);
     }
 }
 
@@ -160,9 +170,10 @@ static int64_t write_gradients(const Perceptron *net, float *flat) {
     float *next = flat;
     for (int l = 0; l < net->num_layers; l++) {
         const int in = net->size[l], out = net->size[l + 1];
-        const int64_t by_out = is_along(net, l) ? net->wide[l] : 1, by_in = is_along(net, l) ? 1 : net->wide[l + 1];
-        for (int o = 0; o < out; o++) {
-            for (int i = 0; i < in; i++) *next++ = net->weight_gradient[l][o * by_out + i * by_in];
+        for (int o = 0; o < out; o++, next += in) {
+            const float *found = net->weight_gradient[l];
+            if (is_along(net, l)) memcpy(next, found + (int64_t)o * net->wide[l], (size_t)in * sizeof(float));
+            else for (int i = 0; i < in; i++) next[i] = found[(int64_t)i * net->wide[l + 1] + o];
         }
         memcpy(next, net->bias_gradient[l], (size_t)out * sizeof(float));
         next += out;

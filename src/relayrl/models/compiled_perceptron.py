@@ -1,6 +1,8 @@
-"""Forward passes of perceptrons, and actions drawn from them, by the compiled kernels on the modules' live parameters."""
+"""Perceptrons by the compiled kernels, on the modules' live parameters: forward passes, drawn actions, gradients."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +17,8 @@ class CompiledPerceptron:
 
     def __init__(self, module: Perceptron) -> None:
         """The kernels must be there (`compiled_network`)."""
-        found = kernels()
-        assert found is not None
-        linears = module.linears()
-        layers = tuple((layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in linears)
-        self.network = found.Perceptron(layers, module.activation is Activation.TANH)
-        self._num_outputs = linears[-1].out_features
+        self.network = _live(module)
+        self._num_outputs = module.linears()[-1].out_features
         self._outputs = np.empty((0, self._num_outputs), np.float32)
 
     def forward(self, x: Array) -> Array:
@@ -29,6 +27,57 @@ class CompiledPerceptron:
             self._outputs = np.empty((len(x), self._num_outputs), np.float32)
         self.network.forward(as_rows(x), self._outputs, num_threads())
         return self._outputs
+
+
+class CompiledTape:
+    """A `Perceptron` on the CPU that is differentiated: `differentiable.Differentiable`, compiled."""
+
+    def __init__(self, module: Perceptron) -> None:
+        """The kernels must be there, and the parameters' gradients be one vector (`FlatAdam`) by the first `backward`."""
+        found = kernels()
+        assert found is not None
+        self._module, self._tape = module, found.Tape(_live(module))
+        linears = module.linears()
+        self._width, self._num_outputs = linears[0].in_features, linears[-1].out_features
+        self._outputs = np.empty((0, self._num_outputs), np.float32)
+        self._gradient: Array | None = None
+
+    def forward(self, x: Array) -> Array:
+        if len(x) != len(self._outputs):
+            self._outputs = np.empty((len(x), self._num_outputs), np.float32)
+        self._tape.forward(as_rows(x), self._outputs, num_threads())
+        return self._outputs
+
+    def backward(self, gradient: Array) -> None:
+        if self._gradient is None:
+            self._gradient = _flat_gradient(self._module)
+        self._tape.backward(as_rows(gradient), self._gradient, num_threads())
+
+    def input_gradient(self, gradient: Array) -> Array:
+        by_input = np.empty((len(gradient), self._width), np.float32)
+        self._tape.input_gradient(as_rows(gradient), by_input, num_threads())
+        return by_input
+
+
+def _live(module: Perceptron) -> Any:
+    """The kernels' side of a module's parameters."""
+    found = kernels()
+    assert found is not None
+    layers = tuple((layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in module.linears())
+    return found.Perceptron(layers, module.activation is Activation.TANH)
+
+
+def _flat_gradient(module: Perceptron) -> Array:
+    """The gradients of all parameters as the one vector that they lie in."""
+    gradients = [p.grad for layer in module.linears() for p in (layer.weight, layer.bias)]
+    offset = 0
+    first = gradients[0]
+    assert first is not None
+    for gradient in gradients:
+        assert gradient is not None
+        assert gradient.data_ptr() == first.data_ptr() + 4 * offset, "gradients do not lie side by side"
+        offset += gradient.numel()
+    return np.asarray(first.as_strided((offset,), (1,)).numpy())
 
 
 def compiled_network(module: Perceptron) -> CompiledPerceptron | None:

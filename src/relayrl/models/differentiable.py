@@ -1,8 +1,8 @@
 """Networks as functions with derivatives, rows in and rows out, in NumPy arrays.
 
 An algorithm that writes its loss's derivative down needs three things of a network: its outputs, the gradient of its
-parameters and that of its input, given the gradient of the outputs. Perceptrons on the CPU give them in NumPy
-(`perceptron.NumpyPerceptron`); every other module gives them through autograd.
+parameters and that of its input, given the gradient of the outputs. Perceptrons on the CPU give them by compiled kernels
+(`compiled_perceptron.CompiledTape`) or in NumPy (`perceptron.NumpyPerceptron`); every other module through autograd.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relayrl.compiled.loader import kernels
 from relayrl.data.trees import Array
-from relayrl.models.numpy_policy import numpy_network, runs_in_numpy
+from relayrl.models.compiled_perceptron import CompiledTape
+from relayrl.models.numpy_policy import runs_in_numpy
+from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 
 
 class Differentiable(Protocol):
@@ -63,4 +66,7 @@ class AutogradNetwork:
 
 def differentiable(module: nn.Module) -> Differentiable:
     """The fastest way to differentiate a network."""
-    return numpy_network(module) if runs_in_numpy(module) else AutogradNetwork(module)
+    if not runs_in_numpy(module):
+        return AutogradNetwork(module)
+    assert isinstance(module, Perceptron)
+    return NumpyPerceptron(module) if kernels() is None else CompiledTape(module)

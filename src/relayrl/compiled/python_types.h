@@ -1,0 +1,22 @@
+/* What the files of the Python binding share. */
+#ifndef RELAYRL_PYTHON_TYPES_H
+#define RELAYRL_PYTHON_TYPES_H
+
+#include "kernels.h"
+
+extern const Kernels *kernels; /* those of the instruction set in use */
+extern PyTypeObject Perceptron_type, Tape_type;
+
+typedef struct {
+    PyObject_HEAD
+    Network network;
+    int num_buffers;
+    Py_buffer buffers[2 * MAX_LAYERS];
+} PerceptronObject;
+
+/* Whether a buffer holds so many items; sets a ValueError where it does not. */
+int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name);
+
+PyObject *take_adam_step(PyObject *module, PyObject *args);
+
+#endif
