@@ -1,8 +1,8 @@
-"""Every learning result: trains seeds with the shipped presets, evaluates them, keeps a line of each, and renders RESULTS.md.
+"""Every learning result: trains seeds with the shipped presets, evaluates them, keeps a line of each, and renders the tables.
 
     python benchmarks/learning.py                                   all rows and seeds that are not there yet
     python benchmarks/learning.py --row HalfCheetah-v5/sac --seeds 0,1 --jobs 2
-    python benchmarks/learning.py --render                          only RESULTS.md, from the finished seeds
+    python benchmarks/learning.py --render                          only RESULTS.md and the pages, from the finished seeds
 
 A seed is one `relayrl train ENV --algo NAME --seed S`: the presets say all else. Its return is the final policy's mean over
 100 greedy episodes in fresh worlds, or, where a row names another environment to play in, that of the exported policy there.
@@ -23,8 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from learning_records import RECORDS, Point, SeedRecord, append_record, read_records, write_results
+from learning_pictures import IMAGES, draw_curves
+from learning_records import RECORDS, Point, SeedRecord, append_record, read_records
 from learning_rows import ROWS, LearningRow
+from learning_tables import write_sections
 from relayrl.engines.run_settings import build_run_settings, preset
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -111,16 +113,18 @@ def main() -> None:
     parser.add_argument("--seeds", help="numbers with commas; default: as many as the row asks for")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     parser.add_argument("--records", type=Path, default=RECORDS, help="where finished seeds are kept")
-    parser.add_argument("--render", action="store_true", help="train nothing, write RESULTS.md")
+    parser.add_argument("--render", action="store_true", help="train nothing, write the tables")
     arguments = parser.parse_args()
     if not arguments.render:
         run_missing(arguments)
-    write_results(read_records(arguments.records))
+    records = read_records(arguments.records)
+    write_sections(records)
+    draw_curves(records, "native:simple_speaker_listener", IMAGES / "speaker-listener.png")
 
 
 def run_missing(arguments: argparse.Namespace) -> None:
     """Run the seeds asked for that have no line of the present preset."""
-    finished = {(one.row, one.seed) for one in read_records(arguments.records) if one.is_current}
+    finished = {(one.row, one.seed) for one in read_records(arguments.records)}
     rows = [row for row in ROWS if arguments.row is None or any(part in row.name for part in arguments.row)]
     chosen = None if arguments.seeds is None else [int(seed) for seed in arguments.seeds.split(",")]
     todo = [(row, seed) for row in rows for seed in chosen or range(row.num_seeds) if (row.name, seed) not in finished]

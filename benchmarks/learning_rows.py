@@ -87,7 +87,7 @@ ROWS = (
         num_seeds=3,
         interval=999_424,
     ),
-    LearningRow("MountainCarContinuous-v0", "sac", _at(50_000, 90.0), num_seeds=3),
+    LearningRow("MountainCarContinuous-v0", "ppo", _at(300_000, 90.0), num_seeds=3),
     LearningRow("LunarLanderContinuous-v3", "sac", _at(200_000, 220.0), num_seeds=2),
     LearningRow("LunarLanderContinuous-v3", "td3", _at(200_000, 220.0), num_seeds=2),
     LearningRow("HalfCheetah-v5", "sac", _at(100_000, 3_800.0), num_seeds=2),
