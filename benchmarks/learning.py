@@ -42,9 +42,7 @@ PLAY_SEED = 50_000
 def run_seed(row: LearningRow, seed: int, folder: Path) -> SeedRecord:
     """Train and evaluate one seed, each in a process of its own."""
     run_dir = folder / f"{row.name.replace('/', '-').replace(':', '-')}-{seed}"
-    settings = ["--set", f"evaluation.episodes={EPISODES}"]
-    if row.interval is not None:
-        settings += ["--set", f"evaluation.interval={row.interval}", "--set", f"interval_episodes={EPISODES}"]
+    settings = ["--set", f"evaluation.episodes={EPISODES}", "--set", f"interval_episodes={EPISODES}"]
     trained = relayrl(
         "train", *row.command.split()[2:], "--seed", str(seed), "--run-dir", str(run_dir), *settings, "--quiet"
     )

@@ -60,7 +60,8 @@ class LearningRow:
     @property
     def command(self) -> str:
         """What reproduces a seed, without the seed."""
-        return f"relayrl train {self.env} --algo {self.algo}"
+        interval = "" if self.interval is None else f" --set evaluation.interval={self.interval}"
+        return f"relayrl train {self.env} --algo {self.algo}{interval}"
 
 
 SPREAD = Playground("mpe2:simple_spread_v3", {"continuous_actions": True})
