@@ -33,6 +33,7 @@ ENVIRONMENTS: list[tuple[str, dict[str, Any], int]] = [
     (f"{WORLDS}:DyingAgents", {}, 20),
     (f"{WORLDS}:Herd", {}, 20),
     (f"{WORLDS}:MaskedBandit", {}, 20),
+    (f"{WORLDS}:HiddenSign", {"episode_length": 4}, 20),
     (f"{WORLDS}:MatrixGame", {}, 20),
     (f"{WORLDS}:MatrixGame", {"num_rounds": 3}, 20),
     (f"{WORLDS}:NestedSpaces", {}, 20),

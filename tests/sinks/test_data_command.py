@@ -56,11 +56,11 @@ def test_inspect_reads_well(recorded: str) -> None:
 
 
 def test_inspect_takes_trajectories_without_a_finite_return(place: Place) -> None:
-    url = place("sqlite")
+    url, written = place("sqlite"), list(example_trajectories(seed=3))
     with open_sink(url) as sink:
-        sink.write(list(example_trajectories(seed=3)))
+        sink.write(written)
     document = json.loads(_run("inspect", url, "--json").splitlines()[-1])
-    assert document["num_trajectories"] == 5
+    assert document["num_trajectories"] == len(written)
 
 
 def test_inspect_refuses_a_picture_of_no_kind(recorded: str) -> None:
@@ -74,12 +74,12 @@ def test_convert_there_and_back_loses_nothing(kind: str, place: Place) -> None:
     written = list(example_trajectories(seed=2))
     with open_sink(here) as sink:
         sink.write(written)
-    assert json.loads(_run("convert", here, there, "--json").splitlines()[-1])["num_trajectories"] == 5
+    assert json.loads(_run("convert", here, there, "--json").splitlines()[-1])["num_trajectories"] == len(written)
     _run("convert", there, back)
     _run("convert", there, back)
     with open_source(back) as source:
         found = {trajectory.trajectory_id: trajectory for trajectory in source}
-    assert [difference(each, found[each.trajectory_id]) for each in written] == [None] * 5
+    assert [difference(each, found[each.trajectory_id]) for each in written] == [None] * len(written)
 
 
 def test_convert_needs_two_places(recorded: str) -> None:

@@ -14,8 +14,8 @@ from test_facade import ALGORITHMS, IN_EPOCH, LENGTH, SMALL, epoch, hashes, make
 from relayrl.data.stacking import stack_jointly
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
+from relayrl.training.construction import OffPolicyLearner
 from relayrl.training.facade import RelayRLTrainer, TrainerArgs
-from relayrl.training.facade_learner import OffPolicyLearner
 from relayrl.training.replay import JointReplay
 
 SEVERAL = [name for name in ALGORITHMS if name.startswith(("i", "ma"))]
@@ -204,7 +204,7 @@ def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
         inputs = {n: torch.from_numpy(view.inputs(n, features, actions)) for n in "ab"}
         with torch.no_grad():
             return {n: learner.algorithm.groups[n].q(inputs[n])[0, :, 0].numpy() for n in "ab"}
-    views = learner.trainer._central_views({name: [rollout] for name, rollout in rollouts.items()})
+    views = {name: [view] for name, view in learner.trainer.central.inputs(rollouts).items()}
     with torch.no_grad():
         return {
             name: learner.policies[name].value(torch.from_numpy(views[name][0].rows[:, 0])).numpy() for name in "ab"

@@ -16,11 +16,11 @@ from relayrl.errors import ConfigError
 from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_source
 from relayrl.training.off_policy import OffPolicyTrainer
+from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.statistics import Statistics
-from relayrl.training.trainer import Trainer
 
 
-def fill_from(url: str, trainer: Trainer, groups: Mapping[str, AgentGroup]) -> int:
+def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]) -> int:
     """Put everything at `url` into the trainer's replay; gives the number of world steps."""
     if not isinstance(trainer, OffPolicyTrainer):
         raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")

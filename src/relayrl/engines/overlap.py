@@ -19,10 +19,10 @@ from relayrl.engines.phase_clock import PhaseClock
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
 from relayrl.training.behavior_trainer import PolicySnapshot
+from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.queues import PolicyQueue, QueueClosedError, TrajectoryQueue
 from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.statistics import Statistics
-from relayrl.training.trainer import Trainer
 
 JOIN_TIMEOUT_S = 30.0
 
@@ -62,7 +62,7 @@ class InTurns(Pace):
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: PolicyTrainer,
         statistics: Statistics,
         collector: Collector,
         clock: PhaseClock,

@@ -12,7 +12,6 @@ from typing import Any
 
 from relayrl.engines.plugins import environment_name
 from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.seeding import Stream, stream_seed
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -20,6 +19,7 @@ from relayrl.envs.settings import EnvSettings
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, evaluate
+from relayrl.training.seeding import Stream, stream_seed
 
 FINAL, DURING = 0, 1
 """Which evaluation: each has seeds of its own."""

@@ -18,7 +18,6 @@ from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
 from relayrl.engines.recording import Recorder
 from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.seeding import Stream, stream_seed
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -29,10 +28,11 @@ from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
 from relayrl.training.off_policy import OffPolicyTrainer
+from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.reward_signals import RewardSignals
 from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
+from relayrl.training.seeding import Stream, stream_seed
 from relayrl.training.statistics import Statistics
-from relayrl.training.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RunParts:
     env: VectorEnvironment
     policies: dict[str, Policy]
     acting: dict[str, Policy]
-    trainer: Trainer
+    trainer: PolicyTrainer
     collector: Collector
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over worlds
@@ -112,6 +112,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
         rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
         # Replay does not ask how likely an action was.
         records_logp=settings.trainer.threaded and not isinstance(parts.trainer, OffPolicyTrainer),
+        records_states=parts.trainer.needs_states,
     )
     signals = {
         name: (load_plugin(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)

@@ -9,7 +9,7 @@ from typing import Any
 from relayrl.engines.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.run_parts import RunParts
 from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.seeding import Stream, stream_seed
+from relayrl.training.seeding import Stream, stream_seed
 from relayrl.training.statistics import Statistics
 from relayrl.training.weights import weights_of, with_weights
 

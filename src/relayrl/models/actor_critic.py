@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from relayrl.data.trees import Space
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.head_registry import likelihood_head
+from relayrl.models.input_layout import InputLayout
 from relayrl.models.kernels import KernelFactory
 from relayrl.models.networks import RunningNormalizer
-from relayrl.models.perceptron import Perceptron
 from relayrl.models.policy import Policy
 from relayrl.models.settings import NetworkSettings
 
@@ -31,19 +31,15 @@ class ActorCritic(Policy):
         action_space: Space,
         network: NetworkSettings,
         generator: torch.Generator,
-        central_width: int | None = None,
+        central: InputLayout | None = None,
         kernels: KernelFactory | None = None,
     ) -> None:
-        """With `central_width`, the critic sees that many numbers of the whole world instead of the observation."""
+        """With `central`, the critic sees that much of the whole world instead of the observation."""
         super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
-        self.is_central = central_width is not None
-        width = self.encoder.num_features if central_width is None else central_width
-        normalizes = self.is_central and network.normalize_observations
-        self.critic_normalizer = RunningNormalizer(width) if normalizes else None
-        if central_width is None:
-            self.critic = self.kernels(self.encoder, 1, 1.0, generator)
-        else:
-            self.critic = Perceptron((width, *network.hidden_sizes, 1), network.activation, 1.0, generator)
+        self.is_central = central is not None
+        normalizes = central is not None and network.normalize_observations
+        self.critic_normalizer = RunningNormalizer(central.num_features) if central is not None and normalizes else None
+        self.critic = self.kernels(self.encoder if central is None else central, 1, 1.0, generator)
         self.return_normalizer = RunningNormalizer(1)
 
     def critic_parameters(self) -> list[nn.Parameter]:

@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from relayrl.models.networks import LeafEncoding, ObservationEncoder
+from relayrl.models.input_layout import InputLayout
+from relayrl.models.networks import LeafEncoding
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import NetworkSettings
 
@@ -25,7 +26,7 @@ class KernelFactory(Protocol):
     """Makes a network of `num_outputs` outputs for what an encoder gives."""
 
     def __call__(
-        self, encoder: ObservationEncoder, num_outputs: int, output_gain: float, generator: torch.Generator
+        self, encoder: InputLayout, num_outputs: int, output_gain: float, generator: torch.Generator
     ) -> nn.Module: ...
 
 
@@ -36,7 +37,7 @@ class BuiltInKernels:
         self._network = network
 
     def __call__(
-        self, encoder: ObservationEncoder, num_outputs: int, output_gain: float, generator: torch.Generator
+        self, encoder: InputLayout, num_outputs: int, output_gain: float, generator: torch.Generator
     ) -> nn.Module:
         if any(is_convolved(encoding) for encoding in encoder.encodings):
             return ImageNetwork(encoder, num_outputs, output_gain, self._network, generator)
@@ -54,7 +55,7 @@ class ImageNetwork(nn.Module):
 
     def __init__(
         self,
-        encoder: ObservationEncoder,
+        encoder: InputLayout,
         num_outputs: int,
         output_gain: float,
         network: NetworkSettings,

@@ -16,6 +16,15 @@ class Activation(Enum):
     RELU = "relu"
 
 
+class CriticInput(Enum):
+    """What central critics see of their world."""
+
+    AUTO = "auto"
+    JOINT_OBSERVATIONS = "joint_observations"
+    STATE = "state"
+    BOTH = "both"
+
+
 class NetworkSettings(Settings):
     """Networks of one policy group; actor and critic have one of this shape each."""
 
@@ -23,4 +32,9 @@ class NetworkSettings(Settings):
     activation: Activation = Field(Activation.TANH, description="tanh or relu")
     log_std_init: float = Field(0.0, description="initial log standard deviation, in units of half the action range")
     kernel: str | None = Field(None, description="a network plugin instead of perceptrons, by its name")
+    critic_input: CriticInput = Field(
+        CriticInput.AUTO,
+        description="what critics of ma… algorithms see: joint_observations, state, both; "
+        "auto: the environment's global state where it has one that is more than the observations, else joint_observations",
+    )
     normalize_observations: bool = Field(False, description="running mean and variance, kept inside the policy")

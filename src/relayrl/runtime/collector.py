@@ -13,8 +13,17 @@ import numpy as np
 
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
+from relayrl.data.state_rows import StateBuilder
 from relayrl.data.trees import Array, Tree, map_tree
-from relayrl.envs.contract import AgentGroup, GroupObservation, StatefulEnvironment, VectorEnvironment
+from relayrl.envs.contract import (
+    AgentGroup,
+    GroupObservation,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+)
+from relayrl.errors import ConfigError
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.actor import Actor
 from relayrl.runtime.episode_tracker import EndedEpisodes, EpisodeTracker
@@ -24,7 +33,7 @@ class Collector:
     """Collects blocks of `num_steps` steps; episodes run on from block to block.
 
     With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
-    newer policy than the one that made it.
+    newer policy than the one that made it. With `records_states`, they hold the global states of the worlds.
     """
 
     def __init__(
@@ -36,12 +45,14 @@ class Collector:
         seed: int,
         rng: np.random.Generator,
         records_logp: bool = False,
+        records_states: bool = False,
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
         self._likelihoods = _likelihoods(actors) if records_logp else {}
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = EpisodeTracker(env)
-        self._views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
+        self._states = _state_builder(env, num_steps) if records_states else None
+        self._see(env.reset(seed=seed))
 
     @property
     def can_save_environment(self) -> bool:
@@ -57,17 +68,30 @@ class Collector:
     def collect(self, policy_version: int) -> dict[str, Rollout]:
         """Step every world `num_steps` times; gives one rollout per group."""
         for _ in range(self._num_steps):
+            if self._states is not None:
+                self._states.add(self._state)
             step = self._env.step({name: self._act(name, view) for name, view in self._views.items()})
             for name, group in step.groups.items():
                 self._builders[name].finish_row(
                     group.reward, group.terminated, group.truncated, failed=step.failed, final=group.final
                 )
+            if self._states is not None:
+                self._states.finish_row(step.episode_over, step.final_state)
             self._episodes.add(step)
-            self._views = step.groups
-        return {
+            self._see(step)
+        rollouts = {
             name: builder.build(lanes(self._views[name].obs), policy_version)
             for name, builder in self._builders.items()
         }
+        if self._states is None:
+            return rollouts
+        block = self._states.build(self._state)
+        return {name: block.beside(rollout) for name, rollout in rollouts.items()}
+
+    def _see(self, result: VectorReset | VectorStep) -> None:
+        """What the next actions are chosen on."""
+        self._views: Mapping[str, GroupObservation] = result.groups
+        self._state = result.state
 
     def _act(self, name: str, view: GroupObservation) -> Array:
         actor, head = self._actors[name], self._likelihoods.get(name)
@@ -105,18 +129,26 @@ class Collector:
     def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
         """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
         self._rng.bit_generator.state = state["rng"]
+        if self._states is not None:
+            self._states.clear()
         saved = state["environment"]
         if saved is not None and isinstance(self._env, StatefulEnvironment):
             for name, builder in self._builders.items():
                 builder.set_state(state["builders"][name])
             self._episodes.set_state(state["episodes"])
             self._env.set_state(saved)
-            self._views = self._env.build_observation().groups
+            self._see(self._env.build_observation())
             return True
         for name, builder in self._builders.items():
             builder.set_state(_next_episode(state["builders"][name]))
-        self._views = self._env.reset(seed=seed).groups
+        self._see(self._env.reset(seed=seed))
         return False
+
+
+def _state_builder(env: VectorEnvironment, num_steps: int) -> StateBuilder:
+    if env.state_space is None:
+        raise ConfigError("states are to be recorded, and the environment offers none")
+    return StateBuilder(env.state_space, env.num_envs, num_steps)
 
 
 def _likelihoods(actors: Mapping[str, Actor]) -> dict[str, LikelihoodHead]:

@@ -213,3 +213,47 @@ class MaskedBandit(MultiAgentEnvironment):
 
     def build_observation(self) -> Mapping[str, Any]:
         return {SINGLE_AGENT: np.zeros(1, np.float32)}
+
+
+class HiddenSign(MultiAgentEnvironment):
+    """Two agents that see nothing, in a world with a sign that only the global state tells.
+
+    Every episode draws −1 or 1 (seeded) and pays it to both agents in each step, whatever they do; observations are always
+    `[0]`, the state is `[sign]`. Truncated in step `episode_length`, so that under a discount γ an agent's value is
+    sign / (1 − γ).
+    """
+
+    def __init__(self, *, episode_length: int = 1) -> None:
+        self.possible_agents = ("agent_0", "agent_1")
+        self.observation_spaces = {agent: spaces.Box(0.0, 0.0, (1,), np.float32) for agent in self.possible_agents}
+        self.action_spaces = {agent: spaces.Box(-1.0, 1.0, (1,), np.float32) for agent in self.possible_agents}
+        self._episode_length = episode_length
+        self._num_steps = episode_length
+        self._sign = 1.0
+        self._random = np.random.default_rng()
+
+    @property
+    def agents(self) -> Sequence[str]:
+        return self.possible_agents if self._num_steps < self._episode_length else ()
+
+    @property
+    def state_space(self) -> Space | None:
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def state(self) -> Array:
+        return np.array([self._sign], np.float32)
+
+    def reset(self, *, seed: int | None = None) -> MultiAgentReset:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._num_steps, self._sign = 0, float(self._random.choice([-1.0, 1.0]))
+        return MultiAgentReset(self.build_observation(), {})
+
+    def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
+        self._num_steps += 1
+        over = dict.fromkeys(self.possible_agents, self._num_steps == self._episode_length)
+        rewards = dict.fromkeys(self.possible_agents, self._sign)
+        return MultiAgentStep(self.build_observation(), rewards, {}, over, {})
+
+    def build_observation(self) -> Mapping[str, Any]:
+        return {agent: np.zeros(1, np.float32) for agent in self.possible_agents}

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from relayrl.data.trees import Array
 from relayrl.envs.contract import ScalarEnvironment, ScalarReset, ScalarStep, StatefulEnvironment
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
-from relayrl.testing.multi_agent_worlds import DyingAgents, MaskedBandit, MatrixGame, TakingTurns
+from relayrl.testing.multi_agent_worlds import DyingAgents, HiddenSign, MaskedBandit, MatrixGame, TakingTurns
 from relayrl.testing.vector_worlds import Herd, TorchCounting
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Crashing",
     "DyingAgents",
     "Herd",
+    "HiddenSign",
     "MaskedBandit",
     "MatrixGame",
     "NestedSpaces",

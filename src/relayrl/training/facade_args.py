@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.config.settings import Settings
+from relayrl.data.arrow_arrays import space_of_tree
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
 from relayrl.data.stacking import empty_rollout
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
@@ -41,6 +42,8 @@ class TrainerArgs:
     """Transitions kept: the replay's size in place of the params' one, or what an epoch of an on-policy algorithm may hold."""
     observation_space: Space | None = None
     action_space: Space | None = None
+    state_space: Space | None = None
+    """The global state that trajectories bring; central critics see it as `network.critic_input` says."""
     masks_actions: bool = False
     """Whether trajectories bring action masks; an exported model then asks for one."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -71,6 +74,18 @@ class TrainerArgs:
         if isinstance(params, OnPolicyParams):
             return spaces.Discrete(self.act_dim)
         return spaces.Box(-1.0, 1.0, (self.act_dim,), np.float32)
+
+    def with_known_state(self, trajectory: Trajectory) -> Trajectory:
+        """`trajectory` with its states where there is a `state_space`, without them where there is none."""
+        if self.state_space is None:
+            return replace(trajectory, state=None, final_state=None)
+        if trajectory.state is None:
+            raise ConfigError(
+                f"a trajectory of {trajectory.agent_id!r} has no state, and the trainer has a state_space"
+            )
+        if not _same_columns(space_of_tree(trajectory.state, 1), self.state_space, by_dtype=True):
+            raise ConfigError(f"a trajectory of {trajectory.agent_id!r} has states that are not in {self.state_space}")
+        return trajectory
 
     @property
     def env_name(self) -> str:
@@ -142,13 +157,18 @@ class PolicyGroup:
         )
 
 
-def _same_columns(one: Space, other: Space) -> bool:
-    """Whether values of one space can be read as those of the other: bounds of a Box do not matter."""
+def _same_columns(one: Space, other: Space, *, by_dtype: bool = False) -> bool:
+    """Whether values of one space can be read as those of the other, whatever their bounds; `by_dtype`, whatever they mean."""
     here, there = dict(space_leaves(one)), dict(space_leaves(other))
-    return list(here) == list(there) and all(_same_leaf(leaf, there[path]) for path, leaf in here.items())
+    same = _same_array if by_dtype else _same_leaf
+    return list(here) == list(there) and all(same(leaf, there[path]) for path, leaf in here.items())
+
+
+def _same_array(one: Space, other: Space) -> bool:
+    return one.shape == other.shape and leaf_dtype(one) == leaf_dtype(other)
 
 
 def _same_leaf(one: Space, other: Space) -> bool:
     if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
-        return one.shape == other.shape and leaf_dtype(one) == leaf_dtype(other)
+        return _same_array(one, other)
     return bool(one == other)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relayrl.training.construction import Learner, OffPolicyLearner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup
-from relayrl.training.facade_learner import Learner, OffPolicyLearner, OnPolicyLearner
 from relayrl.training.replay import JointReplay
 
 Groups = Mapping[str, PolicyGroup]
@@ -97,10 +97,16 @@ def _widening(old: Sequence[Column], new: Sequence[Column]) -> Widen:
     return widen
 
 
-def _seen(groups: Groups, learner: Learner, own: str) -> list[Column]:
+def _seen(groups: Groups, learner: OnPolicyLearner, own: str) -> list[Column]:
     """The inputs of a central critic in the order of `joint_observations`."""
     features = {name: policy.encoder.num_features for name, policy in learner.policies.items()}
-    return [*_of_all("obs", groups, features), *(("self", agent) for agent in groups[own].agent_ids)]
+    columns: list[Column] = []
+    central = learner.trainer.central
+    if central is not None and central.sight(own).observations:
+        columns += _of_all("obs", groups, features)
+    if central is not None and central.sight(own).state:
+        columns += [("state", str(i)) for i in range(central.num_state_features)]
+    return [*columns, *(("self", agent) for agent in groups[own].agent_ids)]
 
 
 def _judged(groups: Groups, learner: OffPolicyLearner, own: str) -> list[Column]:

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from relayrl.errors import ConfigError
+from relayrl.models.input_layout import InputLayout
 from relayrl.models.kernels import KernelFactory
-from relayrl.models.networks import ObservationEncoder
 
 ModulePair: TypeAlias = tuple[nn.Module, nn.Module | None]
 Kernel: TypeAlias = "KernelFactory | ModulePair"
@@ -27,7 +27,7 @@ class PairKernels:
         self._roles = {"actor": actor} if critic is None else {"actor": actor, "critic": critic}
 
     def __call__(
-        self, encoder: ObservationEncoder, num_outputs: int, output_gain: float, generator: torch.Generator
+        self, encoder: InputLayout, num_outputs: int, output_gain: float, generator: torch.Generator
     ) -> nn.Module:
         if not self._roles:
             raise ConfigError("the kernel has no critic, and this algorithm learns one; give (actor, critic)")

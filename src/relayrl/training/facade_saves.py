@@ -18,8 +18,8 @@ from relayrl.data.space_json import space_from_json, space_to_json
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.exported import MAX_SPACE_ELEMENTS
 from relayrl.training.atomic_files import replacing
+from relayrl.training.construction import Learner
 from relayrl.training.facade_args import PolicyGroup
-from relayrl.training.facade_learner import Learner
 from relayrl.training.state_codec import read_state, write_state
 
 SUFFIX = ".ckpt"
@@ -39,7 +39,7 @@ class Saved:
     def restore(self, learner: Learner) -> None:
         """Put the state into a fresh learner for `groups`."""
         try:
-            learner.load_state_dict(self.trainer)
+            learner.trainer.load_state_dict(self.trainer)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"{self.path} was made with another network or kernel: {error}") from error
 

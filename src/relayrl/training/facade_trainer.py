@@ -27,9 +27,10 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import Policy
+from relayrl.training.construction import Learner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup, TrainerArgs
 from relayrl.training.facade_kernels import Kernel
-from relayrl.training.facade_learner import Learner, OnPolicyLearner, make_learner
+from relayrl.training.facade_learner import make_learner
 from relayrl.training.facade_model import ModelModule
 from relayrl.training.facade_saves import read_save, write_save
 from relayrl.training.facade_sources import TrajectorySource, read_trajectories
@@ -107,7 +108,8 @@ class TrajectoryTrainer:
 
         One that is already waiting is not taken again. All of a source are taken, or, when it raises, none of them.
         """
-        taken = {t.trajectory_id: t for t in map(self._adopted, read_trajectories(trajectory))}
+        received = map(self.args.with_known_state, read_trajectories(trajectory))
+        taken = {t.trajectory_id: t for t in map(self._adopted, received)}
         new = {key: t for key, t in taken.items() if key not in self._pending}
         self._require_room(sum(len(t) for t in new.values()))
         self._num_duplicates += len(taken) - len(new)

@@ -12,11 +12,11 @@ from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
+from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.replay import JointReplay
-from relayrl.training.trainer import Trainer
 
 
-class OffPolicyTrainer(Trainer):
+class OffPolicyTrainer(PolicyTrainer):
     """Trains all policies from one joint replay."""
 
     def __init__(
@@ -31,6 +31,11 @@ class OffPolicyTrainer(Trainer):
         self._algorithm, self._params, self._rng = algorithm, params, rng
         self.replay = JointReplay(params.buffer_size, num_envs, priority_exponent=params.priority_exponent)
         self._owed_steps = 0
+
+    @property
+    def update_interval(self) -> int:
+        """Environment steps between updates."""
+        return self._params.update_interval
 
     @property
     def is_warming_up(self) -> bool:

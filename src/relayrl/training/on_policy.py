@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from relayrl.algorithms.joint_observations import CentralInputs, central_inputs
+from relayrl.algorithms.joint_observations import CentralCritics, CentralInputs
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
-from relayrl.training.trainer import Trainer
+from relayrl.training.policy_trainer import PolicyTrainer
 
 
-class OnPolicyTrainer(Trainer):
+class OnPolicyTrainer(PolicyTrainer):
     """Trains one algorithm per policy group in lockstep with collection."""
 
     def __init__(
-        self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int, *, is_central: bool = False
+        self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int, central: CentralCritics | None = None
     ) -> None:
-        """With `is_central`, critics see all agents of their world."""
+        """With `central`, critics see what that makes of their world."""
         super().__init__(max_steps)
-        self._is_central = is_central
+        self.central = central
+        self.needs_states = central is not None and central.sees_state
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
         self._num_steps_learned = 0
@@ -32,7 +33,7 @@ class OnPolicyTrainer(Trainer):
     def advance(self) -> dict[str, float]:
         progress = min(1.0, self._num_steps_learned / self.max_steps)
         received, self._pending = self._pending, {group: [] for group in self._algorithms}
-        views = self._central_views(received) if self._is_central else None
+        views = None if self.central is None else _views(self.central, received)
         metrics: dict[str, float] = {}
         for group, algorithm in self._algorithms.items():
             prefix = "" if len(self._algorithms) == 1 else f"{group}/"
@@ -41,14 +42,6 @@ class OnPolicyTrainer(Trainer):
         self.policy_version += 1
         self._num_steps_learned = self.num_env_steps
         return metrics
-
-    def _central_views(self, received: Mapping[str, list[Rollout]]) -> dict[str, list[CentralInputs]]:
-        encoders = {group: algorithm.policy.encoder for group, algorithm in self._algorithms.items()}
-        views: dict[str, list[CentralInputs]] = {group: [] for group in received}
-        for block in zip(*received.values(), strict=True):
-            for group, view in central_inputs(dict(zip(received, block, strict=True)), encoders).items():
-                views[group].append(view)
-        return views
 
     def state_dict(self) -> dict[str, Any]:
         groups = {
@@ -67,3 +60,11 @@ class OnPolicyTrainer(Trainer):
         for name, algorithm in self._algorithms.items():
             algorithm.policy.load_state_dict(state["groups"][name]["policy"])
             algorithm.load_state_dict(state["groups"][name]["algorithm"])
+
+
+def _views(central: CentralCritics, received: Mapping[str, list[Rollout]]) -> dict[str, list[CentralInputs]]:
+    views: dict[str, list[CentralInputs]] = {group: [] for group in received}
+    for block in zip(*received.values(), strict=True):
+        for group, view in central.inputs(dict(zip(received, block, strict=True))).items():
+            views[group].append(view)
+    return views

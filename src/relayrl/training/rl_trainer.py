@@ -19,8 +19,8 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
 from relayrl.envs.contract import AgentGroup
 from relayrl.models.policy import Policy
-from relayrl.training import trainer as rollout_trainers
 from relayrl.training.behavior_trainer import PolicySnapshot, Trainer
+from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.settings import TrainerSettings
 from relayrl.training.statistics import Statistics
 
@@ -85,7 +85,7 @@ class RLTrainer(Trainer[T], Generic[T, Learner]):
                 queue.put(snapshot)
 
 
-class RolloutTrainer(RLTrainer[Rollouts, rollout_trainers.Trainer]):
+class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
     """Drives an on-policy or off-policy trainer; a trajectory is a block of rollouts, one per behaviour."""
 
     def __init__(
@@ -93,7 +93,7 @@ class RolloutTrainer(RLTrainer[Rollouts, rollout_trainers.Trainer]):
         brain_name: str,
         trainer_settings: TrainerSettings,
         make_policy: Callable[[str, AgentGroup], Policy],
-        make_learner: Callable[[Mapping[str, Policy]], rollout_trainers.Trainer],
+        make_learner: Callable[[Mapping[str, Policy]], PolicyTrainer],
         stats_reporter: Statistics,
         save: Callable[[], None] = lambda: None,
     ) -> None:
@@ -109,7 +109,7 @@ class RolloutTrainer(RLTrainer[Rollouts, rollout_trainers.Trainer]):
     def create_policy(self, behavior_id: str, behavior_spec: AgentGroup) -> Policy:
         return self._make_policy(behavior_id, behavior_spec)
 
-    def create_optimizer(self) -> rollout_trainers.Trainer:
+    def create_optimizer(self) -> PolicyTrainer:
         return self._make_learner(self.policies)
 
     def _process_trajectory(self, trajectory: Rollouts) -> None:

@@ -16,8 +16,11 @@ from typing import Any
 from relayrl.data.columns import Rollout
 
 
-class Trainer(ABC):
-    """Schedules an algorithm."""
+class PolicyTrainer(ABC):
+    """Schedules the algorithms of a run."""
+
+    needs_states: bool = False
+    """Whether rollouts must hold the global states of their worlds."""
 
     def __init__(self, max_steps: int) -> None:
         self.max_steps = max_steps

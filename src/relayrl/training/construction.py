@@ -1,0 +1,188 @@
+"""Makes what learns: a policy per group, the algorithms that train them, and the trainer that schedules those.
+
+The one place where settings become networks, for runs (`engines.assembly`) and for the facade (`facade_learner`) alike. The
+same plans and seed give the same parameters. Not here: acting with the policies, and feeding the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from relayrl.algorithms.critic_sight import StateOffer, critic_sight
+from relayrl.algorithms.critic_views import CentralView, LocalView
+from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
+from relayrl.algorithms.off_policy import OffPolicyAlgorithm
+from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.params import (
+    DDPGParams,
+    OffPolicyParams,
+    OnPolicyParams,
+    PPOParams,
+    REINFORCEParams,
+    SACParams,
+    TD3Params,
+)
+from relayrl.algorithms.ppo import PPO
+from relayrl.algorithms.reinforce import REINFORCE
+from relayrl.algorithms.sac import SAC
+from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
+from relayrl.config.settings import Settings
+from relayrl.data.trees import Space
+from relayrl.errors import ConfigError
+from relayrl.models.action_head import ActionHead
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
+from relayrl.models.head_registry import likelihood_head
+from relayrl.models.kernels import KernelFactory
+from relayrl.models.policy import Policy
+from relayrl.models.settings import CriticInput, NetworkSettings
+from relayrl.training.off_policy import OffPolicyTrainer
+from relayrl.training.on_policy import OnPolicyTrainer
+from relayrl.training.seeding import Stream, stream_seed
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One policy group: its spaces, its size, and the settings that are its own. Without `kernels`, networks are built in."""
+
+    name: str
+    observation_space: Space
+    action_space: Space
+    num_agents: int
+    network: NetworkSettings
+    params: Settings
+    kernels: KernelFactory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerPlan:
+    """Everything that decides a learner besides its groups; `num_envs` worlds fill one replay."""
+
+    params: Settings
+    is_central: bool
+    seed: int
+    num_envs: int
+    max_steps: int
+    state: StateOffer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicyLearner:
+    """An on-policy trainer with an algorithm per group."""
+
+    policies: Mapping[str, Policy]
+    trainer: OnPolicyTrainer
+    algorithms: Mapping[str, OnPolicyAlgorithm]
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicyLearner:
+    """An off-policy trainer with one algorithm for all groups; `rng` draws from its replay."""
+
+    policies: Mapping[str, Policy]
+    trainer: OffPolicyTrainer
+    algorithm: OffPolicyAlgorithm[Any]
+    rng: np.random.Generator
+
+
+Learner = OnPolicyLearner | OffPolicyLearner
+
+
+def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
+    """A fresh learner for `groups`."""
+    if isinstance(plan.params, OnPolicyParams):
+        return _on_policy(plan, groups)
+    if isinstance(plan.params, OffPolicyParams):
+        return _off_policy(plan, plan.params, groups)
+    raise ConfigError(f"{type(plan.params).__name__} are the parameters of no algorithm")
+
+
+def _generator(plan: LearnerPlan, stream: Stream, index: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(stream_seed(plan.seed, stream, index))
+
+
+def _rng(plan: LearnerPlan, index: int) -> np.random.Generator:
+    return np.random.default_rng(stream_seed(plan.seed, Stream.LEARNING, index))
+
+
+def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> OnPolicyLearner:
+    central = _central_critics(plan, groups) if plan.is_central else None
+    policies: dict[str, ActorCritic] = {}
+    algorithms: dict[str, OnPolicyAlgorithm] = {}
+    for i, group in enumerate(groups):
+        policies[group.name] = policy = ActorCritic(
+            group.observation_space,
+            group.action_space,
+            group.network,
+            _generator(plan, Stream.INITIALISATION, i),
+            None if central is None else central.layout(group.name),
+            group.kernels,
+        )
+        algorithms[group.name] = _on_policy_algorithm(policy, group.params, _rng(plan, i))
+    return OnPolicyLearner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central), algorithms)
+
+
+def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralCritics:
+    members = {
+        group.name: CentralGroup(
+            group.observation_space, group.num_agents, critic_sight(group.network.critic_input, plan.state)
+        )
+        for group in groups
+    }
+    return CentralCritics(members, plan.state)
+
+
+def _on_policy_algorithm(policy: ActorCritic, params: Settings, rng: np.random.Generator) -> OnPolicyAlgorithm:
+    if isinstance(params, PPOParams):
+        return PPO(policy, params, rng)
+    if isinstance(params, REINFORCEParams):
+        return REINFORCE(policy, params, rng)
+    raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
+
+
+def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[GroupPlan]) -> OffPolicyLearner:
+    policies = {
+        group.name: Policy(
+            group.observation_space,
+            _off_policy_head(params, group),
+            group.network,
+            _generator(plan, Stream.INITIALISATION, i),
+            group.kernels,
+        )
+        for i, group in enumerate(groups)
+    }
+    num_agents = {group.name: group.num_agents for group in groups}
+    for group in groups:
+        if plan.is_central and group.network.critic_input in (CriticInput.STATE, CriticInput.BOTH):
+            raise ConfigError("critics that learn from replay see joint_observations only; leave critic_input out")
+    view = CentralView if plan.is_central else LocalView
+    generator = _generator(plan, Stream.LEARNING)
+    algorithm: OffPolicyAlgorithm[Any]
+    if isinstance(params, TD3Params):
+        algorithm = TD3(policies, num_agents, view, params, generator)
+    elif isinstance(params, DDPGParams):
+        algorithm = DDPG(policies, num_agents, view, params, generator)
+    elif isinstance(params, SACParams):
+        algorithm = SAC(policies, num_agents, view, params, generator)
+    else:
+        raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
+    rng = _rng(plan, 1)
+    trainer = OffPolicyTrainer(algorithm, params, plan.num_envs, plan.max_steps, rng)
+    return OffPolicyLearner(policies, trainer, algorithm, rng)
+
+
+def _off_policy_head(params: OffPolicyParams, group: GroupPlan) -> ActionHead:
+    space = group.action_space
+    if isinstance(params, SACParams):
+        return SquashedGaussianHead(space) if isinstance(space, spaces.Box) else likelihood_head(space)
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(
+            f"DDPG and TD3 need Box actions, and group {group.name!r} has {space}; use sac, ppo or reinforce"
+        )
+    return DeterministicHead(space, exploration_noise(params))
