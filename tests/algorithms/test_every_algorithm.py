@@ -49,7 +49,8 @@ def train(settings: RunSettings, num_blocks: int = 6) -> Assembly:
     env = make_vector(settings.env, settings.environment)
     parts = assemble(settings, env)
     rng = np.random.default_rng(0)
-    collector = Collector(env, parts.actors, num_steps=parts.rollout_steps, seed=0, rng=rng)
+    states = parts.trainer.needs_states
+    collector = Collector(env, parts.actors, num_steps=parts.rollout_steps, seed=0, rng=rng, records_states=states)
     for _ in range(max(num_blocks, 120 // (parts.rollout_steps * env.num_envs))):
         parts.trainer.receive(collector.collect(parts.trainer.policy_version))
         metrics = parts.trainer.advance()

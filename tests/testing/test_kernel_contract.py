@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from relayrl.errors import ConfigError
 from relayrl.models.kernels import BuiltInKernels
+from relayrl.models.networks import ObservationEncoder
 from relayrl.models.settings import NetworkSettings
 from relayrl.testing.kernel_contract import CHECKS, Outcome, check_kernel
 
@@ -102,6 +103,18 @@ class DrawsElsewhere(Plain):
     def __init__(self, encoder, num_outputs, output_gain, generator):
         super().__init__(encoder, num_outputs, output_gain, generator)
         nn.init.normal_(self.outer.weight)
+
+
+@breaks("gradients_reach_the_input")
+class HidesItsInput(Plain):
+    def forward(self, features):
+        return super().forward(features.detach())
+
+
+@breaks("judges_features_with_actions")
+class KnowsItsInputByHeart(Plain):
+    def __init__(self, encoder, num_outputs, output_gain, generator):
+        super().__init__(ObservationEncoder(OBSERVATIONS), num_outputs, output_gain, generator)
 
 
 @breaks("gradients_reach_all_parameters")

@@ -22,6 +22,7 @@ from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
+from relayrl.training.construction import OnPolicyLearner
 from relayrl.training.facade import MultiAgentTrainer, RelayRLTrainer, TrainerArgs
 
 ALGORITHMS = algorithms()
@@ -165,6 +166,7 @@ def test_a_kernel_of_the_callers_trains_saves_loads_and_leaves(algo, tmp_path):
     before = hashes(trainer)
     train(trainer)
     assert all(isinstance(policy.actor, Wavy) for policy in trainer.policies.values())
+    assert all(isinstance(critic, Wavy) for critic in critics(trainer))
     assert all(hashes(trainer)[name] != old for name, old in before.items())
     trainer.save("kept")
     other = make_trainer(algo, tmp_path, kernel=Wavy)
@@ -172,6 +174,15 @@ def test_a_kernel_of_the_callers_trains_saves_loads_and_leaves(algo, tmp_path):
     assert hashes(other) == hashes(trainer)
     for name, model in other.acquire_models("onnx").items():
         assert_same_as_live(model, trainer.policies[name])
+
+
+def critics(trainer: Any) -> list[nn.Module]:
+    """Every value and Q-network, targets included."""
+    learner = trainer._learned()
+    if isinstance(learner, OnPolicyLearner):
+        return [policy.critic for policy in learner.policies.values()]
+    groups = learner.algorithm.groups.values()
+    return [judge for group in groups for networks in (group.q, group.target_q) for judge in networks.judges]
 
 
 def assert_same_as_live(model: Any, policy: Any) -> None:

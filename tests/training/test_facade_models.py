@@ -26,9 +26,14 @@ def test_a_pair_of_modules_is_a_kernel(tmp_path):
     [
         ("ppo", (nn.Linear(OBS_DIM, 7), nn.Linear(OBS_DIM, 1)), r"actor gives \[2, 7\]"),
         ("ppo", (nn.Linear(9, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"actor does not take \[2, 3\]"),
-        ("ppo", (nn.Linear(OBS_DIM, ACT_DIM), None), "has no critic"),
-        ("td3", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"give \(actor, None\)"),
-        ("mappo", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"give \(actor, None\)"),
+        ("td3", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"critic does not take \[2, 5\]"),
+        (
+            "td3",
+            (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM + ACT_DIM, 1)),
+            "has 1 critics, and this algorithm learns",
+        ),
+        ("ddpg", (nn.Linear(OBS_DIM, ACT_DIM), (nn.Linear(OBS_DIM + ACT_DIM, 1),) * 2), "ddpg has 1 critics a policy"),
+        ("mappo", (nn.Linear(OBS_DIM, ACT_DIM), nn.Linear(OBS_DIM, 1)), r"critic does not take \[2, 7\]"),
     ],
 )
 def test_modules_that_do_not_fit_are_refused(algo, pair, message, tmp_path):
@@ -37,9 +42,21 @@ def test_modules_that_do_not_fit_are_refused(algo, pair, message, tmp_path):
         _ = trainer.policies
 
 
-def test_an_actor_without_a_critic_serves_learning_from_replay(tmp_path):
-    trainer = make_trainer("td3", tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), None))
+@pytest.mark.parametrize("algo", ["ppo", "mappo", "td3"])
+def test_critics_are_built_in_where_none_is_given(algo, tmp_path):
+    trainer = make_trainer(algo, tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), None))
     train(trainer)
+    for name, model in trainer.acquire_models().items():
+        assert_same_as_live(model, trainer.policies[name])
+
+
+def test_twin_critics_of_the_callers_judge_features_and_actions(tmp_path):
+    judges = nn.Linear(OBS_DIM + ACT_DIM, 1), nn.Linear(OBS_DIM + ACT_DIM, 1)
+    trainer = make_trainer("td3", tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), judges))
+    own = trainer._learned().algorithm.groups["agent"].q.judges
+    assert [torch.equal(mine.weight, given.weight) for mine, given in zip(own, judges, strict=True)] == [True, True]
+    train(trainer)
+    assert not torch.equal(own[0].weight, judges[0].weight)
     assert_same_as_live(trainer.acquire_model(), trainer.policies["agent"])
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relayrl.algorithms.critic_sight import CriticSight
 from relayrl.data.trees import Array
+from relayrl.models.input_layout import InputLayout, SideBySide, plain_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,23 @@ class CriticView(ABC):
         """Numbers per input of the group's critic."""
 
     @abstractmethod
-    def inputs(self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array]) -> Array:
-        """[M, N, width] for the agents of `group`, with everybody's `actions`."""
+    def layout(self, group: str, encoders: Mapping[str, InputLayout], state: InputLayout | None) -> InputLayout:
+        """What each input consists of, given what observations and the global state do."""
+
+    @abstractmethod
+    def inputs(
+        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], state: Array | None = None
+    ) -> Array:
+        """[M, N, width] for the agents of `group`, with everybody's `actions`, and the global `state` [M, S] if it is seen."""
 
     @abstractmethod
     def inputs_with_own(
-        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], own: Array
+        self,
+        group: str,
+        features: Mapping[str, Array],
+        actions: Mapping[str, Array],
+        own: Array,
+        state: Array | None = None,
     ) -> Array:
         """The same with each agent's own action replaced by `own` [M, N, A]."""
 
@@ -56,11 +69,21 @@ class LocalView(CriticView):
     def width(self, group: str) -> int:
         return self._shapes[group].num_features + self._shapes[group].num_actions
 
-    def inputs(self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array]) -> Array:
+    def layout(self, group: str, encoders: Mapping[str, InputLayout], state: InputLayout | None) -> InputLayout:
+        return SideBySide([encoders[group], plain_numbers(self._shapes[group].num_actions)])
+
+    def inputs(
+        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], state: Array | None = None
+    ) -> Array:
         return np.concatenate([features[group], actions[group]], -1)
 
     def inputs_with_own(
-        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], own: Array
+        self,
+        group: str,
+        features: Mapping[str, Array],
+        actions: Mapping[str, Array],
+        own: Array,
+        state: Array | None = None,
     ) -> Array:
         return np.concatenate([features[group], own], -1)
 
@@ -69,24 +92,66 @@ class LocalView(CriticView):
 
 
 class CentralView(CriticView):
-    """Features and actions of all agents of the world, and which agent of its group is judged."""
+    """Features of all agents of the world, its state, or both; everybody's actions; which agent of its group is judged."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, GroupShape],
+        sights: Mapping[str, CriticSight] | None = None,
+        num_state_features: int = 0,
+    ) -> None:
+        """`sights`: what the critic of each group sees; joint observations without them."""
+        super().__init__(shapes)
+        everybody = CriticSight(observations=True, state=False)
+        self._sights = dict.fromkeys(shapes, everybody) if sights is None else dict(sights)
+        self._num_state_features = num_state_features
+
+    def sight(self, group: str) -> CriticSight:
+        """What a group's critic sees."""
+        return self._sights[group]
 
     def width(self, group: str) -> int:
-        joint = sum(s.num_agents * (s.num_features + s.num_actions) for s in self._shapes.values())
-        return joint + self._shapes[group].num_agents
+        actions = sum(s.num_agents * s.num_actions for s in self._shapes.values())
+        return self._num_seen(group) + actions + self._shapes[group].num_agents
 
-    def inputs(self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array]) -> Array:
-        shape = self._shapes[group]
-        joint = np.concatenate([self._joint(features), self._joint(actions)], -1)
+    def _num_seen(self, group: str) -> int:
+        """Features before the actions."""
+        sight = self._sights[group]
+        joint = sum(s.num_agents * s.num_features for s in self._shapes.values())
+        return sight.observations * joint + sight.state * self._num_state_features
+
+    def layout(self, group: str, encoders: Mapping[str, InputLayout], state: InputLayout | None) -> InputLayout:
+        sight, parts = self._sights[group], []
+        if sight.observations:
+            parts += [encoders[name] for name, shape in self._shapes.items() for _ in range(shape.num_agents)]
+        if sight.state and state is not None:
+            parts.append(state)
+        actions = [plain_numbers(shape.num_actions) for shape in self._shapes.values() for _ in range(shape.num_agents)]
+        return SideBySide([*parts, *actions, plain_numbers(self._shapes[group].num_agents)])
+
+    def inputs(
+        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], state: Array | None = None
+    ) -> Array:
+        shape, sight, parts = self._shapes[group], self._sights[group], []
+        if sight.observations:
+            parts.append(self._joint(features))
+        if sight.state and state is not None:
+            parts.append(state)
+        joint = np.concatenate([*parts, self._joint(actions)], -1)
         inputs = np.empty((len(joint), shape.num_agents, self.width(group)), np.float32)
         inputs[..., : joint.shape[1]] = joint[:, None]
         inputs[..., joint.shape[1] :] = np.eye(shape.num_agents, dtype=np.float32)
         return inputs
 
     def inputs_with_own(
-        self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], own: Array
+        self,
+        group: str,
+        features: Mapping[str, Array],
+        actions: Mapping[str, Array],
+        own: Array,
+        state: Array | None = None,
     ) -> Array:
-        inputs = self.inputs(group, features, actions)
+        inputs = self.inputs(group, features, actions, state)
         for n, where in enumerate(self._own_slots(group)):
             inputs[:, n, where] = own[:, n]
         return inputs
@@ -97,7 +162,7 @@ class CentralView(CriticView):
     def _own_slots(self, group: str) -> list[slice]:
         """Where, among the inputs of agent n of the group, its own action lies."""
         shape = self._shapes[group]
-        start = sum(s.num_agents * s.num_features for s in self._shapes.values())
+        start = self._num_seen(group)
         for name, other in self._shapes.items():
             if name == group:
                 break

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -22,14 +22,17 @@ from relayrl.algorithms.action_codes import Choice, action_code
 from relayrl.algorithms.critic_views import CriticView, GroupShape
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
+from relayrl.algorithms.state_features import StateFeatures
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.differentiable import Differentiable, differentiable
+from relayrl.models.input_layout import InputLayout
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
 
 Metrics = dict[str, float]
+ViewFactory = Callable[[Mapping[str, GroupShape]], CriticView]
 NOT_FINITE_IS_RAISED = np.errstate(invalid="ignore", over="ignore")
 """Losses that are not finite stop the run by `require_finite`; NumPy need not warn before that."""
 
@@ -47,6 +50,8 @@ class GroupBatch:
     next_valid: Array
     mask: Array | None
     next_mask: Array | None
+    state: Array | None = None  # [M, S] features of the world's global state, where critics see it
+    next_state: Array | None = None
 
     @property
     def share(self) -> Array:
@@ -73,7 +78,7 @@ class GroupLearner:
         self,
         policy: Policy,
         num_agents: int,
-        q_width: int,
+        q_layout: InputLayout,
         num_q: int,
         params: OffPolicyParams,
         generator: torch.Generator,
@@ -81,7 +86,7 @@ class GroupLearner:
         has_target_policy: bool,
     ) -> None:
         self.policy, self.num_agents, self.tau, self.code = policy, num_agents, params.tau, action_code(policy)
-        self.q = QNetworks(q_width, num_q, policy.network, generator)
+        self.q = QNetworks(q_layout, num_q, policy.kernels, generator)
         self.target_q = copy.deepcopy(self.q).requires_grad_(False)
         self.target_policy = copy.deepcopy(policy).requires_grad_(False) if has_target_policy else None
         self.actor_optimizer = FlatAdam(policy.actor_parameters(), params.actor_lr, None, USUAL_EPSILON)
@@ -151,19 +156,22 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         self,
         policies: Mapping[str, Policy],
         num_agents: Mapping[str, int],
-        view: type[CriticView],
+        view: ViewFactory,
         params: P,
         generator: torch.Generator,
+        state: StateFeatures | None = None,
     ) -> None:
-        """`generator` draws the first parameters, and the seed of the noise."""
+        """`generator` draws the first parameters, and the seed of the noise; `state` encodes what critics see of states."""
         shapes = {name: _shape(policy, num_agents[name]) for name, policy in policies.items()}
         self.params = params
-        self.view = view(shapes)
+        self.view, self.state = view(shapes), state
+        encoders = {name: policy.encoder for name, policy in policies.items()}
+        state_layout = None if state is None else state.encoder
         self.groups = {
             name: GroupLearner(
                 policy,
                 num_agents[name],
-                self.view.width(name),
+                self.view.layout(name, encoders, state_layout),
                 self.num_q,
                 params,
                 generator,
@@ -184,6 +192,8 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
 
     def observe(self, rollouts: Mapping[str, Rollout]) -> None:
         """See new observations before they are learned from: normalisation moves here."""
+        if self.state is not None:
+            self.state.observe(next(iter(rollouts.values())))
         for name, rollout in rollouts.items():
             policy = self.groups[name].policy
             if policy.normalizer is not None:
@@ -193,6 +203,10 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     def update(self, transitions: Any) -> tuple[Metrics, Array]:
         """One gradient step; gives metrics and the temporal-difference error [M] of each transition."""
         batch = {name: self._batch(name, rows) for name, rows in transitions.groups.items()}
+        if self.state is not None:
+            now, after = self.state.encode(transitions.state), self.state.encode(transitions.next_state)
+            for own in batch.values():
+                own.state, own.next_state = now, after
         following = self.all_next_actions(batch)
         metrics: Metrics = {}
         errors = np.zeros(len(transitions), np.float32)
@@ -235,8 +249,8 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         """[M, N] what the Q-networks of a group should give for the batch's actions."""
         next_features = {other: part.next_features for other, part in batch.items()}
         actions = {other: present(next_.action, batch[other].next_valid) for other, next_ in following.items()}
-        lowest = self.groups[name].lowest_target(self.view.inputs(name, next_features, actions))
         own = batch[name]
+        lowest = self.groups[name].lowest_target(self.view.inputs(name, next_features, actions, own.next_state))
         return np.asarray(own.reward + own.discount * (lowest + following[name].bonus), np.float32)
 
     @NOT_FINITE_IS_RAISED
@@ -245,7 +259,7 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     ) -> tuple[Metrics, Array]:
         """Step the Q-networks on Σ over judges of ½ E[w (Q − y)²], over the rows on which the agent acted."""
         learner, own = self.groups[name], batch[name]
-        inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch)))
+        inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch), own.state))
         share = own.share * weight
         loss, first_value, first_error = 0.0, target, target
         for i, judge in enumerate(learner.judges):
@@ -268,7 +282,7 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         learner, own = self.groups[name], batch[name]
         choice = learner.choose(own.features, own.mask, self._rng)
         action = choice.action.reshape(own.action.shape)
-        inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action)
+        inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action, own.state)
         rows, share = as_rows(inputs), own.share.reshape(-1)
         judges = learner.judges[: self.num_policy_judges]
         values = np.stack([judge.forward(rows)[:, 0] for judge in judges])
@@ -287,12 +301,15 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policies."""
         groups = {name: learner.state_dict() for name, learner in self.groups.items()}
-        return {"groups": groups, "num_updates": self._num_updates, "rng": self._rng.bit_generator.state}
+        state = {} if self.state is None else {"state_features": self.state.state_dict()}
+        return {"groups": groups, "num_updates": self._num_updates, "rng": self._rng.bit_generator.state, **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         for name, learner in self.groups.items():
             learner.load_state_dict(state["groups"][name])
+        if self.state is not None:
+            self.state.load_state_dict(state["state_features"])
         self._num_updates = state["num_updates"]
         self._rng.bit_generator.state = state["rng"]
 

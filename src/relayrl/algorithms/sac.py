@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from relayrl.algorithms.critic_views import CriticView
-from relayrl.algorithms.off_policy import GroupBatch, Metrics, NextActions, OffPolicyAlgorithm
+from relayrl.algorithms.off_policy import GroupBatch, Metrics, NextActions, OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
+from relayrl.algorithms.state_features import StateFeatures
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.policy import Policy
 
@@ -41,11 +41,12 @@ class SAC(OffPolicyAlgorithm[SACParams]):
         self,
         policies: Mapping[str, Policy],
         num_agents: Mapping[str, int],
-        view: type[CriticView],
+        view: ViewFactory,
         params: SACParams,
         generator: torch.Generator,
+        state: StateFeatures | None = None,
     ) -> None:
-        super().__init__(policies, num_agents, view, params, generator)
+        super().__init__(policies, num_agents, view, params, generator, state)
         self._log_alpha = {name: nn.Parameter(torch.tensor(math.log(params.init_temperature))) for name in self.groups}
         self._alpha_optimizers = {
             name: FlatAdam([parameter], params.temperature_lr, None, USUAL_EPSILON)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relayrl.models.input_layout import SideBySide, plain_numbers
 from relayrl.testing.kernel_bench import KernelBench
 
 TOLERANCE = 1e-5
@@ -85,6 +86,26 @@ def gradients_reach_all_parameters(bench: KernelBench) -> str | None:
             if parameter.grad is None or not bool(parameter.grad.any()):
                 return f"{name}: {key} gets no gradient"
     return None
+
+
+def gradients_reach_the_input(bench: KernelBench) -> str | None:
+    """outputs have a gradient by the features, through which Q-networks move a policy"""
+    for name, network in bench.networks():
+        features = bench.features().requires_grad_()
+        network(features).square().sum().backward()
+        if features.grad is None or not bool(features.grad.any()):
+            return f"{name}: the features get no gradient"
+    return None
+
+
+def judges_features_with_actions(bench: KernelBench) -> str | None:
+    """a network is made for features with an action behind them, as Q-networks and central critics see them"""
+    width = 3
+    layout = SideBySide([bench.encoder, plain_numbers(width)])
+    judge = bench.factory(layout, 1, 1.0, torch.Generator().manual_seed(0))
+    features = bench.features(4)
+    got = tuple(judge(torch.cat([features, torch.zeros(4, width)], -1)).shape)
+    return None if got == (4, 1) else f"4 rows became {list(got)}, expected [4, 1]; take the width from num_features"
 
 
 def outputs_follow_the_parameters(bench: KernelBench) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gymnasium import spaces
 from relayrl.algorithms.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
-from relayrl.algorithms.off_policy import OffPolicyAlgorithm
+from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.params import (
     DDPGParams,
@@ -31,6 +32,7 @@ from relayrl.algorithms.params import (
 from relayrl.algorithms.ppo import PPO
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.algorithms.sac import SAC
+from relayrl.algorithms.state_features import StateFeatures
 from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space
@@ -41,7 +43,7 @@ from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.kernels import KernelFactory
 from relayrl.models.policy import Policy
-from relayrl.models.settings import CriticInput, NetworkSettings
+from relayrl.models.settings import NetworkSettings
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.on_policy import OnPolicyTrainer
 from relayrl.training.seeding import Stream, stream_seed
@@ -158,23 +160,29 @@ def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[Gro
         for i, group in enumerate(groups)
     }
     num_agents = {group.name: group.num_agents for group in groups}
-    for group in groups:
-        if plan.is_central and group.network.critic_input in (CriticInput.STATE, CriticInput.BOTH):
-            raise ConfigError("critics that learn from replay see joint_observations only; leave critic_input out")
-    view = CentralView if plan.is_central else LocalView
+    view, state = _off_policy_view(plan, groups) if plan.is_central else (LocalView, None)
     generator = _generator(plan, Stream.LEARNING)
     algorithm: OffPolicyAlgorithm[Any]
     if isinstance(params, TD3Params):
-        algorithm = TD3(policies, num_agents, view, params, generator)
+        algorithm = TD3(policies, num_agents, view, params, generator, state)
     elif isinstance(params, DDPGParams):
-        algorithm = DDPG(policies, num_agents, view, params, generator)
+        algorithm = DDPG(policies, num_agents, view, params, generator, state)
     elif isinstance(params, SACParams):
-        algorithm = SAC(policies, num_agents, view, params, generator)
+        algorithm = SAC(policies, num_agents, view, params, generator, state)
     else:
         raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
     rng = _rng(plan, 1)
     trainer = OffPolicyTrainer(algorithm, params, plan.num_envs, plan.max_steps, rng)
     return OffPolicyLearner(policies, trainer, algorithm, rng)
+
+
+def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[ViewFactory, StateFeatures | None]:
+    sights = {group.name: critic_sight(group.network.critic_input, plan.state) for group in groups}
+    state = None
+    if plan.state is not None and any(sight.state for sight in sights.values()):
+        state = StateFeatures(plan.state, normalizes=any(group.network.normalize_observations for group in groups))
+    width = 0 if state is None else state.encoder.num_features
+    return partial(CentralView, sights=sights, num_state_features=width), state
 
 
 def _off_policy_head(params: OffPolicyParams, group: GroupPlan) -> ActionHead:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relayrl.algorithms.critic_views import CentralView
 from relayrl.training.construction import Learner, OffPolicyLearner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup
 from relayrl.training.replay import JointReplay
@@ -114,7 +115,13 @@ def _judged(groups: Groups, learner: OffPolicyLearner, own: str) -> list[Column]
     features = {name: policy.encoder.num_features for name, policy in learner.policies.items()}
     actions = {name: part.code.width for name, part in learner.algorithm.groups.items()}
     own_columns = [("self", agent) for agent in groups[own].agent_ids]
-    return [*_of_all("obs", groups, features), *_of_all("action", groups, actions), *own_columns]
+    view, state = learner.algorithm.view, learner.algorithm.state
+    columns: list[Column] = []
+    if isinstance(view, CentralView) and view.sight(own).observations:
+        columns += _of_all("obs", groups, features)
+    if isinstance(view, CentralView) and view.sight(own).state and state is not None:
+        columns += [("state", str(i)) for i in range(state.encoder.num_features)]
+    return [*columns, *_of_all("action", groups, actions), *own_columns]
 
 
 def _of_all(kind: str, groups: Groups, widths: Mapping[str, int]) -> list[Column]:

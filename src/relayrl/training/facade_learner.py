@@ -43,5 +43,5 @@ def _plan(group: PolicyGroup, args: TrainerArgs, params: Settings, kernel: Kerne
         len(group.agent_ids),
         args.network,
         params,
-        kernels_for_one_policy(kernel),
+        kernels_for_one_policy(kernel, args.network),
     )

@@ -29,8 +29,18 @@ class OffPolicyTrainer(PolicyTrainer):
     ) -> None:
         super().__init__(max_steps)
         self._algorithm, self._params, self._rng = algorithm, params, rng
-        self.replay = JointReplay(params.buffer_size, num_envs, priority_exponent=params.priority_exponent)
+        self.replay = self._empty_replay(num_envs)
         self._owed_steps = 0
+        self.needs_states = algorithm.state is not None
+
+    def _empty_replay(self, num_envs: int) -> JointReplay:
+        params, state = self._params, self._algorithm.state
+        return JointReplay(
+            params.buffer_size,
+            num_envs,
+            priority_exponent=params.priority_exponent,
+            state_space=None if state is None else state.space,
+        )
 
     @property
     def update_interval(self) -> int:
@@ -90,8 +100,7 @@ class OffPolicyTrainer(PolicyTrainer):
 
     def learn_from_records(self) -> None:
         """Have a replay of single worlds, one episode after the other, to be filled by `fill`; nothing is collected."""
-        params = self._params
-        self.replay = JointReplay(params.buffer_size, num_envs=1, priority_exponent=params.priority_exponent)
+        self.replay = self._empty_replay(num_envs=1)
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take what was recorded, without counting it as collected."""

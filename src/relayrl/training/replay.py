@@ -19,6 +19,10 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.training.priority_sums import PrioritySums
+from relayrl.training.state_replay import StateRecords
+
+_WORLD = "world//"
+"""What the names of saved states begin with; no group's do."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,8 @@ class JointTransitions:
     groups: dict[str, GroupTransitions]
     rows: Array  # where they lie, for `set_priorities`
     weight: Array  # [M] importance of each, 1 for uniform sampling
+    state: Tree | None = None  # [M, …] global states, where they are kept
+    next_state: Tree | None = None  # those after the n steps
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -51,10 +57,14 @@ class JointTransitions:
 class JointReplay:
     """A ring of at least `capacity` transitions of `num_envs` worlds."""
 
-    def __init__(self, capacity: int, num_envs: int, *, priority_exponent: float = 0.0) -> None:
+    def __init__(
+        self, capacity: int, num_envs: int, *, priority_exponent: float = 0.0, state_space: Space | None = None
+    ) -> None:
+        """With `state_space`, global states are kept as well."""
         self._num_envs = num_envs
         self.capacity = -(-capacity // num_envs) * num_envs
         self._groups: dict[str, _GroupRecords] = {}
+        self._states = None if state_space is None else StateRecords(state_space, self.capacity)
         self._head = 0
         self._size = 0
         self._priorities = PrioritySums(self.capacity) if priority_exponent > 0 else None
@@ -77,6 +87,8 @@ class JointReplay:
             if name not in self._groups:
                 self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
             self._groups[name].write(rows, rollout)
+        if self._states is not None:
+            self._states.write(rows, rollouts)
         if self._priorities is not None:
             self._priorities.set(rows, np.full(num_rows, self._largest_priority))
         self._head = (self._head + num_rows) % self.capacity
@@ -110,7 +122,11 @@ class JointReplay:
                 going &= ~group.ended(path[k - 1]).any(1) & ~group.failed(path[k]).any(1)
             length += going
         groups = {name: group.transitions(path, length, gamma) for name, group in self._groups.items()}
-        return JointTransitions(groups, rows, weight)
+        if self._states is None:
+            return JointTransitions(groups, rows, weight)
+        last = np.stack(path)[length, np.arange(num_rows)]
+        states = self._states.states(rows, "state"), self._states.states(last, "next_state")
+        return JointTransitions(groups, rows, weight, *states)
 
     def _ahead(self, rows: Array, k: int) -> Array:
         """The rows `k` steps later, −1 where the ring does not hold them."""
@@ -136,7 +152,8 @@ class JointReplay:
     def num_bytes(self) -> int:
         """Memory of the records and priorities."""
         tree = 0 if self._priorities is None else self._priorities.num_bytes()
-        return tree + sum(group.records.nbytes for group in self._groups.values())
+        states = 0 if self._states is None else self._states.records.nbytes
+        return tree + states + sum(group.records.nbytes for group in self._groups.values())
 
     def get_state(self) -> dict[str, Any]:
         """Everything in it, oldest rows first, as plain numbers and arrays by name."""
@@ -148,6 +165,8 @@ class JointReplay:
         }
         if self._priorities is not None:
             arrays["priorities"] = self._priorities.get(order)
+        if self._states is not None:
+            arrays |= {f"{_WORLD}{name}": array for name, array in self._states.get(order).items()}
         numbers = {"num_envs": self._num_envs, "capacity": self.capacity, "head": self._head, "size": self._size}
         return {**numbers, "largest_priority": self._largest_priority, "arrays": arrays}
 
@@ -168,6 +187,10 @@ class JointReplay:
         arrays = {name: np.asarray(array)[int(state["size"]) - size :] for name, array in state["arrays"].items()}
         if self._priorities is not None and "priorities" in arrays:
             self._priorities.set(rows, arrays["priorities"])
+        if self._states is not None:
+            self._states.set(
+                rows, {k.removeprefix(_WORLD): array for k, array in arrays.items() if k.startswith(_WORLD)}
+            )
         self._groups = {}
         for name, (observation_space, _) in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
