@@ -12,6 +12,7 @@ from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs
 
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.discrete_heads import CategoricalHead
+from relayrl.models.exported import ExportedActor
 from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.state_manager import InferenceMode
@@ -62,7 +63,37 @@ def test_shortcuts_draw_what_the_head_draws(num_actions):
             action, logp = choose(parameters)
             expected = head.sample(parameters, rng)
             np.testing.assert_array_equal(action, expected)
-            np.testing.assert_array_equal(logp, head.log_prob_numpy(parameters, expected))
+            np.testing.assert_allclose(logp, head.log_prob_numpy(parameters, expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_actions", [3, 40])
+@pytest.mark.parametrize("choice", ActionChoice)
+def test_a_single_row_need_not_be_normalised(choice, num_actions):
+    head = CategoricalHead(spaces.Discrete(num_actions))
+    logits = np.random.default_rng(0).normal(100, 3, (1, num_actions)).astype(np.float32)
+    parameters = head.parameters_numpy(logits, None)
+    ours, heads = (chooser(head, choice, np.random.default_rng(7)) for _ in range(2))
+    for _ in range(300):
+        (action, logp), (expected, expected_logp) = ours(logits), heads(parameters)
+        assert action.tolist() == expected.tolist()
+        np.testing.assert_allclose(logp, expected_logp, rtol=0, atol=1e-5)
+
+
+def test_one_actor_and_many_get_what_the_file_says(tmp_path):
+    """One row and few rows of a small perceptron are computed in NumPy, many rows by onnxruntime."""
+    for action_space in (spaces.Discrete(3), spaces.Box(-1, 2, (2,), np.float32)):
+        policy = make_policy(action_space=action_space)
+        actor = ExportedActor(export(policy, tmp_path / "model.onnx"))
+        with AgentBuilder().actor_count(600).default_model(tmp_path / "model.onnx").build() as agent:
+            ids = agent.get_actor_ids()
+            for count in (1, 2, 600):
+                seen = np.random.default_rng(count).normal(0, 1, (count, 2)).astype(np.float32)
+                record = agent.request_action(ids[:count], seen)
+                distribution, _, value = actor.run([seen])
+                np.testing.assert_allclose(record.value, value, rtol=0, atol=1e-6)
+                if isinstance(action_space, spaces.Discrete):
+                    expected = actor.head.log_prob_numpy(distribution, record.action)
+                    np.testing.assert_allclose(record.logp, expected, rtol=0, atol=1e-6)
 
 
 def test_a_newer_policy_acts_from_the_next_request_on():

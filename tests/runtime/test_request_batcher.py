@@ -1,5 +1,6 @@
 """Requests of many threads in one pass."""
 
+import sys
 import threading
 import time
 
@@ -55,6 +56,52 @@ def test_those_who_come_while_a_pass_runs_share_the_next():
     for thread in (first, *others):
         thread.join(10)
     assert passes == [[0], [1, 2, 3, 4, 5]]
+
+
+def test_who_comes_later_does_not_overtake_who_waits():
+    order, entered, go_on = [], threading.Event(), threading.Event()
+
+    def serve(requests) -> None:
+        order.extend(request.name for request in requests)
+        entered.set()
+        go_on.wait(10)
+
+    batcher = RequestBatcher(serve, BatchingSettings())
+    threads = []
+    for i in range(3):
+        threads.append(threading.Thread(target=batcher.run, args=((Request(i),),)))
+        threads[-1].start()
+        assert entered.wait(10)
+        while len(batcher._queue) < i:
+            time.sleep(0.001)
+    assert not batcher.try_to_lead()
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2]
+    assert batcher.try_to_lead()
+    batcher.hand_on()
+
+
+def test_nobody_is_forgotten_when_passes_are_short():
+    served = []
+    batcher = RequestBatcher(lambda requests: served.extend(request.name for request in requests), BatchingSettings())
+
+    def work(i: int) -> None:
+        for k in range(2000):
+            if batcher.try_to_lead():
+                served.append((i, k))
+                batcher.hand_on()
+            else:
+                batcher.wait_for((Request((i, k)),))
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        in_threads(work, 8)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len(served) == len(set(served)) == 16_000
 
 
 def test_a_pass_has_no_more_rows_than_allowed():

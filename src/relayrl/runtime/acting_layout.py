@@ -41,7 +41,10 @@ class ActingLayout:
     def observations(self, obs: Any, num_rows: int) -> Tree:
         """`obs` as arrays of the space's dtypes with `num_rows` rows: one observation per actor."""
         if len(self._leaves) == 1 and not self._leaves[0][0]:
-            return self._array(obs, num_rows, *self._leaves[0])
+            path, dtype, shape = self._leaves[0]
+            if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == (num_rows, *shape):
+                return obs
+            return self._array(obs, num_rows, path, dtype, shape)
         flat = _flat(self.observation_space, obs)
         arrays = [self._array(leaf, num_rows, *described) for leaf, described in zip(flat, self._leaves, strict=True)]
         tree: Tree = unflatten(self.observation_space, iter(arrays))

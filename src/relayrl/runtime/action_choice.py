@@ -1,12 +1,15 @@
 """From a distribution's parameters to actions and their log-probabilities, as fast as each head allows.
 
-What is drawn is what the head itself draws from the same generator, bit for bit; tests hold the shortcuts to it.
+From the same generator comes what the head itself draws; tests hold the shortcuts to it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from enum import Enum
+from itertools import accumulate
+from math import exp, log
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +18,8 @@ from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead, LikelihoodHead
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.runtime.runtime_errors import InferenceError
+
+MAX_LISTED_ACTIONS, DRAWS_AHEAD = 16, 64
 
 
 class ActionChoice(Enum):
@@ -30,10 +35,10 @@ Chooser: TypeAlias = Callable[[Array], tuple[Array, Array | None]]
 
 def chooser(head: ActionHead, choice: ActionChoice, rng: np.random.Generator) -> Chooser:
     """How actions of `head` are chosen; `rng` draws them."""
+    if isinstance(head, CategoricalHead):
+        return CategoricalChooser(head, choice, rng)
     if choice is ActionChoice.GREEDY:
         return lambda parameters: _with_logp(head, parameters, head.mode(parameters))
-    if isinstance(head, CategoricalHead):
-        return CategoricalChooser(head, rng)
     return lambda parameters: _with_logp(head, parameters, head.sample(parameters, rng))
 
 
@@ -47,17 +52,24 @@ class CategoricalChooser:
     """Draws from log-probabilities [L, A]: the first action whose cumulative probability reaches the draw.
 
     The draw is the head's, from (0, total] and compared strictly, so that neither rounding nor a draw of zero can pick a
-    masked action. Actions come first in memory: numpy adds whole rows several times faster than along short ones.
+    masked action. Actions come first in memory: numpy adds whole rows several times faster than along short ones. One
+    row is chosen from in plain Python, from numbers that were drawn ahead, and need not be normalised.
     """
 
-    def __init__(self, head: CategoricalHead, rng: np.random.Generator) -> None:
-        self._start, self._rng = head.start, rng
+    def __init__(self, head: CategoricalHead, choice: ActionChoice, rng: np.random.Generator) -> None:
+        self._head, self._start, self._rng = head, head.start, rng
+        self._is_greedy = choice is ActionChoice.GREEDY
         self._row_starts = np.zeros(0, np.int64)
+        self._draws: list[float] = []
 
     def __call__(self, parameters: Array) -> tuple[Array, Array | None]:
         L, A = parameters.shape
         if L == 1:
-            return _one_categorical(self._start, parameters[0], self._rng)
+            if A <= MAX_LISTED_ACTIONS:
+                return self._one(parameters.tolist()[0])
+            parameters = self._head.parameters_numpy(parameters, None)
+        if self._is_greedy:
+            return _with_logp(self._head, parameters, self._head.mode(parameters))
         cumulative = np.add.accumulate(np.exp(parameters.T, order="C"), 0)
         draw = 1.0 - self._rng.random(L, dtype=np.float32)
         draw *= cumulative[-1]
@@ -67,12 +79,16 @@ class CategoricalChooser:
         logp = parameters.ravel()[chosen + self._row_starts]
         return (chosen + self._start if self._start else chosen), logp
 
-
-def _one_categorical(start: int, row: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """One draw: a search in the cumulative sum."""
-    cumulative = np.add.accumulate(np.exp(row))
-    point = (1.0 - rng.random(dtype=np.float32)) * cumulative[-1]
-    if point != point:
-        raise InferenceError("the policy gave NaN; look for NaN in the observation or in the model")
-    chosen = cumulative.searchsorted(point)
-    return np.array((start + chosen,)), row[chosen : chosen + 1].copy()
+    def _one(self, row: list[float]) -> tuple[Array, Array]:
+        top = max(row)
+        cumulative = list(accumulate([exp(each - top) for each in row]))
+        total = cumulative[-1]
+        if total != total:
+            raise InferenceError("the policy gave NaN; look for NaN in the observation or in the model")
+        if self._is_greedy:
+            chosen = row.index(top)
+        else:
+            if not self._draws:
+                self._draws = self._rng.random(DRAWS_AHEAD, dtype=np.float32)[::-1].tolist()
+            chosen = bisect_left(cumulative, (1.0 - self._draws.pop()) * total)
+        return np.array((self._start + chosen,)), np.array((row[chosen] - top - log(total),), np.float32)

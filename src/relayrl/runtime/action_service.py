@@ -99,18 +99,15 @@ class ActionService:
             self._wait_for_room((handle.lane.key,))
         policy = handle.slot.policy
         layout = policy.model.layout
-        request = ActionRequest(
+        record, cut = policy.act_alone(
             (actor_id,),
-            (handle.lane,),
-            None,
-            -1,
+            handle.lane,
             layout.observations(obs, 1),
             None if mask is None and not layout.needs_mask else layout.mask(mask, 1),
             None if reward is None else checked_reward(reward),
         )
-        record = policy.act(request)
-        if request.cut:
-            self.route(request.cut)
+        if cut:
+            self.route(cut)
         return record
 
     def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:

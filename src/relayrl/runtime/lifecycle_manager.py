@@ -30,10 +30,9 @@ class LifecycleManager:
     """The agent's state, and the number of calls under way."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # taken directly on the way of every request: a condition's own doors are slower
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._state = AgentState.CREATED
-        self._num_inside = 0
+        self._inside: list[None] = []  # an entry for every call under way: lists grow and shrink without a lock
         self.transition = threading.RLock()
         """Held by whoever starts or stops the agent."""
 
@@ -43,9 +42,10 @@ class LifecycleManager:
 
     def enter(self) -> None:
         """Begin a call that needs a running agent; every `enter` is followed by `leave`."""
-        with self._lock:
+        self._inside.append(None)
+        if self._state is not AgentState.RUNNING:  # looked at once we are inside: a shutdown waits for us, or we see it
+            self.leave()
             self.require_running()
-            self._num_inside += 1
 
     def require_running(self) -> None:
         """Raise unless the agent runs."""
@@ -54,9 +54,9 @@ class LifecycleManager:
 
     def leave(self) -> None:
         """The call has ended."""
-        with self._lock:
-            self._num_inside -= 1
-            if not self._num_inside and self._state is AgentState.STOPPING:
+        self._inside.pop()
+        if self._state is AgentState.STOPPING:
+            with self._changed:
                 self._changed.notify_all()
 
     def become(self, state: AgentState) -> None:
@@ -66,5 +66,5 @@ class LifecycleManager:
     def wait_until_idle(self, deadline_s: float) -> int:
         """Wait for the calls under way until `deadline_s` on the monotonic clock; gives how many are left."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._num_inside, max(0.0, deadline_s - time.monotonic()))
-            return self._num_inside
+            self._changed.wait_for(lambda: not self._inside, max(0.0, deadline_s - time.monotonic()))
+            return len(self._inside)

@@ -1,6 +1,6 @@
 """Policies that act in the runtime, wherever they come from: one forward pass gives distribution and value.
 
-    ONNX file          onnxruntime; torch is not loaded
+    ONNX file          onnxruntime, or NumPy for few rows of a small perceptron; torch is not loaded
     TorchScript file   torch, on any device              (`torch_models`)
     live policy        a frozen copy of it, in NumPy where it is a perceptron, else torch
     Actor              any object of yours with `head` and `distribution`; it has no value
@@ -21,7 +21,11 @@ from relayrl.data.trees import Array, Space, Tree, leaf_dtype, leaves, space_lea
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.action_head import ActionHead, LikelihoodHead
 from relayrl.models.actor import Actor
+from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.joint_perceptron import JointPerceptron
+from relayrl.models.onnx_file import read_graph
+from relayrl.models.onnx_perceptron import policy_chains
 from relayrl.runtime.acting_layout import ActingLayout
 
 if TYPE_CHECKING:
@@ -44,7 +48,10 @@ class PolicyModel(ABC):
 
     @abstractmethod
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
-        """Distribution parameters [L, P], valid until the next call, and values [L] of the caller's own, or None."""
+        """Distribution parameters [L, P], valid until the next call, and values [L] of the caller's own, or None.
+
+        The log-probabilities of a single row may lack their normalisation.
+        """
 
 
 class CustomPolicy:
@@ -66,7 +73,10 @@ class OnnxModel(PolicyModel):
         self._masked, self.head = metadata.masked, self._graph.head
         self.policy_version = metadata.policy_version
         self._bound: dict[int, BoundGraph] = {}
+        self._joint: JointPerceptron | None = None
         self._check_that_it_runs(metadata)
+        self._joint = self._joint_perceptron(path, metadata)
+        self._bound.clear()
         self.layout = layout_of(metadata, self.head, has_value=self._graph.has_value)
 
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
@@ -85,7 +95,24 @@ class OnnxModel(PolicyModel):
         """How batches of this size are run; sizes that come first are kept ready."""
         if num_rows > MAX_BOUND_ROWS or len(self._bound) == MAX_BOUND_SIZES:
             return self._graph.rows
+        if self._joint is not None and num_rows <= self._joint.max_rows:
+            return self._bound.setdefault(num_rows, self._joint.bind(num_rows))
         return self._bound.setdefault(num_rows, self._graph.bind(inputs))
+
+    def _joint_perceptron(self, path: Path, metadata: PolicyMetadata) -> JointPerceptron | None:
+        """The same policy in NumPy, if it is a perceptron and gives what onnxruntime gives."""
+        obs, mask = example_row(metadata, self.head)
+        if not isinstance(obs, np.ndarray) or mask is not None:
+            return None
+        chains = policy_chains(read_graph(path.read_bytes()), obs.size)
+        joint = None if chains is None else JointPerceptron.of(chains)
+        if joint is None or not joint.max_rows:
+            return None
+        own, expected = joint.bind(1)([obs]), self._graph.rows([obs])
+        if isinstance(self.head, CategoricalHead):
+            own[0] = self.head.parameters_numpy(own[0], None)
+        agrees = all(np.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(own, expected, strict=True))
+        return joint if agrees else None
 
     def _check_that_it_runs(self, metadata: PolicyMetadata) -> None:
         obs, mask = example_row(metadata, self.head)

@@ -22,6 +22,7 @@ import numpy as np
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.errors import ConfigError
+from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.client_config import BatchingSettings
@@ -32,6 +33,7 @@ from relayrl.runtime.step_pages import Lane, StepPages
 
 MAX_VERSION_COLUMNS = 64
 Drawn = tuple[Array, Array | None, Array | None]
+Fragments = list[tuple[UUID, Trajectory]]
 
 
 class ActionRequest:
@@ -66,7 +68,7 @@ class ActionRequest:
         self.num_rows = len(lanes)
         self.record: ActionRecord | None = None
         self.error: BaseException | None = None
-        self.cut: list[tuple[UUID, Trajectory]] = []
+        self.cut: Fragments = []
 
 
 class PublishedPolicy:
@@ -95,18 +97,37 @@ class PublishedPolicy:
             for request in requests:
                 request.error = error
 
-    def act(self, request: ActionRequest) -> ActionRecord:
-        """Serve one request; raises what went wrong with it."""
-        self.batcher.run((request,))
-        if request.error is not None:
-            raise request.error
-        assert request.record is not None
-        return request.record
+    def act_alone(
+        self, actor_ids: tuple[UUID], lane: Lane, obs: Tree, mask: Array | None, reward: float | None
+    ) -> tuple[ActionRecord, Fragments]:
+        """The action of one actor, and the fragments that were cut. With nobody else at work, without a request."""
+        batcher = self.batcher
+        if not batcher.try_to_lead():
+            request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
+            batcher.wait_for((request,))
+            if request.error is not None:
+                raise request.error
+            assert request.record is not None
+            return request.record, request.cut
+        try:
+            action, logp, value = self._draw(obs, mask)
+            self._require_finite(action, logp, actor_ids)
+            pages = self.pages
+            with pages.lock:
+                if not pages.is_open(lane):
+                    raise _removed(actor_ids[0])
+                cut = pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+        finally:
+            batcher.hand_on()
+        taken = self.model.head.to_environment(action)
+        return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
 
     def distribution(self, obs: Tree, mask: Array | None) -> Array:
         """Parameters for rows of observations, which nobody asked for one by one and nobody records here."""
         with self._model_lock:
-            return np.array(self.model.forward(obs, mask)[0])
+            parameters = np.array(self.model.forward(obs, mask)[0])
+        head = self.model.head
+        return head.parameters_numpy(parameters, None) if isinstance(head, CategoricalHead) else parameters
 
     def _serve(self, requests: Sequence[ActionRequest]) -> None:
         if len(requests) == 1:
@@ -141,12 +162,7 @@ class PublishedPolicy:
             return *self._choose(parameters), value
 
     def _record(self, request: ActionRequest, action: Array, logp: Array | None, value: Array | None) -> None:
-        doubtful = action.ravel() if logp is None else logp
-        if not math.isfinite(doubtful.item() if doubtful.size == 1 else np.dot(doubtful, doubtful)):
-            raise InferenceError(
-                f"policy version {self.version} gave NaN or infinity for {request.actor_ids[:3]}; "
-                "look for NaN in the observations or in the model"
-            )
+        self._require_finite(action, logp, request.actor_ids)
         pages = self.pages
         with pages.lock:
             self._require_open(request)
@@ -172,6 +188,14 @@ class PublishedPolicy:
         taken = self.model.head.to_environment(action)
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
 
+    def _require_finite(self, action: Array, logp: Array | None, actor_ids: tuple[UUID, ...]) -> None:
+        doubtful = action.ravel() if logp is None else logp
+        if not math.isfinite(doubtful.item() if doubtful.size == 1 else np.dot(doubtful, doubtful)):
+            raise InferenceError(
+                f"policy version {self.version} gave NaN or infinity for {actor_ids[:3]}; "
+                "look for NaN in the observations or in the model"
+            )
+
     def _version_column(self, num_rows: int) -> Array:
         """`num_rows` times the version, read-only: all records of one length share it."""
         column = self._versions.get(num_rows)
@@ -187,7 +211,11 @@ class PublishedPolicy:
             return
         for lane, actor_id in zip(request.lanes, request.actor_ids, strict=True):
             if not self.pages.is_open(lane):
-                raise ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
+                raise _removed(actor_id)
+
+
+def _removed(actor_id: UUID) -> ConfigError:
+    return ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
 
 
 def _rows_of(drawn: Drawn, start: int, end: int) -> Drawn:

@@ -48,24 +48,44 @@ class RequestBatcher(Generic[R]):
     def __init__(self, serve: Callable[[Sequence[R]], None], settings: BatchingSettings) -> None:
         self._serve, self.settings = serve, settings
         self._mutex = threading.Lock()
-        self._is_busy = False
+        self._leading = threading.Lock()  # held by whoever serves, and handed over while it is held
         self._queue: deque[_Waiting[R]] = deque()
+
+    def try_to_lead(self) -> bool:
+        """Whether nobody serves or waits; the caller then serves itself, and calls `hand_on` whatever happens."""
+        return not self._queue and self._leading.acquire(False)
+
+    def hand_on(self) -> None:
+        """The leader is done; if anybody waits, the first of them leads."""
+        self._leading.release()
+        if self._queue:
+            with self._mutex:
+                self._nominate()
 
     def run(self, requests: Sequence[R]) -> None:
         """Serve the requests, alone or with others; each then has its result or its `error`."""
-        with self._mutex:
-            if leads := not self._is_busy:
-                self._is_busy = True
-            else:
-                waiting = _Waiting(requests)
-                self._queue.append(waiting)
-        if leads:
+        if self.try_to_lead():
             try:
                 self._serve(requests)
             finally:
-                self._hand_on()
+                self.hand_on()
         else:
-            self._wait(waiting)
+            self.wait_for(requests)
+
+    def wait_for(self, requests: Sequence[R]) -> None:
+        """Be served by somebody else, or lead when it is one's turn."""
+        waiting = _Waiting(requests)
+        with self._mutex:
+            self._queue.append(waiting)
+            self._nominate()  # the leader may have looked at the queue, and left, just before
+        self._wait(waiting)
+
+    def _nominate(self) -> None:
+        """Let the first who waits lead, unless somebody does. The caller holds the mutex."""
+        if self._queue and self._leading.acquire(False):
+            heir = self._queue[0]
+            heir.leads = True
+            heir.wake.release()
 
     def _wait(self, waiting: _Waiting[R]) -> None:
         for _ in range(2):  # once to be served or to lead; once more if time ran out while somebody was serving it
@@ -99,7 +119,7 @@ class RequestBatcher(Generic[R]):
             for waiting in batch:
                 if waiting is not own:
                     waiting.wake.release()
-            self._hand_on()
+            self.hand_on()
 
     def _next_batch(self) -> list[_Waiting[R]]:
         """Whoever waits, in order, as many as fit into one pass; at least one."""
@@ -112,15 +132,6 @@ class RequestBatcher(Generic[R]):
             batch.append(self._queue.popleft())
             num_rows += rows
         return batch
-
-    def _hand_on(self) -> None:
-        with self._mutex:
-            if not self._queue:
-                self._is_busy = False
-                return
-            heir = self._queue[0]
-            heir.leads = True
-        heir.wake.release()
 
 
 def _fail(waiting: _Waiting[R], error: BaseException) -> None:
