@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ _VALUE_NAME = 1
 _NODE_INPUT, _NODE_OUTPUT, _NODE_OP, _NODE_ATTRIBUTE = 1, 2, 4, 5
 _ATTRIBUTE_NAME, _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR = 1, 2, 3, 5
 _TENSOR_DIM, _TENSOR_KIND, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
-_TENSOR_KINDS = {1: np.dtype("<f4"), 7: np.dtype("<i8")}
+_TENSOR_KINDS: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 7: np.dtype("<i8")}
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 Value = int | bytes
