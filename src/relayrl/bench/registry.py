@@ -51,6 +51,12 @@ def _w2() -> list[Row]:
     return ppo_rows("W2", num_envs=64, num_steps=10 * 64 * 128)
 
 
+def _w5() -> list[Row]:
+    from relayrl.bench.off_policy import off_policy_rows
+
+    return off_policy_rows()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
@@ -59,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "sinks": _sinks,
     "W1": _w1,
     "W2": _w2,
+    "W5": _w5,
 }
 
 
