@@ -1,9 +1,9 @@
 /* Everything that is compiled once for each instruction set, in the order in which it builds up. */
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "helper_thread.h"
 #include "kernels.h"
 #include "vector_math.h"
 #include "matrix_product.h"

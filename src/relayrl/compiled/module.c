@@ -5,14 +5,14 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 
+#include "helper_thread.h"
 #include "kernels.h"
 #include "python_types.h"
 
 #define MIN_ROWS_UNLOCKED 256    /* fewer are done before another thread could have taken the lock */
-#define MIN_ROWS_PER_THREAD 1024 /* starting a thread costs as much as some hundred rows */
+#define MIN_ROWS_PER_THREAD 1024 /* waking the helper costs as much as some hundred rows */
 
 const Kernels *kernels = &portable_kernels;
 
@@ -100,26 +100,22 @@ typedef struct {
     int failed;
 } ForwardRows;
 
-static void *forward_rows(void *argument) {
+static void forward_rows(void *argument) {
     ForwardRows *part = argument;
     part->failed = kernels->forward(part->network, part->x, part->num_rows, part->out);
-    return NULL;
 }
 
 static int forward_shared(ForwardRows all, int num_threads) {
     const Network *n = all.network;
-    const int64_t first = num_threads > 1 && all.num_rows >= 2 * MIN_ROWS_PER_THREAD ? all.num_rows / 2 : 0;
-    ForwardRows part = {n, all.x, first, all.out, 0};
-    pthread_t thread;
-    const int is_shared = first && !pthread_create(&thread, NULL, forward_rows, &part);
-    if (is_shared) {
-        all.x += first * n->sizes[0];
-        all.out += first * n->sizes[n->num_layers];
-        all.num_rows -= first;
+    if (num_threads < 2 || all.num_rows < 2 * MIN_ROWS_PER_THREAD) {
+        forward_rows(&all);
+        return all.failed;
     }
-    forward_rows(&all);
-    if (is_shared) pthread_join(thread, NULL);
-    return all.failed || part.failed;
+    const int64_t half = all.num_rows / 2;
+    ForwardRows first = {n, all.x, half, all.out, 0};
+    ForwardRows second = {n, all.x + half * n->sizes[0], all.num_rows - half, all.out + half * n->sizes[n->num_layers], 0};
+    do_both(forward_rows, &first, &second);
+    return first.failed || second.failed;
 }
 
 static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
@@ -394,18 +390,16 @@ static PyObject *sums_of(const Training *t) {
     );
 }
 
-static void *train_one(void *argument) {
-    kernels->train(argument);
-    return NULL;
-}
+static void train_one(void *argument) { kernels->train(argument); }
 
 /* The actor and the critic share nothing but what they read, so each has a thread, and the result does not depend on it. */
 static void train_both(Training *first, Training *second, int num_threads) {
-    pthread_t thread;
-    const int is_shared = num_threads > 1 && !pthread_create(&thread, NULL, train_one, second);
+    if (num_threads > 1) {
+        do_both(train_one, first, second);
+        return;
+    }
     train_one(first);
-    if (is_shared) pthread_join(thread, NULL);
-    else train_one(second);
+    train_one(second);
 }
 
 static PyObject *train_module(PyObject *module, PyObject *args) {

@@ -74,7 +74,7 @@ typedef struct {
     float *out;
 } TapeWork;
 
-static void *forward_half(void *argument) {
+static void forward_half(void *argument) {
     const TapeWork *work = argument;
     Tape *tape = work->tape;
     const int last = tape->whole.num_layers, width = tape->whole.size[0], outputs = tape->whole.size[last];
@@ -90,7 +90,6 @@ static void *forward_half(void *argument) {
             memcpy(work->out + (row + r) * outputs, found, (size_t)outputs * sizeof(float));
         }
     }
-    return NULL;
 }
 
 /* The outputs' derivatives of a tile, as the backward pass takes them. */
@@ -101,7 +100,7 @@ static void take_gradient(Perceptron *net, const float *gradient, int num_rows) 
     }
 }
 
-static void *backward_half(void *argument) {
+static void backward_half(void *argument) {
     const TapeWork *work = argument;
     Tape *tape = work->tape;
     const int outputs = tape->whole.size[tape->whole.num_layers];
@@ -112,10 +111,9 @@ static void *backward_half(void *argument) {
         take_gradient(net, work->in + row * outputs, n);
         backward_tile(net, n);
     }
-    return NULL;
 }
 
-static void *input_gradient_half(void *argument) {
+static void input_gradient_half(void *argument) {
     const TapeWork *work = argument;
     Tape *tape = work->tape;
     const int outputs = tape->whole.size[tape->whole.num_layers], width = tape->whole.size[0];
@@ -128,21 +126,20 @@ static void *input_gradient_half(void *argument) {
             memcpy(work->out + (row + r) * width, net->delta[0] + (int64_t)r * net->wide[0], (size_t)width * sizeof(float));
         }
     }
-    return NULL;
 }
 
-#define MIN_SHARED_PRODUCTS 4000000 /* multiplications that take longer than starting a thread */
+#define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
 
-static void both_halves(Tape *tape, void *(*do_half)(void *), const float *in, float *out, int num_threads) {
+static void both_halves(Tape *tape, void (*do_half)(void *), const float *in, float *out, int num_threads) {
     int64_t products = 0;
     for (int l = 0; l < tape->whole.num_layers; l++) products += (int64_t)tape->whole.size[l] * tape->whole.size[l + 1];
     TapeWork first = {tape, 0, in, out}, second = {tape, 1, in, out};
-    pthread_t thread;
-    const int is_shared = num_threads > 1 && tape->num_rows * products >= MIN_SHARED_PRODUCTS &&
-                          !pthread_create(&thread, NULL, do_half, &second);
+    if (num_threads > 1 && tape->num_rows * products >= MIN_SHARED_PRODUCTS) {
+        do_both(do_half, &first, &second);
+        return;
+    }
     do_half(&first);
-    if (is_shared) pthread_join(thread, NULL);
-    else do_half(&second);
+    do_half(&second);
 }
 
 static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads) {

@@ -1,0 +1,118 @@
+/* One helper for the process. After a piece of work it looks for the next for a while, and then sleeps until it is woken. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "helper_thread.h"
+
+#define LOOK_NS 100000     /* gradient steps come one after the other: the next piece is often this near */
+#define LOOKS_PER_CHECK 64 /* between two looks at the clock, or two offers of the core to somebody else */
+
+enum { IDLE, POSTED, DONE };
+
+static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER; /* held by the caller that the helper works for */
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static atomic_int state = IDLE;
+static atomic_int is_asleep = 0;
+static void (*posted_work)(void *);
+static void *posted_argument;
+static int is_running = 0;
+
+static void breathe(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static long long nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static int look_for_work(void) {
+    const long long end = nanoseconds() + LOOK_NS;
+    do {
+        for (int i = 0; i < LOOKS_PER_CHECK; i++) {
+            if (atomic_load_explicit(&state, memory_order_acquire) == POSTED) return 1;
+            breathe();
+        }
+    } while (nanoseconds() < end);
+    return 0;
+}
+
+static void sleep_until_posted(void) {
+    pthread_mutex_lock(&sleep_lock);
+    atomic_store(&is_asleep, 1);
+    while (atomic_load(&state) != POSTED) pthread_cond_wait(&wake, &sleep_lock);
+    atomic_store(&is_asleep, 0);
+    pthread_mutex_unlock(&sleep_lock);
+}
+
+static void *help(void *unused) {
+    for (;;) {
+        if (!look_for_work()) sleep_until_posted();
+        posted_work(posted_argument);
+        atomic_store_explicit(&state, DONE, memory_order_release);
+    }
+    return NULL;
+}
+
+/* A forked child has no helper, and locks that nobody will release. */
+static void forget(void) {
+    pthread_mutex_init(&owner, NULL);
+    pthread_mutex_init(&sleep_lock, NULL);
+    pthread_cond_init(&wake, NULL);
+    atomic_store(&state, IDLE);
+    atomic_store(&is_asleep, 0);
+    is_running = 0;
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forget); }
+
+/* With `owner` held. */
+static int has_helper(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_t thread;
+    if (is_running) return 1;
+    pthread_once(&once, watch_forks);
+    if (pthread_create(&thread, NULL, help, NULL)) return 0;
+    pthread_detach(thread);
+    is_running = 1;
+    return 1;
+}
+
+static void post(void (*work)(void *), void *argument) {
+    posted_work = work;
+    posted_argument = argument;
+    atomic_store(&state, POSTED);
+    if (!atomic_load(&is_asleep)) return;
+    pthread_mutex_lock(&sleep_lock);
+    pthread_cond_signal(&wake);
+    pthread_mutex_unlock(&sleep_lock);
+}
+
+static void wait_until_done(void) {
+    for (int i = 1; atomic_load_explicit(&state, memory_order_acquire) != DONE; i++) {
+        if (i % LOOKS_PER_CHECK) breathe();
+        else sched_yield();
+    }
+    atomic_store(&state, IDLE);
+}
+
+void do_both(void (*work)(void *), void *first, void *second) {
+    if (pthread_mutex_trylock(&owner)) {
+        work(first);
+        work(second);
+        return;
+    }
+    const int is_helped = has_helper();
+    if (is_helped) post(work, second);
+    work(first);
+    if (is_helped) wait_until_done();
+    else work(second);
+    pthread_mutex_unlock(&owner);
+}

@@ -1,0 +1,8 @@
+/* A second thread that waits to help. Starting one for every call would cost as much as a small network's pass. */
+#ifndef RELAYRL_HELPER_THREAD_H
+#define RELAYRL_HELPER_THREAD_H
+
+/* Do both pieces of work, the second beside the first where the helper is free, else after it. */
+void do_both(void (*work)(void *), void *first, void *second);
+
+#endif
