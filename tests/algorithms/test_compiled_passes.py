@@ -24,6 +24,7 @@ from relayrl.algorithms.policy_gradients import (
 from relayrl.compiled import loader
 from relayrl.errors import ConfigError, TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.networks import ObservationEncoder
 from relayrl.models.settings import Activation, NetworkSettings
 
 ACTIONS = {
@@ -37,7 +38,8 @@ KERNELS = loader.kernels()
 def make_policy(space, *, hidden=(8, 8), activation=Activation.TANH, num_features=3, central_width=None) -> ActorCritic:
     generator = torch.Generator().manual_seed(0)
     network = NetworkSettings(hidden_sizes=hidden, activation=activation)
-    policy = ActorCritic(spaces.Box(-1, 1, (num_features,)), space, network, generator, central_width)
+    central = None if central_width is None else ObservationEncoder(spaces.Box(-1, 1, (central_width,)))
+    policy = ActorCritic(spaces.Box(-1, 1, (num_features,)), space, network, generator, central)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
