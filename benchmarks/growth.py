@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -28,7 +29,7 @@ PICTURE = HERE.parent / "docs" / "images" / "growth.png"
 BEGIN, END = "<!-- growth: written by benchmarks/growth.py -->", "<!-- end of growth -->"
 SECONDS, MIN_UPDATES = 3.0, 2
 THREADS: tuple[int | None, ...] = (None, 1, 2)
-"""None: what RelayRL takes by itself."""
+"""None: RelayRL as it comes, with compiled kernels where it has them; a number: without them, with so many threads."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def run_point(point: Point) -> dict[str, float]:
 def measure(point: Point) -> dict[str, Any]:
     """The same in a process of its own; an error is a result as well."""
     command = [sys.executable, __file__, "--point", json.dumps(asdict(point))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    kernels = {} if point.threads is None else {"RELAYRL_COMPILED": "off"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **kernels})
     about = {"series": point.series, "size": point.size, "threads": point.threads}
     if done.returncode:
         return {**about, "error": done.stderr.strip().splitlines()[-1][:200]}
@@ -169,12 +171,16 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         lines += ["", f"**{series.title}**", "", f"| | {' | '.join(f'{size:,}' for size in series.sizes)} |"]
         lines.append("|---|" + "--:|" * len(series.sizes))
         for threads in series.threads:
-            name = "steps/s" if len(series.threads) == 1 else f"steps/s, {threads or 'own choice of'} threads"
             row = [_cell(cells.get((size, threads)), "env_steps_per_s") for size in series.sizes]
-            lines.append(f"| {name} | {' | '.join(row)} |")
+            lines.append(f"| steps/s, {way(threads)} | {' | '.join(row)} |")
         memory = [_cell(cells.get((size, series.threads[0])), "peak_mib") for size in series.sizes]
         lines.append(f"| peak MiB | {' | '.join(memory)} |")
     return lines
+
+
+def way(threads: int | None) -> str:
+    """How a line of a series was run."""
+    return "as it comes" if threads is None else f"no kernels, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _cell(row: dict[str, Any] | None, metric: str) -> str:
@@ -205,7 +211,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
         for threads in series.threads:
             own = [r for r in rows if r["series"] == series.name and r["threads"] == threads and "error" not in r]
             sizes, rates = [row["size"] for row in own], [row["env_steps_per_s"] for row in own]
-            axis.plot(sizes, rates, marker="o", label=f"{threads or 'own choice of'} threads")
+            axis.plot(sizes, rates, marker="o", label=way(threads))
             if threads == series.threads[0]:
                 memory.plot(sizes, [row["peak_mib"] for row in own], color="grey", linestyle=":", label="memory")
         axis.set(xscale="log", yscale="log", title=series.name, xlabel=series.title.rpartition("; ")[2])

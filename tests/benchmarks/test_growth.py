@@ -22,7 +22,7 @@ def test_table_has_failures_and_gaps():
     ]
     lines = growth.table(rows)
     assert lines[3] == "| | 1 | 2 | 4 | 8 | 16 | 32 | 64 |"
-    assert lines[5].startswith("| steps/s | 1,234 | ConfigError: no | not measured |")
+    assert lines[5].startswith("| steps/s, as it comes | 1,234 | ConfigError: no | not measured |")
     assert lines[6].startswith("| peak MiB | 300 | ConfigError: no | not measured |")
 
 
