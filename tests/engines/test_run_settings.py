@@ -28,6 +28,11 @@ def test_a_changed_hyper_parameter_is_allowed_and_told():
     assert line == "resuming with params.gamma (0.98 → 0.5): allowed, but the steps before had the old value"
 
 
+def test_changed_threads_are_told_because_they_change_how_sums_are_rounded():
+    (line,) = check_changes(cartpole(), cartpole(threads=2))
+    assert line == "resuming with threads (1 → 2): allowed, but the steps before had the old value"
+
+
 @pytest.mark.parametrize(
     "change",
     [{"network__hidden_sizes": (8,)}, {"seed": 3}, {"environment__num_envs": 3}, {"environment__options": {"a": 1}}],

@@ -29,7 +29,6 @@ FIXED = (
 
 HARMLESS = (
     "record",
-    "threads",
     "trainer.max_steps",
     "trainer.summary_freq",
     "trainer.checkpoint_interval",
