@@ -93,3 +93,13 @@ def test_a_frozen_module_is_only_evaluated():
     frozen = copy.deepcopy(module).requires_grad_(False)
     x = np.ones((ROWS, 3), np.float32)
     np.testing.assert_array_equal(AutogradNetwork(frozen).forward(x), AutogradNetwork(module).forward(x))
+
+
+def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
+    module = perceptron(Activation.TANH, 4, 33, 20, 2)
+    frozen = copy.deepcopy(module).requires_grad_(False)
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    tape = CompiledTape(frozen)
+    np.testing.assert_array_equal(tape.forward(x), CompiledTape(module).forward(x))
+    with pytest.raises(ValueError, match="gradient has"):
+        tape.input_gradient(np.zeros((400, 2), np.float32))

@@ -42,9 +42,10 @@ class Perceptron:
         """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
 
 class Tape:
-    """A perceptron that keeps what its gradients need; one thread and two give the same numbers."""
+    """A perceptron that keeps its memory between calls; one thread and two give the same numbers."""
 
-    def __init__(self, perceptron: Perceptron, /) -> None: ...
+    def __init__(self, perceptron: Perceptron, is_differentiated: bool, /) -> None:
+        """Without `is_differentiated` there is a forward pass only, which touches less memory."""
     def forward(self, x: Array, out: Array, threads: int, /) -> None:
         """`out` [M, O] from `x` [M, I]."""
     def backward(self, gradient: Array, flat: Array, threads: int, /) -> None:

@@ -89,7 +89,7 @@ typedef struct {
     int (*forward)(const Network *network, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
     int (*act)(const Acting *acting);
     void (*train)(Training *training);
-    Tape *(*open_tape)(const Network *network); /* NULL: out of memory */
+    Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */
     void (*close_tape)(Tape *tape);
     int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads);
     void (*tape_backward)(Tape *tape, const float *gradient, float *flat, int num_threads);

@@ -9,7 +9,8 @@ typedef struct {
     PerceptronObject *perceptron;
     const Kernels *kernels; /* those that made the tape */
     Tape *tape;
-    int64_t num_rows;
+    int is_kept;
+    int64_t num_rows; /* of the last forward pass, where it can be differentiated */
 } TapeObject;
 
 static int Tape_init(PyObject *object, PyObject *args, PyObject *kwargs) {
@@ -19,10 +20,10 @@ static int Tape_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Tape is made once");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O!:Tape", &Perceptron_type, &perceptron)) return -1;
+    if (!PyArg_ParseTuple(args, "O!p:Tape", &Perceptron_type, &perceptron, &self->is_kept)) return -1;
     self->perceptron = (PerceptronObject *)Py_NewRef(perceptron);
     self->kernels = kernels;
-    self->tape = kernels->open_tape(&self->perceptron->network);
+    self->tape = kernels->open_tape(&self->perceptron->network, self->is_kept);
     if (self->tape) return 0;
     PyErr_NoMemory();
     return -1;
@@ -46,7 +47,7 @@ static PyObject *Tape_forward(PyObject *object, PyObject *args) {
         Py_BEGIN_ALLOW_THREADS
         failed = self->kernels->tape_forward(self->tape, x.buf, rows, out.buf, num_threads);
         Py_END_ALLOW_THREADS
-        self->num_rows = failed ? 0 : rows;
+        self->num_rows = failed || !self->is_kept ? 0 : rows;
         if (failed) PyErr_NoMemory();
     }
     PyBuffer_Release(&x);

@@ -1,4 +1,4 @@
-/* A perceptron that keeps what its backward pass needs between calls: packed weights and the activations of every row.
+/* A perceptron that keeps memory between calls: packed weights and, for its backward pass, the activations of every row.
  *
  * Rows lie in two halves. Each has gradients of its own, which are added in a fixed order, so that one thread and two give
  * the same numbers.
@@ -8,6 +8,7 @@ struct Tape {
     Perceptron whole;                  /* packed weights; value[l] are [capacity, wide] */
     Perceptron half[2];                /* views of `whole` at one tile, with deltas and gradients of their own */
     int64_t num_rows, capacity;
+    int is_kept; /* else every tile lies where the last one lay, and there is no backward pass */
     const Network *network;
     float *values;
 };
@@ -20,10 +21,11 @@ static void close_tape(Tape *tape) {
     free(tape);
 }
 
-static Tape *open_tape(const Network *network) {
+static Tape *open_tape(const Network *network, int is_kept) {
     Tape *tape = calloc(1, sizeof *tape);
     if (!tape) return NULL;
     tape->network = network;
+    tape->is_kept = is_kept;
     if (open_perceptron(&tape->whole, network, 1) || open_perceptron(&tape->half[0], network, 1) ||
         open_perceptron(&tape->half[1], network, 1)) {
         close_tape(tape);
@@ -35,7 +37,7 @@ static Tape *open_tape(const Network *network) {
 static int reserve_rows(Tape *tape, int64_t num_rows) {
     Perceptron *net = &tape->whole;
     tape->num_rows = num_rows;
-    if (num_rows <= tape->capacity) return 0;
+    if (!tape->is_kept || num_rows <= tape->capacity) return 0;
     int64_t width = 0;
     for (int l = 0; l <= net->num_layers; l++) width += net->wide[l];
     void *memory;
@@ -58,7 +60,7 @@ static int64_t half_start(const Tape *tape, int h) { return h == 0 ? 0 : h == 1 
 /* Let a half's view see the rows from `row` on. */
 static Perceptron *at_tile(Tape *tape, int h, int64_t row) {
     Perceptron *view = &tape->half[h];
-    for (int l = 0; l <= view->num_layers; l++) view->value[l] = tape->whole.value[l] + row * view->wide[l];
+    for (int l = 0; tape->is_kept && l <= view->num_layers; l++) view->value[l] = tape->whole.value[l] + row * view->wide[l];
     return view;
 }
 

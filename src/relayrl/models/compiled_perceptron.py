@@ -30,13 +30,14 @@ class CompiledPerceptron:
 
 
 class CompiledTape:
-    """A `Perceptron` on the CPU that is differentiated: `differentiable.Differentiable`, compiled."""
+    """A `Perceptron` on the CPU that is differentiated, where it has parameters to train: `Differentiable`, compiled."""
 
     def __init__(self, module: Perceptron) -> None:
         """The kernels must be there, and the parameters' gradients be one vector (`FlatAdam`) by the first `backward`."""
         found = kernels()
         assert found is not None
-        self._module, self._tape = module, found.Tape(_live(module))
+        is_trained = any(p.requires_grad for p in module.parameters())
+        self._module, self._tape = module, found.Tape(_live(module), is_trained)
         linears = module.linears()
         self._width, self._num_outputs = linears[0].in_features, linears[-1].out_features
         self._outputs = np.empty((0, self._num_outputs), np.float32)
