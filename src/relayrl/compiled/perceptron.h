@@ -71,12 +71,13 @@ static int open_perceptron(Perceptron *net, const Network *network, int trains) 
 
 static void close_perceptron(Perceptron *net) { free(net->memory); }
 
-/* Take over the parameters as they are now. */
-static void read_parameters(Perceptron *net, const Network *network, int trains) {
+/* Take over the weights for the forward pass, of every `count`-th block of units from number `first` on. */
+static void read_weights_across(Perceptron *net, const Network *network, int first, int count) {
     for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1], wide_in = net->wide[l], wide_out = net->wide[l + 1];
+        const int in = net->size[l], out = net->size[l + 1], wide_out = net->wide[l + 1];
         const float *weight = network->weight[l];
-        for (int start = 0; start < wide_out; start += LANES) { /* as many rows as lines of the cache stay at hand */
+        /* As many rows at a time as lines of the cache stay at hand. */
+        for (int start = first * LANES; start < wide_out; start += count * LANES) {
             const int end = start + LANES < out ? start + LANES : out;
             for (int i = 0; i < in; i++) {
                 float *line = net->across[l] + (int64_t)i * wide_out;
@@ -84,6 +85,14 @@ static void read_parameters(Perceptron *net, const Network *network, int trains)
                 for (int o = end; o < start + LANES; o++) line[o] = 0.0f;
             }
         }
+    }
+}
+
+/* Take over everything else. */
+static void read_other_parameters(Perceptron *net, const Network *network, int trains) {
+    for (int l = 0; l < net->num_layers; l++) {
+        const int in = net->size[l], out = net->size[l + 1], wide_in = net->wide[l], wide_out = net->wide[l + 1];
+        const float *weight = network->weight[l];
         memcpy(net->bias[l], network->bias[l], (size_t)out * sizeof(float));
         for (int o = out; o < wide_out; o++) net->bias[l][o] = 0.0f;
         if (!trains) continue;
@@ -94,6 +103,12 @@ static void read_parameters(Perceptron *net, const Network *network, int trains)
             for (int i = in; i < wide_in; i++) line[i] = 0.0f;
         }
     }
+}
+
+/* Take over the parameters as they are now. */
+static void read_parameters(Perceptron *net, const Network *network, int trains) {
+    read_weights_across(net, network, 0, 1);
+    read_other_parameters(net, network, trains);
 }
 
 static void activate(float *x, int64_t count, int is_tanh) {

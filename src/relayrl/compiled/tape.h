@@ -76,6 +76,11 @@ typedef struct {
     float *out;
 } TapeWork;
 
+static void read_half(void *argument) {
+    const TapeWork *work = argument;
+    read_weights_across(&work->tape->whole, work->tape->network, work->h, 2);
+}
+
 static void forward_half(void *argument) {
     const TapeWork *work = argument;
     Tape *tape = work->tape;
@@ -146,7 +151,8 @@ static void both_halves(Tape *tape, void (*do_half)(void *), const float *in, fl
 
 static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads) {
     if (reserve_rows(tape, num_rows)) return -1;
-    read_parameters(&tape->whole, tape->network, 1);
+    both_halves(tape, read_half, NULL, NULL, num_threads);
+    read_other_parameters(&tape->whole, tape->network, 1);
     for (int h = 0; h < 2; h++) {
         memcpy(tape->half[h].across, tape->whole.across, sizeof tape->whole.across);
         memcpy(tape->half[h].along, tape->whole.along, sizeof tape->whole.along);
