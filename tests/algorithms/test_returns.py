@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
+from relayrl.algorithms.returns import explained_variance, gae, gae_in_numpy, normalized, with_successor_values
 from relayrl.data.columns import Successors
 
 GAMMA, LAM = 0.9, 0.5
@@ -106,3 +106,14 @@ def test_explained_variance():
     assert explained_variance(target, target) == 1.0
     assert explained_variance(np.full(3, 2.0), target) == 0.0
     assert explained_variance(np.zeros(3), np.ones(3)) == 0.0
+
+
+def test_compiled_advantages_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    T, L = 37, 5
+    reward, value, next_value = (rng.normal(size=(T, L)).astype(np.float32) for _ in range(3))
+    terminated, truncated = (rng.random((T, L)) < 0.1 for _ in range(2))
+    flags = (terminated, truncated)
+    compiled = gae(reward, value, next_value, *flags, np.ones((T, L), bool), gamma=0.97, lam=0.9)
+    in_numpy = gae_in_numpy(reward, value, next_value, *flags, gamma=0.97, lam=0.9)
+    np.testing.assert_allclose(compiled, in_numpy, rtol=1e-5, atol=1e-6)

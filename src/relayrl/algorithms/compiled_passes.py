@@ -19,6 +19,7 @@ from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
+from relayrl.models.compiled_head import part_sizes
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.numpy_policy import runs_in_numpy
 from relayrl.models.perceptron import Perceptron
@@ -90,13 +91,6 @@ class CompiledPasses(MinibatchPasses):
             "target": _floats(batch.target),
             "old_value": _floats(batch.old_value),
         }
-
-
-def part_sizes(head: ActionHead) -> tuple[int, ...]:
-    """How many actions each choice of a categorical head has; none for a normal distribution."""
-    if isinstance(head, CategoricalHead):
-        return (head.num_outputs,)
-    return tuple(part.num_outputs for part in head.parts) if isinstance(head, MultiCategoricalHead) else ()
 
 
 def _job(network: Any, optimizer: FlatAdam, features: Array, plan: PassPlan, num_passes: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from relayrl.compiled.loader import kernels
 from relayrl.data.columns import Successors
 from relayrl.data.trees import Array
 
@@ -42,6 +43,27 @@ def gae(
     """
     if not valid.all():
         return _gae_over_gaps(reward, value, next_value, terminated, truncated, valid, gamma=gamma, lam=lam)
+    compiled = kernels()
+    if compiled is not None:
+        out = np.empty(reward.shape, np.float32)
+        columns = [np.ascontiguousarray(column, np.float32) for column in (reward, value, next_value)]
+        flags = [np.ascontiguousarray(flag, np.bool_) for flag in (terminated, truncated)]
+        compiled.advantages(*reward.shape, *columns, *flags, gamma, lam, out)
+        return out
+    return gae_in_numpy(reward, value, next_value, terminated, truncated, gamma=gamma, lam=lam)
+
+
+def gae_in_numpy(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    *,
+    gamma: float,
+    lam: float,
+) -> Array:
+    """`gae` where every lane acts on every row."""
     advantage = reward + gamma * next_value * ~terminated - value
     carry = (gamma * lam) * ~(terminated | truncated)
     for t in range(len(reward) - 2, -1, -1):

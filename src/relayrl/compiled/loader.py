@@ -7,6 +7,7 @@ They are optional (`setup.py`): without a compiler at installation, or with `REL
 from __future__ import annotations
 
 import os
+from functools import cache
 from types import ModuleType
 
 from relayrl.errors import ConfigError
@@ -47,8 +48,13 @@ def limit_threads(count: int | None) -> None:
 
 def num_threads() -> int:
     """Threads that a kernel may use: one for each core that this process may run on, and no more than help."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MAX_THREADS, _threads_limit, cores))
+    return max(1, min(MAX_THREADS, _threads_limit, num_cores()))
+
+
+@cache
+def num_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe() -> str:

@@ -15,15 +15,15 @@ from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, wr
 
 def write_lanes(target: Any, where: int | slice, source: Any) -> None:
     """`target[where] = source`, where source leaves have leading axes `[B, N]` or `[L]`."""
-    if isinstance(target, dict):
+    if isinstance(target, np.ndarray):
+        rows = target[where]
+        rows[...] = source if source.shape == rows.shape else source.reshape(rows.shape)
+    elif isinstance(target, dict):
         for key, part in target.items():
             write_lanes(part, where, source[key])
-    elif isinstance(target, tuple):
+    else:
         for part, other in zip(target, source, strict=True):
             write_lanes(part, where, other)
-    else:
-        rows = target[where]
-        rows[...] = source.reshape(rows.shape)
 
 
 class SuccessorRows:

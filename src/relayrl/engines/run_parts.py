@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,8 +110,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
         num_steps=parts.rollout_steps,
         seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
         rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
-        # Replay does not ask how likely an action was.
-        records_logp=settings.trainer.threaded and not isinstance(parts.trainer, OffPolicyTrainer),
+        records_logp=_records_logp(settings, parts, actors),
         records_states=parts.trainer.needs_states,
     )
     signals = {
@@ -124,6 +123,13 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     recorder = None if settings.record is None else Recorder(settings.record)
     rules = RewardSignals(signals)
     return RunParts(env, parts.policies, acting, parts.trainer, collector, rules, block_steps, recorder)
+
+
+def _records_logp(settings: RunSettings, parts: Assembly, actors: Mapping[str, Actor]) -> bool:
+    """Whether actions are recorded with their probabilities: where a newer policy learns from them, or where it is free."""
+    if isinstance(parts.trainer, OffPolicyTrainer):
+        return False  # replay does not ask
+    return settings.trainer.threaded or all(actor.knows_logp for actor in actors.values())
 
 
 def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:

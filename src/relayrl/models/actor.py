@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from relayrl.data.trees import Array, Tree
-from relayrl.models.action_head import ActionHead
+from relayrl.models.action_head import ActionHead, LikelihoodHead
 
 
 class Actor(ABC):
     """Draws actions for rows of observations."""
 
     head: ActionHead
+    knows_logp: bool = False
+    """Whether `act_with_logp` costs no more than `act`."""
 
     @abstractmethod
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
@@ -22,6 +24,14 @@ class Actor(ABC):
     def act(self, obs: Tree, mask: Array | None, rng: np.random.Generator) -> Array:
         """Drawn actions, unclipped, as they are stored."""
         return self.head.sample(self.distribution(obs, mask), rng)
+
+    def act_with_logp(self, obs: Tree, mask: Array | None, rng: np.random.Generator) -> tuple[Array, Array]:
+        """The actions that `act` would give, and their log-probabilities [L]; only of heads that have likelihoods."""
+        head = self.head
+        assert isinstance(head, LikelihoodHead)
+        parameters = self.distribution(obs, mask)
+        action = head.sample(parameters, rng)
+        return action, head.log_prob_numpy(parameters, action)
 
     def act_greedily(self, obs: Tree, mask: Array | None = None) -> Array:
         """The most likely actions."""

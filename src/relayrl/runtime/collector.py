@@ -48,7 +48,7 @@ class Collector:
         records_states: bool = False,
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
-        self._likelihoods = _likelihoods(actors) if records_logp else {}
+        self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
@@ -62,7 +62,7 @@ class Collector:
     def _make_builder(self, group: AgentGroup, actor: Actor) -> RolloutBuilder:
         header = LaneHeader(group.name, self._env.env_ids, group.agent_ids, group.observation_space, group.action_space)
         mask_width = actor.head.mask_width if group.masks_actions else None
-        with_logp = group.name in self._likelihoods
+        with_logp = group.name in self._with_logp
         return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp)
 
     def collect(self, policy_version: int) -> dict[str, Rollout]:
@@ -94,16 +94,14 @@ class Collector:
         self._state = result.state
 
     def _act(self, name: str, view: GroupObservation) -> Array:
-        actor, head = self._actors[name], self._likelihoods.get(name)
+        actor = self._actors[name]
         obs = lanes(view.obs)
         mask = None if view.action_mask is None else lanes(view.action_mask)
         logp = None
-        if head is None:
-            action = actor.act(obs, mask, self._rng)
+        if name in self._with_logp:
+            action, logp = actor.act_with_logp(obs, mask, self._rng)
         else:
-            parameters = actor.distribution(obs, mask)
-            action = head.sample(parameters, self._rng)
-            logp = head.log_prob_numpy(parameters, action)
+            action = actor.act(obs, mask, self._rng)
         self._builders[name].add(obs, action, view.active.reshape(-1), mask, logp=logp)
         taken = actor.head.to_environment(action)
         return taken.reshape(*view.active.shape, *taken.shape[1:])
@@ -151,8 +149,8 @@ def _state_builder(env: VectorEnvironment, num_steps: int) -> StateBuilder:
     return StateBuilder(env.state_space, env.num_envs, num_steps)
 
 
-def _likelihoods(actors: Mapping[str, Actor]) -> dict[str, LikelihoodHead]:
-    return {name: actor.head for name, actor in actors.items() if isinstance(actor.head, LikelihoodHead)}
+def _with_likelihoods(actors: Mapping[str, Actor]) -> frozenset[str]:
+    return frozenset(name for name, actor in actors.items() if isinstance(actor.head, LikelihoodHead))
 
 
 def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
@@ -163,4 +161,6 @@ def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
 
 def lanes(tree: Tree) -> Any:
     """`[B, N, …]` as `[L, …]`."""
+    if isinstance(tree, np.ndarray):
+        return tree.reshape(-1, *tree.shape[2:])
     return map_tree(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)

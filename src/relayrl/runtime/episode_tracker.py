@@ -28,8 +28,9 @@ class EpisodeTracker:
 
     def __init__(self, env: VectorEnvironment) -> None:
         self._num_agents = {name: group.num_agents for name, group in env.groups.items()}
-        self._sums = {name: np.zeros(env.num_envs) for name in env.groups}
-        self._length = np.zeros(env.num_envs, np.int64)
+        self._sums = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
+        self._num_steps = 0
+        self._began_at = np.zeros(env.num_envs, np.int64)
         self._ended = self._none()
 
     def _none(self) -> EndedEpisodes:
@@ -38,18 +39,22 @@ class EpisodeTracker:
     def add(self, step: VectorStep) -> None:
         """Count one step of all worlds."""
         for name, group in step.groups.items():
-            self._sums[name] += group.reward.sum(1)
-        self._length += 1
-        if not step.episode_over.any():
-            return
-        whole = step.episode_over if step.failed is None else step.episode_over & ~step.failed
-        total = np.sum(list(self._sums.values()), axis=0) / sum(self._num_agents.values())
-        self._ended.returns += total[whole].tolist()
-        self._ended.lengths += self._length[whole].tolist()
+            self._sums[name] += group.reward
+        self._num_steps += 1
+        if np.count_nonzero(step.episode_over):
+            self._end(step)
+
+    def _end(self, step: VectorStep) -> None:
+        over = step.episode_over
+        whole = over if step.failed is None else over & ~step.failed
+        ended = {name: sums[whole].sum(1) for name, sums in self._sums.items()}
+        total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
+        self._ended.returns += total.tolist()
+        self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
         for name, sums in self._sums.items():
-            self._ended.group_returns[name] += (sums[whole] / self._num_agents[name]).tolist()
-            sums[step.episode_over] = 0.0
-        self._length[step.episode_over] = 0
+            self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
+            sums[over] = 0.0
+        self._began_at[over] = self._num_steps
 
     def take(self) -> EndedEpisodes:
         """Episodes that ended since the last call."""
@@ -58,10 +63,11 @@ class EpisodeTracker:
 
     def get_state(self) -> dict[str, Array]:
         """The running episodes; those that ended must have been taken."""
-        return {"length": self._length.copy(), **{f"sum/{name}": sums.copy() for name, sums in self._sums.items()}}
+        length = self._num_steps - self._began_at
+        return {"length": length, **{f"sum/{name}": sums.copy() for name, sums in self._sums.items()}}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `get_state`."""
-        self._length[:] = state["length"]
+        self._began_at[:] = self._num_steps - state["length"]
         for name, sums in self._sums.items():
             sums[:] = state[f"sum/{name}"]
