@@ -6,6 +6,7 @@ import pytest
 from relayrl.engines.run_parts import build_parts
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.models.box_heads import BoxHead
+from relayrl.models.live_actor import live_actor
 
 FLAGS = {"environment.num_envs": 2, "trainer.time_horizon": 7, "network.hidden_sizes": (8,)}
 
@@ -57,6 +58,17 @@ def test_log_probabilities_are_recorded_where_a_newer_policy_learns():
     assert np.all(rollout.logp < 0)
     assert not isinstance(policy.head, BoxHead)
     parts.env.close()
+
+
+def test_log_probabilities_are_recorded_where_they_are_free(monkeypatch):
+    compiled = parts_for("native:CartPole")
+    rollout = compiled.collector.collect(0)["agent"]
+    assert rollout.logp is not None
+    distribution = live_actor(compiled.policies["agent"]).distribution(rollout.obs.reshape(-1, 4), None)
+    expected = compiled.policies["agent"].head.log_prob_numpy(distribution, rollout.action.reshape(-1))
+    np.testing.assert_allclose(rollout.logp.reshape(-1), expected, rtol=1e-5, atol=1e-6)
+    compiled.env.close()
+    monkeypatch.setenv("RELAYRL_COMPILED", "off")
     plain = parts_for("native:CartPole")
     assert plain.collector.collect(0)["agent"].logp is None
     plain.env.close()
