@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ class Comparison:
     peer_variant: str
     ours: list[float]
     theirs: list[float]
+    num_rivals: int = 1
+    """Peers that the hardest to beat was chosen from."""
 
     @property
     def ratios(self) -> list[float]:
@@ -110,7 +112,8 @@ def comparisons(target: Target, measurements: Sequence[Measurement]) -> list[Com
         beside = [_beside(target, variant, own, theirs, rival) for rival in rivals]
         measured = [comparison for comparison in beside if comparison.ours]
         if measured:
-            found.append(min(measured, key=lambda comparison: comparison.ratio))
+            hardest = min(measured, key=lambda comparison: comparison.ratio)
+            found.append(replace(hardest, num_rivals=len({comparison.peer for comparison in measured})))
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs import OWN_CHOICE, Job
 from measurements import FOREIGN_CORES, Comparison, Measurement, comparisons
-from targets import METRIC_NAMES, TARGETS, Target
+from targets import ANY_TORCH, METRIC_NAMES, TARGETS, Target
 from work import WORKS, ThresholdWork
 
 RESULTS = Path(__file__).parent.parent / "RESULTS.md"
@@ -64,12 +64,14 @@ def _target_line(comparison: Comparison) -> str:
     target = comparison.target
     own = f"{target.work} {METRIC_NAMES[target.metric]}"
     peer = " ".join(filter(None, [comparison.peer, comparison.peer_variant]))
+    if target.peer == ANY_TORCH:
+        peer = f"{ANY_TORCH} of {comparison.num_rivals} measured: {peer}"
     if target.peer_work is not None:
         peer += f" ({target.peer_work})"
     ratios = comparison.ratios
     spread = f"{comparison.ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
     figures = [number(statistics.median(values)) for values in (comparison.ours, comparison.theirs)]
-    verdict = "met" if comparison.is_met else f"**missed** by {1 - comparison.ratio / target.at_least:.0%}"
+    verdict = "met" if comparison.is_met else f"**missed** by {1 - comparison.ratio / target.at_least:.1%}"
     cells = [own, comparison.variant, peer, *figures, spread, str(len(ratios)), f"≥ {target.at_least:g}", verdict]
     return f"| {' | '.join(cells)} |"
 

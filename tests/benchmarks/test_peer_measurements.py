@@ -54,6 +54,8 @@ def test_a_peer_counts_with_its_best_variant_and_threads():
     runs += [measured("skrl", 30.0, variant="vector", threads=2), measured("TorchRL", 3.0)]
     (found,) = comparisons(Target("W1", ANY_TORCH, 3.0), runs)
     assert (found.peer, found.peer_variant, found.ratio) == ("skrl", "vector", 2.0)
+    assert found.num_rivals == 2
+    assert f"| {ANY_TORCH} of 2 measured: skrl vector |" in target_table([found.target], runs)[2]
 
 
 def test_seconds_and_memory_are_better_when_smaller():
@@ -70,7 +72,7 @@ def test_target_lines_say_met_missed_or_not_measured():
         2:
     ]
     assert lines[0].endswith("| 60.0 | 10.0 | 6.00 (6.00–6.00) | 1 | ≥ 5 | met |")
-    assert lines[1].endswith("| 3.00 (3.00–3.00) | 1 | ≥ 5 | **missed** by 40% |")
+    assert lines[1].endswith("| 3.00 (3.00–3.00) | 1 | ≥ 5 | **missed** by 40.0% |")
     assert lines[2].endswith("| 0 | ≥ 5 | not measured |")
 
 
