@@ -24,11 +24,22 @@ from relayrl.algorithms.joint_observations import CentralInputs
 from relayrl.algorithms.minibatch_passes import MinibatchPasses, StepwisePasses, draw_plan
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OnPolicyParams
-from relayrl.algorithms.policy_gradients import Batch, Metrics, Objective, gradients_of
+from relayrl.algorithms.policy_gradients import (
+    AutogradGradients,
+    Batch,
+    Gradients,
+    Metrics,
+    NumpyGradients,
+    Objective,
+    flat_rows,
+)
+from relayrl.algorithms.recurrent_gradients import RecurrentGradients
 from relayrl.algorithms.returns import explained_variance, normalized, with_successor_values
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.numpy_policy import runs_in_numpy
+from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 
 class OnPolicyAlgorithm(ABC):
@@ -74,7 +85,7 @@ class OnPolicyAlgorithm(ABC):
         self._pi_optimizer.lr, self._vf_optimizer.lr = self._params.pi_lr * factor, self._params.vf_lr * factor
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
         parts = [self._prepare(rollout, view) for rollout, view in zip(rollouts, views, strict=True)]
-        batch = _concatenated(parts)
+        batch = type(parts[0]).joined(parts)
         if not len(batch):
             return {}
         metrics = {
@@ -90,23 +101,10 @@ class OnPolicyAlgorithm(ABC):
 
     def _prepare(self, rollout: Rollout, central: CentralInputs | None) -> Batch:
         """The rollout's valid rows with advantages and value targets."""
-        gradients = self._gradients
-        shape = rollout.reward.shape
-        obs, action, mask = (_flat(c) for c in (rollout.obs, rollout.action, rollout.action_mask))
-        features = gradients.features(obs)
-        if central is None:
-            seen, seen_next = features, gradients.features(rollout.successors.obs)
-        else:
-            seen, seen_next = (self._normalized(view) for view in (_flat(central.rows), central.successors))
-        value = gradients.value(seen).reshape(shape)
-        successor_value = gradients.value(seen_next)
-        next_value = with_successor_values(value, rollout.successors, successor_value)
-        advantage = self.advantages(rollout, value, next_value)
-        logp = gradients.log_prob(features, mask, action) if rollout.logp is None else _flat(rollout.logp)
-        advantage, target, old_value = (_flat(c) for c in (advantage, advantage + value, value))
-        batch = Batch(features, action, mask, logp, advantage, target, old_value, None if central is None else seen)
-        usable = self.usable_rows(rollout)
-        return batch if usable.all() else batch.rows(usable.reshape(-1))
+        judged = self._gradients.judge(rollout, None if central is None else self._normalized(central))
+        next_value = with_successor_values(judged.value, rollout.successors, judged.successor_value)
+        advantage = self.advantages(rollout, judged.value, next_value)
+        return self._gradients.batch(rollout, judged, advantage, self.usable_rows(rollout))
 
     def _normalize(self, batch: Batch) -> None:
         if self._params.normalize_advantages:
@@ -123,9 +121,14 @@ class OnPolicyAlgorithm(ABC):
         plan = draw_plan(self._rng, len(batch), **passes, num_minibatches=self._params.num_minibatches)
         return self._passes.run(batch, plan)
 
-    def _normalized(self, central: Array) -> Array:
+    def _normalized(self, central: CentralInputs) -> CentralInputs:
         n = self.policy.critic_normalizer
-        return central if n is None else np.clip((central - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
+        if n is None:
+            return central
+        shift, scale = n.shift.numpy(), n.scale.numpy()
+        return CentralInputs(
+            *(np.clip((c - shift) * scale, -n.clip, n.clip) for c in (central.rows, central.successors))
+        )
 
     def _update_normalizers(self, rollouts: list[Rollout], central: list[CentralInputs] | None) -> None:
         """Last of all: acting, log-probabilities and training of one rollout must see the same normalisation."""
@@ -135,32 +138,24 @@ class OnPolicyAlgorithm(ABC):
                 self.policy.normalizer.update(raw[torch.from_numpy(rollout.valid)])
         if self.policy.critic_normalizer is not None:
             for view in central or []:
-                self.policy.critic_normalizer.update(torch.from_numpy(_flat(view.rows)))
+                self.policy.critic_normalizer.update(torch.from_numpy(flat_rows(view.rows)))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policy itself."""
         optimizers = {"pi": self._pi_optimizer.state_dict(), "vf": self._vf_optimizer.state_dict()}
-        return {"optimizers": optimizers, "rng": self._rng.bit_generator.state}
+        gradients = self._gradients.state_dict()
+        return {"optimizers": optimizers, "rng": self._rng.bit_generator.state, "gradients": gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self._pi_optimizer.load_state_dict(state["optimizers"]["pi"])
         self._vf_optimizer.load_state_dict(state["optimizers"]["vf"])
         self._rng.bit_generator.state = state["rng"]
+        self._gradients.load_state_dict(state.get("gradients", {}))
 
 
-def _flat(column: Any) -> Any:
-    """`[T, L, …]` as `[M, …]`."""
-    if column is None:
-        return None
-    return map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), column)
-
-
-def _concatenated(parts: list[Batch]) -> Batch:
-    if len(parts) == 1:
-        return parts[0]
-    columns: list[Array | None] = []
-    for same in zip(*(part.columns() for part in parts), strict=True):
-        present = [c for c in same if c is not None]
-        columns.append(np.concatenate(present) if present else None)
-    return Batch(*columns)  # type: ignore[arg-type]
+def gradients_of(policy: ActorCritic, objective: Objective) -> Gradients:
+    """The fastest way to differentiate this policy."""
+    if isinstance(policy, RecurrentActorCritic):
+        return RecurrentGradients(policy, objective)
+    return (NumpyGradients if runs_in_numpy(policy.actor, policy.critic) else AutogradGradients)(policy, objective)

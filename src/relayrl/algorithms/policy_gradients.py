@@ -7,6 +7,7 @@ themselves, as equations, are in `losses`; which one an algorithm minimises is i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relayrl.algorithms.joint_observations import CentralInputs
 from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_estimate, log_likelihood, value_loss
+from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.numpy_policy import DifferentiableActorCritic, NumpyActorCritic, runs_in_numpy
+from relayrl.models.numpy_policy import DifferentiableActorCritic, NumpyActorCritic
 
 Metrics = dict[str, float]
 
@@ -51,6 +54,28 @@ class Batch:
     def rows(self, where: Any) -> Batch:
         """Some of the rows: a view for a slice, a copy for indices."""
         return Batch(*(None if c is None else c[where] for c in self.columns()))  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Batch]) -> Batch:
+        """The rows of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        columns: list[Array | None] = []
+        for same in zip(*(part.columns() for part in parts), strict=True):
+            present = [c for c in same if c is not None]
+            columns.append(np.concatenate(present) if present else None)
+        return Batch(*columns)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a policy makes of a rollout, before it is changed: rows M = T · L, and the K successors of the rollout."""
+
+    features: Array  # [M, F]
+    central: Array | None  # [M, C] what a central critic sees instead
+    value: Array  # [T, L] in units of reward
+    successor_value: Array  # [K]
+    logp: Array  # [M] of the actions, as recorded or as the policy has it
 
 
 class PolicyLoss(ABC):
@@ -144,6 +169,32 @@ class Gradients(ABC):
     def value_gradient(self, rows: Batch) -> Metrics:
         """Differentiate the value's loss."""
 
+    def judge(self, rollout: Rollout, central: CentralInputs | None) -> Judgement:
+        """Values and log-probabilities of a rollout; `central` is what a central critic sees of it."""
+        features = self.features(flat_rows(rollout.obs))
+        if central is None:
+            seen, seen_next = features, self.features(rollout.successors.obs)
+        else:
+            seen, seen_next = flat_rows(central.rows), central.successors
+        value, successor_value = self.value(seen).reshape(rollout.reward.shape), self.value(seen_next)
+        if rollout.logp is None:
+            logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
+        else:
+            logp = flat_rows(rollout.logp)
+        return Judgement(features, None if central is None else seen, value, successor_value, logp)
+
+    def batch(self, rollout: Rollout, judged: Judgement, advantage: Array, usable: Array) -> Batch:
+        """The rows of a rollout that are `usable` [T, L], for training on its `advantage` [T, L]."""
+        batch = all_rows(rollout, judged, advantage)
+        return batch if usable.all() else batch.rows(usable.reshape(-1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must outlive an update, besides the policy."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to keep
+        """Continue from `state_dict`."""
+
 
 class AutogradGradients(Gradients):
     """For any policy: plain torch."""
@@ -158,12 +209,20 @@ class AutogradGradients(Gradients):
 
     @torch.no_grad()
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
-        distribution = self.policy.distribution(torch.from_numpy(features), _tensor(mask))
+        distribution = self.policy.distribution(torch.from_numpy(features), tensor_or_none(mask))
         return np.asarray(self.policy.head.log_prob(distribution, torch.from_numpy(action)).numpy())
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
+        return self.differentiate_policy(
+            self.policy.distribution(torch.from_numpy(rows.features), tensor_or_none(rows.mask)), rows
+        )
+
+    def value_gradient(self, rows: Batch) -> Metrics:
+        return self.differentiate_value(self.policy.normalized_value(torch.from_numpy(rows.critic_features)), rows)
+
+    def differentiate_policy(self, distribution: Tensor, rows: Batch) -> Metrics | None:
+        """`policy_gradient`, given the distribution's parameters [M, P] of the rows."""
         head, objective = self.policy.head, self.objective
-        distribution = self.policy.distribution(torch.from_numpy(rows.features), _tensor(rows.mask))
         log_ratio = head.log_prob(distribution, torch.from_numpy(rows.action)) - torch.from_numpy(rows.logp)
         ratio = log_ratio.detach().exp()
         kl = float(kl_estimate(log_ratio.detach(), ratio))
@@ -176,8 +235,8 @@ class AutogradGradients(Gradients):
         clip_fraction = objective.policy_loss.clip_fraction(ratio.numpy())
         return _policy_metrics(float(loss.detach()), kl, float(entropy.detach()), clip_fraction)
 
-    def value_gradient(self, rows: Batch) -> Metrics:
-        value = self.policy.normalized_value(torch.from_numpy(rows.critic_features))
+    def differentiate_value(self, value: Tensor, rows: Batch) -> Metrics:
+        """`value_gradient`, given the normalised values [M] of the rows."""
         target = torch.from_numpy(rows.target)
         if self.objective.value_clip is None:
             loss = value_loss(value, target)
@@ -232,9 +291,18 @@ class NumpyGradients(Gradients):
         return {"value/loss": 0.5 * float(square.mean())}
 
 
-def gradients_of(policy: ActorCritic, objective: Objective) -> Gradients:
-    """The fastest way to differentiate this policy."""
-    return (NumpyGradients if runs_in_numpy(policy.actor, policy.critic) else AutogradGradients)(policy, objective)
+def flat_rows(column: Any) -> Any:
+    """`[T, L, …]` as `[M, …]`."""
+    if column is None:
+        return None
+    return map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), column)
+
+
+def all_rows(rollout: Rollout, judged: Judgement, advantage: Array) -> Batch:
+    """All rows of a rollout, usable or not."""
+    action, mask = flat_rows(rollout.action), flat_rows(rollout.action_mask)
+    advantages, targets, values = (flat_rows(column) for column in (advantage, advantage + judged.value, judged.value))
+    return Batch(judged.features, action, mask, judged.logp, advantages, targets, values, judged.central)
 
 
 def _forget_gradients(parameters: list[torch.nn.Parameter]) -> None:
@@ -243,7 +311,7 @@ def _forget_gradients(parameters: list[torch.nn.Parameter]) -> None:
             parameter.grad.zero_()
 
 
-def _tensor(array: Array | None) -> torch.Tensor | None:
+def tensor_or_none(array: Array | None) -> torch.Tensor | None:
     return None if array is None else torch.from_numpy(array)
 
 

@@ -6,7 +6,7 @@ that does not exist is an error that names the nearest one.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -43,7 +43,16 @@ def _owner(cls: type[Settings], path: list[str]) -> type[Settings] | None:
     """The settings class that holds the field at `path`, when the path leads through settings classes only."""
     for name in path:
         field = cls.model_fields.get(name)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, Settings)):
+        owner = None if field is None else settings_class(field.annotation)
+        if owner is None:
             return None
-        cls = field.annotation
+        cls = owner
     return cls
+
+
+def settings_class(annotation: Any) -> type[Settings] | None:
+    """The settings class that a field holds, perhaps optionally; None for plain values."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            return kind
+    return None

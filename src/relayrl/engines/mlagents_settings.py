@@ -4,7 +4,7 @@
       Walker:
         trainer_type: ppo
         hyperparameters: {batch_size: 64, buffer_size: 1024, learning_rate: 3.0e-4, beta: 0.01, epsilon: 0.2, …}
-        network_settings: {hidden_units: 128, num_layers: 2, normalize: true}
+        network_settings: {hidden_units: 128, num_layers: 2, normalize: true, memory: {memory_size: 128, sequence_length: 64}}
         reward_signals: {extrinsic: {gamma: 0.99, strength: 1.0}}
         max_steps: 500000
 
@@ -71,6 +71,10 @@ class _Remaining:
 
     def take(self, key: str, default: Any = None) -> Any:
         return self._values.pop(key, default)
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there, and is not null."""
+        return self._values.get(key) is not None
 
     def rest(self, key: str) -> _Remaining:
         """A nested mapping, to be taken from in turn."""
@@ -159,7 +163,14 @@ def _sac(hyper: _Remaining, params: Values) -> None:
 def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
     settings = left.rest("network_settings")
     units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
-    network = {"hidden_sizes": [units] * layers, "normalize_observations": settings.take("normalize", False)}
+    network: Values = {"hidden_sizes": [units] * layers, "normalize_observations": settings.take("normalize", False)}
+    network["memory"] = None
+    if settings.has("memory"):
+        memory = settings.rest("memory")
+        # ML-Agents counts an LSTM's hidden and cell state together.
+        size, length = memory.take("memory_size", 128), memory.take("sequence_length", 64)
+        network["memory"] = {"kind": "lstm", "size": max(1, size // 2), "sequence_length": length}
+        notes += memory.notes(f"{name}.network_settings.memory.")
     notes += settings.notes(f"{name}.network_settings.")
     return network
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import Field, SerializeAsAny, model_validator
 
-from relayrl.config.settings import Settings, parse_settings
+from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.plugins import algorithm_entry
 from relayrl.envs.settings import EnvSettings
@@ -102,7 +102,7 @@ def _overridden(settings: S, overrides: Mapping[str, Any], where: str) -> S:
     if not overrides:
         return settings
     try:
-        return parse_settings(type(settings), {**settings.model_dump(), **overrides})
+        return parse_settings(type(settings), merged(settings.model_dump(), overrides))
     except ConfigError as error:
         raise ConfigError(f"in {where}: {error}") from error
 
@@ -130,7 +130,7 @@ def build_run_settings(
     values = merged(preset(name, algo), from_file, {"env": name, "algo": algo})
     for path, value in flags.items():
         _assign(values, path.split("."), value)
-    known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo}).model_dump(mode="json")))
+    known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))
     for assignment in assignments:
         key, value = _parsed(assignment) if isinstance(assignment, str) else assignment
         _assign(values, _resolve(key, known).split("."), value)
@@ -197,11 +197,14 @@ def _assign(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _known_paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in values.items():
+def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
+    for key, field in type(settings).model_fields.items():
         yield f"{prefix}{key}"
-        if isinstance(value, dict):
+        value, optional = getattr(settings, key), settings_class(field.annotation)
+        if isinstance(value, Settings):
             yield from _known_paths(value, f"{prefix}{key}.")
+        elif value is None and optional is not None:
+            yield from (f"{prefix}{key}.{name}" for name in optional.model_fields)
 
 
 def _resolve(key: str, paths: list[str]) -> str:

@@ -16,10 +16,16 @@ class Actor(ABC):
     head: ActionHead
     knows_logp: bool = False
     """Whether `act_with_logp` costs no more than `act`."""
+    memory_width: int = 0
+    """Numbers that the policy remembers of each lane (`lane_memory`); 0 where every observation is judged by itself."""
 
     @abstractmethod
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
         """Distribution parameters [L, P] of observations with leading axis L; valid until the next call."""
+
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
+        """Distribution parameters [L, P] and the memory [L, M] after, of what lanes see and remember."""
+        return self.distribution(obs, mask), memory
 
     def act(self, obs: Tree, mask: Array | None, rng: np.random.Generator) -> Array:
         """Drawn actions, unclipped, as they are stored."""

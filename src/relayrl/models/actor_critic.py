@@ -53,7 +53,11 @@ class ActorCritic(Policy):
 
     def value(self, features: Tensor) -> Tensor:
         """[…] the value in units of reward."""
-        return self.normalized_value(features) / self.return_normalizer.scale + self.return_normalizer.shift
+        return self.in_units_of_reward(self.normalized_value(features))
+
+    def in_units_of_reward(self, normalized_value: Tensor) -> Tensor:
+        """[…] values from what the critic gives."""
+        return normalized_value / self.return_normalizer.scale + self.return_normalizer.shift
 
     def forward(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Distribution parameters and value."""

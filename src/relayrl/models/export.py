@@ -4,12 +4,14 @@ Inputs, each with a free batch axis first:
 
     obs            the observation; one input per leaf of a nested space, named `obs.<path>`
     action_mask    bool, True = allowed; only where the policy was trained with masks
+    memory         what the policy remembers before this step, zeros at an episode's first; only where it has a memory
 
 Outputs:
 
     distribution   parameters of the action distribution, as `action_head` lays them out
     action         the most likely action, clipped to the space's bounds
     value          the critic's value, in units of reward; only where the policy has a critic of its own
+    next_memory    the `memory` of the episode's next step; only where the policy has a memory
 
 Both formats carry the same metadata (`METADATA_KEYS`), so that a file alone is enough to act: spaces as JSON, the group's
 name, the policy version. An export is compared with the live policy before it counts as written.
@@ -20,6 +22,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +36,14 @@ from relayrl.models.box_heads import BoxHead, SquashedGaussianHead
 from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.policy import Policy
+from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 OPSET = 17
 TOLERANCE = 1e-5
 
 
 class ExportGraph(nn.Module):
-    """The policy with flat inputs and the three documented outputs."""
+    """The policy with flat inputs and the documented outputs."""
 
     low: Tensor
     high: Tensor
@@ -52,9 +56,14 @@ class ExportGraph(nn.Module):
             self.register_buffer("high", torch.from_numpy(policy.head.high))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        mask = inputs[-1] if self.masked else None
-        flat = inputs[:-1] if self.masked else inputs
-        features = self.policy.features(unflatten(self.policy.observation_space, iter(flat)))
+        names = input_names(self.policy, self.masked)
+        given = dict(zip(names, inputs, strict=True))
+        mask, memory = given.pop("action_mask", None), given.pop("memory", None)
+        features = self.policy.features(unflatten(self.policy.observation_space, iter(given.values())))
+        if isinstance(self.policy, RecurrentActorCritic):
+            assert memory is not None
+            distribution, value, after = self.policy.step(features, mask, memory)
+            return (distribution, self._mode(distribution), *(() if value is None else (value,)), after)
         distribution = self.policy.distribution(features, mask)
         outputs = (distribution, self._mode(distribution))
         if isinstance(self.policy, ActorCritic) and not self.policy.is_central:
@@ -64,8 +73,8 @@ class ExportGraph(nn.Module):
     @property
     def output_names(self) -> list[str]:
         """Names of what `forward` gives."""
-        names = ["distribution", "action"]
-        return [*names, "value"] if has_own_critic(self.policy) else names
+        names = ["distribution", "action", *(["value"] if has_own_critic(self.policy) else [])]
+        return [*names, "next_memory"] if self.policy.memory_width else names
 
     def _mode(self, distribution: Tensor) -> Tensor:
         head = self.policy.head
@@ -85,6 +94,7 @@ class ExportGraph(nn.Module):
 
 def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_format: ExportFormat) -> Path:
     """Write `policy` to `path`, whole or not at all, and check the file against the policy."""
+    metadata = replace(metadata, memory_width=policy.memory_width)
     graph = ExportGraph(policy, metadata.masked).eval()
     example = _example_inputs(policy, metadata.masked, num_rows=3)
     write = _onnx_bytes if file_format is ExportFormat.ONNX else _torchscript_bytes
@@ -103,7 +113,7 @@ def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_for
 
 
 def _example_inputs(policy: Policy, masked: bool, num_rows: int) -> tuple[Tensor, ...]:
-    """Plausible random inputs: samples of the observation space, everything allowed."""
+    """Plausible random inputs: samples of the observation space, everything allowed, any memory."""
     rng = np.random.default_rng(0)
     inputs = []
     for _, leaf in space_leaves(policy.observation_space):
@@ -112,6 +122,8 @@ def _example_inputs(policy: Policy, masked: bool, num_rows: int) -> tuple[Tensor
         inputs.append(torch.from_numpy(rows))
     if masked:
         inputs.append(torch.ones((num_rows, policy.head.mask_width or 0), dtype=torch.bool))
+    if policy.memory_width:
+        inputs.append(torch.from_numpy(rng.uniform(-1, 1, (num_rows, policy.memory_width)).astype(np.float32)))
     return tuple(inputs)
 
 
@@ -123,7 +135,8 @@ def has_own_critic(policy: Policy) -> bool:
 def input_names(policy: Policy, masked: bool) -> list[str]:
     """Names of the graph's inputs, in order."""
     names = [f"obs.{path}" if path else "obs" for path, _ in space_leaves(policy.observation_space)]
-    return [*names, "action_mask"] if masked else names
+    names += ["action_mask"] if masked else []
+    return [*names, "memory"] if policy.memory_width else names
 
 
 def _onnx_bytes(graph: ExportGraph, example: tuple[Tensor, ...], metadata: PolicyMetadata) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,6 +17,7 @@ from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.action_head import HeadKind
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import head_of_kind
+from relayrl.models.lane_memory import MEMORY_DECIDES
 
 METADATA_PREFIX = "relayrl."
 MAX_SPACE_ELEMENTS = 1 << 24
@@ -46,6 +48,7 @@ class PolicyMetadata:
     action_space: Space
     head: HeadKind = HeadKind.STOCHASTIC
     noise_scale: float = 0.0  # of a deterministic policy, for actors that explore
+    memory_width: int = 0  # numbers that the policy remembers from step to step; an export says so by itself
 
     def as_strings(self) -> dict[str, str]:
         """Flat strings, for the metadata of either format."""
@@ -57,6 +60,7 @@ class PolicyMetadata:
             "masked": json.dumps(self.masked),
             "head": self.head.value,
             "noise_scale": repr(self.noise_scale),
+            "memory_width": str(self.memory_width),
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
         }
@@ -75,6 +79,7 @@ class PolicyMetadata:
                 masked=bool(json.loads(own["masked"])),
                 head=HeadKind(own["head"]),
                 noise_scale=float(own["noise_scale"]),
+                memory_width=_memory_width(own.get("memory_width", "0")),
                 observation_space=space_from_json(own["observation_space"], max_elements=MAX_SPACE_ELEMENTS),
                 action_space=space_from_json(own["action_space"], max_elements=MAX_SPACE_ELEMENTS),
             )
@@ -82,8 +87,16 @@ class PolicyMetadata:
             raise DecodeError(f"the model file has no or damaged RelayRL metadata: {error}") from error
 
 
+def _memory_width(text: str) -> int:
+    """Files from before there were memories say nothing of one."""
+    width = int(text)
+    if not 0 <= width <= MAX_SPACE_ELEMENTS:
+        raise ValueError(f"a memory of {width} numbers")
+    return width
+
+
 class ExportedActor(Actor):
-    """A policy from a file."""
+    """A policy from a file. One with a memory acts through `step`, or a `LaneMemory`."""
 
     def __init__(self, path: Path) -> None:
         import onnxruntime as ort
@@ -98,6 +111,7 @@ class ExportedActor(Actor):
             raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
+        self.memory_width = self.metadata.memory_width
         self._names = [node.name for node in self._session.get_inputs()]
 
     def run(self, inputs: list[Array]) -> list[Array]:
@@ -105,15 +119,28 @@ class ExportedActor(Actor):
         return list(self._session.run(None, dict(zip(self._names, inputs, strict=True))))
 
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
+        self._require_no_memory()
         return np.asarray(self._session.run(["distribution"], self._feed(obs, mask))[0])
 
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
+        if not self.memory_width:
+            return self.distribution(obs, mask), memory
+        feed = self._feed(obs, mask, [np.ascontiguousarray(memory)])
+        distribution, after = self._session.run(["distribution", "next_memory"], feed)
+        return np.asarray(distribution), np.asarray(after)
+
     def act_greedily(self, obs: Tree, mask: Array | None = None) -> Array:
+        self._require_no_memory()
         return np.asarray(self._session.run(["action"], self._feed(obs, mask))[0])
 
-    def _feed(self, obs: Tree, mask: Array | None) -> dict[str, Any]:
+    def _require_no_memory(self) -> None:
+        if self.memory_width:
+            raise ConfigError(MEMORY_DECIDES)
+
+    def _feed(self, obs: Tree, mask: Array | None, memory: Sequence[Array] = ()) -> dict[str, Any]:
         inputs = [np.ascontiguousarray(leaf) for _, leaf in leaves(obs)]
         if self.metadata.masked:
             if mask is None:
                 raise ConfigError("this policy was trained with action masks and needs one")
             inputs.append(mask)
-        return dict(zip(self._names, inputs, strict=True))
+        return dict(zip(self._names, [*inputs, *memory], strict=True))

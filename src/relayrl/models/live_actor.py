@@ -13,8 +13,10 @@ import torch
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.models.actor import Actor
 from relayrl.models.compiled_head import CompiledHead, compiled_head
+from relayrl.models.lane_memory import RecurrentActor
 from relayrl.models.numpy_policy import NumpyPolicy, runs_in_numpy
 from relayrl.models.policy import Policy
+from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 
 class TorchActor(Actor):
@@ -58,8 +60,24 @@ class CompiledActor(NumpyActor):
         return self._draw(features, mask, rng, logp), logp
 
 
+class TorchRecurrentActor(RecurrentActor):
+    """Acts through a recurrent policy's own step."""
+
+    def __init__(self, policy: RecurrentActorCritic) -> None:
+        self.policy, self.head, self.memory_width = policy, policy.head, policy.memory_width
+
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
+        with torch.inference_mode():
+            allowed = None if mask is None else torch.from_numpy(mask)
+            features = self.policy.features(map_tree(torch.from_numpy, obs))
+            distribution, _, after = self.policy.step(features, allowed, torch.from_numpy(memory))
+            return distribution.numpy(), after.numpy()
+
+
 def live_actor(policy: Policy) -> Actor:
     """The fastest actor for a policy in this process."""
+    if isinstance(policy, RecurrentActorCritic):
+        return TorchRecurrentActor(policy)
     if not runs_in_numpy(policy.actor):
         return TorchActor(policy)
     head = compiled_head(policy)

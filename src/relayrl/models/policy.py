@@ -6,13 +6,14 @@ Algorithms add what they need to learn (a critic, Q-networks, targets) beside it
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from relayrl.data.trees import Array, Space
+from relayrl.errors import ConfigError
 from relayrl.models.action_head import ActionHead
 from relayrl.models.box_heads import BoxHead, DeterministicHead, GaussianHead
 from relayrl.models.kernels import BuiltInKernels, KernelFactory
@@ -26,6 +27,7 @@ ACTOR_OUTPUT_GAIN = 0.01
 class Policy(nn.Module):
     """Encoder, optional normalisation, actor network and head."""
 
+    has_memory: ClassVar[bool] = False
     head: ActionHead
     action_scale: Tensor
     action_center: Tensor
@@ -40,6 +42,11 @@ class Policy(nn.Module):
     ) -> None:
         """`kernels` makes the networks; without it they are perceptrons of the settings' shape."""
         super().__init__()
+        if network.memory is not None and not self.has_memory:
+            raise ConfigError(
+                "network.memory needs an algorithm that learns from whole sequences: ppo, ippo, mappo, reinforce, ireinforce "
+                "or mareinforce; leave it out for others, or stack the last observations in the environment"
+            )
         self.kernels = kernels or BuiltInKernels(network)
         self.observation_space, self.network = observation_space, network
         self.head = head
@@ -53,6 +60,11 @@ class Policy(nn.Module):
             outputs = head.num_actions
             self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
         self.actor = self.kernels(self.encoder, outputs, ACTOR_OUTPUT_GAIN, generator)
+
+    @property
+    def memory_width(self) -> int:
+        """Numbers that are remembered from step to step; 0 without a memory."""
+        return 0
 
     @property
     def action_space(self) -> Space:
@@ -80,7 +92,10 @@ class Policy(nn.Module):
 
     def distribution(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., P] parameters of the action distribution, as the head lays them out."""
-        outputs: Tensor = self.actor(features)
+        return self.distribution_of(self.actor(features), mask)
+
+    def distribution_of(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """The same from the actor network's outputs."""
         if isinstance(self.head, DeterministicHead):
             return outputs.tanh() * self.action_scale + self.action_center
         if isinstance(self.head, GaussianHead):

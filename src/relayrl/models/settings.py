@@ -25,6 +25,21 @@ class CriticInput(Enum):
     BOTH = "both"
 
 
+class MemoryKind(Enum):
+    """The recurrent cell."""
+
+    LSTM = "lstm"
+    GRU = "gru"
+
+
+class MemorySettings(Settings):
+    """What a recurrent policy remembers, and over how many steps it learns to."""
+
+    kind: MemoryKind = Field(MemoryKind.LSTM, description="lstm or gru")
+    size: int = Field(128, ge=1, description="units of the cell; an lstm remembers two numbers a unit, a gru one")
+    sequence_length: int = Field(64, ge=1, description="steps that gradients go back through time, at most")
+
+
 class NetworkSettings(Settings):
     """Networks of one policy group; actor and critic have one of this shape each."""
 
@@ -37,4 +52,5 @@ class NetworkSettings(Settings):
         description="what critics of ma… algorithms see: joint_observations, state, both; "
         "auto: the environment's global state where it has one that is more than the observations, else joint_observations",
     )
+    memory: MemorySettings | None = Field(None, description="a recurrent cell behind the hidden layers; null: none")
     normalize_observations: bool = Field(False, description="running mean and variance, kept inside the policy")

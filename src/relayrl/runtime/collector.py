@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
@@ -26,6 +27,7 @@ from relayrl.envs.contract import (
 from relayrl.errors import ConfigError
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.actor import Actor
+from relayrl.models.lane_memory import LaneMemory
 from relayrl.runtime.episode_tracker import EndedEpisodes, EpisodeTracker
 
 
@@ -49,6 +51,11 @@ class Collector:
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
+        self._memories = {
+            name: LaneMemory(actors[name], env.num_envs * group.num_agents)
+            for name, group in env.groups.items()
+            if actors[name].memory_width
+        }
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
@@ -63,7 +70,8 @@ class Collector:
         header = LaneHeader(group.name, self._env.env_ids, group.agent_ids, group.observation_space, group.action_space)
         mask_width = actor.head.mask_width if group.masks_actions else None
         with_logp = group.name in self._with_logp
-        return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp)
+        memory = spaces.Box(-np.inf, np.inf, (actor.memory_width,)) if actor.memory_width else None
+        return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp, memory_space=memory)
 
     def collect(self, policy_version: int) -> dict[str, Rollout]:
         """Step every world `num_steps` times; gives one rollout per group."""
@@ -77,6 +85,8 @@ class Collector:
                 )
             if self._states is not None:
                 self._states.finish_row(step.episode_over, step.final_state)
+            for name, memory in self._memories.items():
+                memory.forget(ended_lanes(step, name))
             self._episodes.add(step)
             self._see(step)
         rollouts = {
@@ -97,14 +107,26 @@ class Collector:
         actor = self._actors[name]
         obs = lanes(view.obs)
         mask = None if view.action_mask is None else lanes(view.action_mask)
-        logp = None
-        if name in self._with_logp:
+        active, logp, remembered = view.active.reshape(-1), None, None
+        if name in self._memories:
+            remembered = self._memories[name].values
+            action, logp = self._recall(name, obs, mask, active)
+        elif name in self._with_logp:
             action, logp = actor.act_with_logp(obs, mask, self._rng)
         else:
             action = actor.act(obs, mask, self._rng)
-        self._builders[name].add(obs, action, view.active.reshape(-1), mask, logp=logp)
+        self._builders[name].add(obs, action, active, mask, logp=logp, memory=remembered)
         taken = actor.head.to_environment(action)
         return taken.reshape(*view.active.shape, *taken.shape[1:])
+
+    def _recall(self, name: str, obs: Tree, mask: Array | None, active: Array) -> tuple[Array, Array | None]:
+        """Actions of lanes that remember and, where they are recorded, their log-probabilities."""
+        head = self._actors[name].head
+        parameters = self._memories[name].distribution(obs, mask, active)
+        action = head.sample(parameters, self._rng)
+        if name not in self._with_logp or not isinstance(head, LikelihoodHead):
+            return action, None
+        return action, head.log_prob_numpy(parameters, action)
 
     def take_episodes(self) -> tuple[list[float], list[int]]:
         """Returns (mean over agents) and lengths of episodes that ended since the last call; failed ones left out."""
@@ -116,11 +138,13 @@ class Collector:
         return self._episodes.take()
 
     def state_dict(self) -> dict[str, Any]:
-        """What decides the next block: the generator, numbers of episodes and, where it can be saved, the environment."""
+        """What decides the next block: the generator, numbers of episodes, memories and, where it can be saved, the
+        environment."""
         return {
             "rng": self._rng.bit_generator.state,
             "builders": {name: builder.get_state() for name, builder in self._builders.items()},
             "episodes": self._episodes.get_state(),
+            "memories": {name: memory.values for name, memory in self._memories.items()},
             "environment": self._env.get_state() if isinstance(self._env, StatefulEnvironment) else None,
         }
 
@@ -134,11 +158,15 @@ class Collector:
             for name, builder in self._builders.items():
                 builder.set_state(state["builders"][name])
             self._episodes.set_state(state["episodes"])
+            for name, memory in self._memories.items():
+                memory.values = np.array(state["memories"][name], np.float32)
             self._env.set_state(saved)
             self._see(self._env.build_observation())
             return True
         for name, builder in self._builders.items():
             builder.set_state(_next_episode(state["builders"][name]))
+        for memory in self._memories.values():
+            memory.forget(np.ones(len(memory.values), bool))
         self._see(self._env.reset(seed=seed))
         return False
 
@@ -147,6 +175,13 @@ def _state_builder(env: VectorEnvironment, num_steps: int) -> StateBuilder:
     if env.state_space is None:
         raise ConfigError("states are to be recorded, and the environment offers none")
     return StateBuilder(env.state_space, env.num_envs, num_steps)
+
+
+def ended_lanes(step: VectorStep, group: str) -> Array:
+    """[L] lanes whose next row begins an episode."""
+    own = step.groups[group]
+    ended = own.terminated | own.truncated
+    return (ended if step.failed is None else ended | step.failed[:, None]).reshape(-1)
 
 
 def _with_likelihoods(actors: Mapping[str, Actor]) -> frozenset[str]:

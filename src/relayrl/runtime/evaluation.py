@@ -11,6 +11,8 @@ from relayrl.data.trees import Array, map_tree
 from relayrl.envs.contract import GroupObservation, VectorEnvironment
 from relayrl.errors import ConfigError
 from relayrl.models.actor import Actor
+from relayrl.models.lane_memory import LaneMemory
+from relayrl.runtime.collector import ended_lanes
 
 EVALUATION_WORLDS = 20
 """Worlds that an evaluation plays in at once, at most."""
@@ -52,10 +54,13 @@ def evaluate(
     returns: list[list[float]] = [[] for _ in range(env.num_envs)]
     lengths: list[list[int]] = [[] for _ in range(env.num_envs)]
     running, length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+    memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
     while quota.any():
-        step = env.step({name: choose_actions(actors[name], view, rng) for name, view in views.items()})
+        step = env.step({name: choose_actions(actors[name], memories[name], view, rng) for name, view in views.items()})
         views = step.groups
+        for name, memory in memories.items():
+            memory.forget(ended_lanes(step, name))
         running += sum(group.reward.sum(1, dtype=np.float64) for group in step.groups.values()) / num_agents
         length += 1
         if on_step is not None:
@@ -72,13 +77,16 @@ def evaluate(
     return EvaluationResult(tuple(r for world in returns for r in world), tuple(n for world in lengths for n in world))
 
 
-def choose_actions(actor: Actor, view: GroupObservation, rng: np.random.Generator | None) -> Array:
+def choose_actions(actor: Actor, memory: LaneMemory, view: GroupObservation, rng: np.random.Generator | None) -> Array:
     """Actions `[B, N, …]` for what a group sees, as the environment takes them."""
     worlds, agents = view.active.shape
     obs = map_tree(lambda leaf: leaf.reshape(worlds * agents, *leaf.shape[2:]), view.obs)
     mask = None if view.action_mask is None else view.action_mask.reshape(worlds * agents, -1)
-    drawn = None if rng is None else actor.head.to_environment(actor.act(obs, mask, rng))
-    action = actor.act_greedily(obs, mask) if drawn is None else drawn
+    active = view.active.reshape(-1)
+    if rng is None:
+        action = memory.act_greedily(obs, mask, active)
+    else:
+        action = actor.head.to_environment(memory.act(obs, mask, rng, active))
     return action.reshape(worlds, agents, *action.shape[1:])
 
 

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from relayrl.data.trees import Array
 from relayrl.envs.contract import ScalarEnvironment, ScalarReset, ScalarStep, StatefulEnvironment
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
+from relayrl.testing.memory_worlds import RecallCue
 from relayrl.testing.multi_agent_worlds import DyingAgents, HiddenSign, MaskedBandit, MatrixGame, TakingTurns
 from relayrl.testing.vector_worlds import Herd, TorchCounting
 
@@ -33,6 +34,7 @@ __all__ = [
     "MatrixGame",
     "NestedSpaces",
     "RandomWalk",
+    "RecallCue",
     "Slow",
     "TakingTurns",
     "TorchCounting",

@@ -43,6 +43,7 @@ from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.kernels import KernelFactory
 from relayrl.models.policy import Policy
+from relayrl.models.recurrent_policy import actor_critic
 from relayrl.models.settings import NetworkSettings
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.on_policy import OnPolicyTrainer
@@ -118,7 +119,7 @@ def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> OnPolicyLearne
     policies: dict[str, ActorCritic] = {}
     algorithms: dict[str, OnPolicyAlgorithm] = {}
     for i, group in enumerate(groups):
-        policies[group.name] = policy = ActorCritic(
+        policies[group.name] = policy = actor_critic(
             group.observation_space,
             group.action_space,
             group.network,

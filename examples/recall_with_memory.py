@@ -1,0 +1,44 @@
+"""A policy that must remember: PPO with an LSTM on a world that shows a cue and asks for it later, then acting from the file.
+
+    python examples/recall_with_memory.py RUN_DIR
+
+A perceptron cannot do better than guess (a return of 0.5); with a memory every episode ends with 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import relayrl
+from relayrl.models.lane_memory import LaneMemory
+from relayrl.testing.worlds import RecallCue
+
+WORLD = "relayrl.testing.worlds:RecallCue"
+
+
+def main(run_dir: Path) -> None:
+    run = relayrl.train(WORLD, run_dir=run_dir, settings={"evaluation.episodes": 50})
+    print(f"with a memory: {run.result.mean_return:.2f}")
+    assert run.result.mean_return > 0.95
+
+    policy = run.policy  # the exported ONNX file
+    world = RecallCue()
+    memory = LaneMemory(policy, num_lanes=1)
+    num_right = 0.0
+    for episode in range(20):
+        obs, is_over = world.reset(seed=episode).observation, False
+        while not is_over:
+            (action,) = memory.act_greedily(np.asarray(obs)[None])
+            step = world.step(action)
+            obs, is_over = step.observation, step.terminated or step.truncated
+            num_right += step.reward
+        memory.forget(np.array([True]))
+    print(f"from the file: {num_right:.0f} of 20 cues recalled")
+    assert num_right == 20
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/recall"))

@@ -1,0 +1,90 @@
+"""The recurrent policy that on-policy algorithms train: actor and critic with a memory each, which share nothing.
+
+What is remembered is one row `[actor's | critic's]`, since both live through the same steps. A central critic is told the whole
+world, which nobody who acts sees: the row is then the actor's alone, and the learner remembers for the critic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from relayrl.data.trees import Space
+from relayrl.errors import ConfigError
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.input_layout import InputLayout
+from relayrl.models.kernels import KernelFactory
+from relayrl.models.recurrent_network import RecurrentKernels, RecurrentNetwork
+from relayrl.models.settings import NetworkSettings
+
+
+class RecurrentActorCritic(ActorCritic):
+    """Distribution parameters and value of an observation and of what was before it."""
+
+    has_memory = True
+    actor: RecurrentNetwork
+    critic: RecurrentNetwork
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSettings,
+        generator: torch.Generator,
+        central: InputLayout | None = None,
+        kernels: KernelFactory | None = None,
+    ) -> None:
+        """`kernels` makes what lies in front of the memories."""
+        recurrent = RecurrentKernels(network, kernels)
+        super().__init__(observation_space, action_space, network, generator, central, recurrent)
+
+    @property
+    def memory_width(self) -> int:
+        own = self.actor.memory_width
+        return own if self.is_central else own + self.critic.memory_width
+
+    def split(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The actor's and the critic's part of `memory` [..., M]; nothing is the central critic's."""
+        own = self.actor.memory_width
+        return memory[..., :own], memory[..., own:]
+
+    def step(self, features: Tensor, mask: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Distribution parameters, value (none where the critic is central) and the memory after."""
+        of_actor, of_critic = self.split(memory)
+        outputs, actor_after = self.actor.step(features, of_actor)
+        distribution = self.distribution_of(outputs, mask)
+        if self.is_central:
+            return distribution, None, actor_after
+        value, critic_after = self.critic.step(features, of_critic)
+        return distribution, self.in_units_of_reward(value.squeeze(-1)), torch.cat([actor_after, critic_after], -1)
+
+    def distribution(self, features: Tensor, mask: Tensor | None = None) -> NoReturn:
+        raise ConfigError("this policy has a memory, which decides as well; call step() instead of distribution()")
+
+    def normalized_value(self, features: Tensor) -> NoReturn:
+        raise ConfigError("this policy has a memory, which decides as well; call step() instead of value()")
+
+    def forward(self, obs: Any, mask: Tensor | None = None, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Distribution parameters and value of the first step of an episode, or of one after `memory`."""
+        features = self.features(obs)
+        if memory is None:
+            memory = features.new_zeros((*features.shape[:-1], self.memory_width))
+        distribution, value, _ = self.step(features, mask, memory)
+        if value is None:
+            raise ConfigError("a central critic judges the whole world, not an observation")
+        return distribution, value
+
+
+def actor_critic(
+    observation_space: Space,
+    action_space: Space,
+    network: NetworkSettings,
+    generator: torch.Generator,
+    central: InputLayout | None = None,
+    kernels: KernelFactory | None = None,
+) -> ActorCritic:
+    """The policy that the settings describe: with a memory where they ask for one."""
+    make = ActorCritic if network.memory is None else RecurrentActorCritic
+    return make(observation_space, action_space, network, generator, central, kernels)
