@@ -16,6 +16,9 @@ from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError
+from relayrl.models.export import export_policy
+from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.lane_memory import LaneMemory
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
 from relayrl.models.recurrent_policy import RecurrentActorCritic
@@ -188,6 +191,48 @@ def test_it_changes_its_policies_and_repeats(algo, world):
         found.append({name: parameter_hash(policy) for name, policy in parts.policies.items()})
         assert all(found[-1][name] != before[name] for name in before) or world == "masked"
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("world", ["masked", "nested", "continuous"])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("algo", RECURRENT)
+def test_its_exported_policy_remembers_as_the_live_one(algo, kind, world, tmp_path):
+    memory = {"network.memory": MEMORY | {"kind": kind}, "network.normalize_observations": True}
+    env, parts, collector = start(settings_for(algo, world, **memory))
+    parts.trainer.receive(collector.collect(0))
+    parts.trainer.advance()
+    masked = world == "masked"
+    for name, policy in parts.policies.items():
+        of = (policy.observation_space, policy.action_space)
+        path = tmp_path / "model.onnx"
+        exported = ExportedActor(
+            export_policy(policy, PolicyMetadata("env", algo, name, 1, masked, *of), path, ExportFormat.ONNX)
+        )
+        actors = (exported, live_actor(policy))
+        memories, generators = [LaneMemory(actor, 20) for actor in actors], [np.random.default_rng(1) for _ in actors]
+        rng = np.random.default_rng(3)
+        for step in range(50):  # 1,000 observations
+            obs = stacked([policy.observation_space.sample() for _ in range(20)])
+            mask = None
+            if masked:
+                mask = rng.random((20, policy.head.mask_width)) < 0.5
+                mask[:, 0] = True
+            distributions = [each.distribution(obs, mask) for each in memories]
+            np.testing.assert_allclose(*distributions, rtol=1e-4, atol=1e-5)
+            drawn = [policy.head.sample(d, g) for d, g in zip(distributions, generators, strict=True)]
+            np.testing.assert_allclose(*drawn, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(memories[0].values, memories[1].values, rtol=1e-4, atol=1e-5)
+            for each in memories:
+                each.forget(np.arange(20) % 7 == step % 7)
+    env.close()
+
+
+def stacked(rows):
+    if isinstance(rows[0], dict):
+        return {key: stacked([row[key] for row in rows]) for key in rows[0]}
+    if isinstance(rows[0], tuple):
+        return tuple(stacked(list(part)) for part in zip(*rows, strict=True))
+    return np.stack([np.asarray(row) for row in rows])
 
 
 @pytest.mark.parametrize("algo", RECURRENT)

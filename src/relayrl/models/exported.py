@@ -111,6 +111,7 @@ class ExportedActor(Actor):
             raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
+        self.path = path
         self.memory_width = self.metadata.memory_width
         self._names = [node.name for node in self._session.get_inputs()]
 

@@ -24,6 +24,7 @@ class ActingLayout:
     needs_mask: bool
     has_logp: bool
     has_value: bool
+    memory_width: int = 0
     _leaves: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -35,7 +36,7 @@ class ActingLayout:
     @property
     def key(self) -> tuple[str, ...]:
         """Equal for layouts whose steps look alike; whether a mask is needed is the policy's own affair."""
-        flags = f"{self.mask_width}/{self.has_logp}/{self.has_value}"
+        flags = f"{self.mask_width}/{self.has_logp}/{self.has_value}/{self.memory_width}"
         return self.group, space_to_json(self.observation_space), space_to_json(self.action_space), flags
 
     def observations(self, obs: Any, num_rows: int) -> Tree:

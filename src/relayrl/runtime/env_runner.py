@@ -50,7 +50,7 @@ class NewestPolicy(Actor):
     def __init__(self, handle: ActorHandle) -> None:
         self._handle = handle
         self._policy: PublishedPolicy = handle.slot.policy
-        self.head = self._policy.model.head
+        self.head, self.memory_width = self._policy.model.head, self._policy.model.layout.memory_width
 
     def take_newest(self) -> int:
         """Act with the newest policy from now on; gives its version."""
@@ -60,6 +60,9 @@ class NewestPolicy(Actor):
 
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
         return self._policy.distribution(obs, mask)
+
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
+        return self._policy.step(obs, mask, memory)
 
 
 class ActorEnvironment:

@@ -53,6 +53,10 @@ class PolicyModel(ABC):
         The log-probabilities of a single row may lack their normalisation.
         """
 
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array | None, Array]:
+        """The same, and the memory [L, M] after, for rows that remember `memory` [L, M]."""
+        return *self.forward(obs, mask), memory
+
 
 class CustomPolicy:
     """An `Actor` of yours with what a file would say of itself."""
@@ -67,15 +71,15 @@ class CustomPolicy:
 class OnnxModel(PolicyModel):
     """A policy from an ONNX file."""
 
-    def __init__(self, path: Path) -> None:
-        self._graph = _OnnxGraph(path)
+    def __init__(self, graph: OnnxGraph) -> None:
+        self._graph = graph
         metadata = self._graph.metadata
         self._masked, self.head = metadata.masked, self._graph.head
         self.policy_version = metadata.policy_version
         self._bound: dict[int, BoundGraph] = {}
         self._joint: JointPerceptron | None = None
         self._check_that_it_runs(metadata)
-        self._joint = self._joint_perceptron(path, metadata)
+        self._joint = self._joint_perceptron(metadata)
         self._bound.clear()
         self.layout = layout_of(metadata, self.head, has_value=self._graph.has_value)
 
@@ -99,12 +103,12 @@ class OnnxModel(PolicyModel):
             return self._bound.setdefault(num_rows, self._joint.bind(num_rows))
         return self._bound.setdefault(num_rows, self._graph.bind(inputs))
 
-    def _joint_perceptron(self, path: Path, metadata: PolicyMetadata) -> JointPerceptron | None:
+    def _joint_perceptron(self, metadata: PolicyMetadata) -> JointPerceptron | None:
         """The same policy in NumPy, if it is a perceptron and gives what onnxruntime gives."""
         obs, mask = example_row(metadata, self.head)
         if not isinstance(obs, np.ndarray) or mask is not None:
             return None
-        chains = policy_chains(read_graph(path.read_bytes()), obs.size)
+        chains = policy_chains(read_graph(self._graph.path.read_bytes()), obs.size)
         joint = None if chains is None else JointPerceptron.of(chains)
         if joint is None or not joint.max_rows:
             return None
@@ -122,7 +126,7 @@ class OnnxModel(PolicyModel):
             raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
 
 
-class _OnnxGraph(ExportedActor):
+class OnnxGraph(ExportedActor):
     """The outputs that acting needs."""
 
     def __init__(self, path: Path) -> None:
@@ -133,6 +137,12 @@ class _OnnxGraph(ExportedActor):
     def rows(self, inputs: list[Array]) -> list[Array]:
         """`[distribution, value]` of rows of observations; fresh arrays."""
         return list(self._session.run(self._wanted, dict(zip(self._names, inputs, strict=True))))
+
+    def step_rows(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array | None, Array]:
+        """Distribution parameters, values and the memory after, of rows that remember; fresh arrays."""
+        feed = self._feed(obs, mask, [np.ascontiguousarray(memory)])
+        distribution, *value, after = self._session.run([*self._wanted, "next_memory"], feed)
+        return distribution, value[0] if value else None, after
 
     def bind(self, example: list[Array]) -> BoundGraph:
         """The same for batches of the example's size, a sixth faster; the first result is overwritten by the next call."""
@@ -168,10 +178,15 @@ class CustomModel(PolicyModel):
             needs_mask=False,
             has_logp=isinstance(self.head, LikelihoodHead),
             has_value=False,
+            memory_width=source.actor.memory_width,
         )
 
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
         return self._actor.distribution(obs, mask), None
+
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array | None, Array]:
+        distribution, after = self._actor.step(obs, mask, memory)
+        return distribution, None, after
 
 
 def layout_of(metadata: PolicyMetadata, head: ActionHead, *, has_value: bool) -> ActingLayout:
@@ -184,6 +199,7 @@ def layout_of(metadata: PolicyMetadata, head: ActionHead, *, has_value: bool) ->
         needs_mask=metadata.masked,
         has_logp=isinstance(head, LikelihoodHead),
         has_value=has_value,
+        memory_width=metadata.memory_width,
     )
 
 
@@ -196,7 +212,7 @@ def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
         if path.suffix == ExportFormat.ONNX.suffix:
             if device != CPU:
                 raise ConfigError(f"ONNX files act on {CPU!r}, not on {device!r}; use a TorchScript file there")
-            return OnnxModel(path)
+            return _onnx_model(OnnxGraph(path))
         if path.suffix == ExportFormat.TORCHSCRIPT.suffix:
             from relayrl.runtime.torch_models import TorchScriptModel
 
@@ -205,6 +221,12 @@ def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
     from relayrl.runtime.torch_models import live_model
 
     return live_model(source, device)
+
+
+def _onnx_model(graph: OnnxGraph) -> PolicyModel:
+    from relayrl.runtime.recurrent_models import RecurrentOnnxModel
+
+    return RecurrentOnnxModel(graph) if graph.memory_width else OnnxModel(graph)
 
 
 def example_row(metadata: PolicyMetadata, head: ActionHead) -> tuple[Tree, Array | None]:

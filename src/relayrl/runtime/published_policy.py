@@ -129,6 +129,12 @@ class PublishedPolicy:
         head = self.model.head
         return head.parameters_numpy(parameters, None) if isinstance(head, CategoricalHead) else parameters
 
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
+        """The same for rows that remember `memory` [L, M], and their memory after."""
+        with self._model_lock:
+            parameters, _, after = self.model.step(obs, mask, memory)
+            return np.array(parameters), np.array(after)
+
     def _serve(self, requests: Sequence[ActionRequest]) -> None:
         if len(requests) == 1:
             self._serve_together(requests)
@@ -139,7 +145,7 @@ class PublishedPolicy:
     def _serve_together(self, batch: Sequence[ActionRequest]) -> None:
         """One forward pass; afterwards every request succeeds or fails on its own."""
         try:
-            drawn = self._draw(*_joined(batch))
+            drawn = self._draw(*joined(batch))
         except InferenceError as error:
             for request in batch:
                 request.error = error
@@ -148,7 +154,7 @@ class PublishedPolicy:
         for request in batch:
             end = start + request.num_rows
             try:
-                self._record(request, *(drawn if len(batch) == 1 else _rows_of(drawn, start, end)))
+                self._record(request, *(drawn if len(batch) == 1 else rows_of(drawn, start, end)))
             except (ConfigError, InferenceError) as error:
                 request.error = error
             start = end
@@ -161,7 +167,14 @@ class PublishedPolicy:
                 raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
             return *self._choose(parameters), value
 
-    def _record(self, request: ActionRequest, action: Array, logp: Array | None, value: Array | None) -> None:
+    def _record(
+        self,
+        request: ActionRequest,
+        action: Array,
+        logp: Array | None,
+        value: Array | None,
+        memory: Array | None = None,
+    ) -> None:
         self._require_finite(action, logp, request.actor_ids)
         pages = self.pages
         with pages.lock:
@@ -170,7 +183,7 @@ class PublishedPolicy:
                 reward = request.reward
                 one = reward if reward is None or isinstance(reward, float) else float(reward[0])
                 request.cut = pages.append_one(
-                    request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one
+                    request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one, memory
                 )
             else:
                 assert request.numbers is not None
@@ -184,6 +197,7 @@ class PublishedPolicy:
                     self.version,
                     request.mask,
                     request.reward,
+                    memory,
                 )
         taken = self.model.head.to_environment(action)
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
@@ -218,7 +232,8 @@ def _removed(actor_id: UUID) -> ConfigError:
     return ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
 
 
-def _rows_of(drawn: Drawn, start: int, end: int) -> Drawn:
+def rows_of(drawn: Drawn, start: int, end: int) -> Drawn:
+    """The rows of one request."""
     action, logp, value = drawn
     return action[start:end], None if logp is None else logp[start:end], None if value is None else value[start:end]
 
@@ -231,7 +246,7 @@ def _with_and_without_mask(requests: Sequence[ActionRequest]) -> list[Sequence[A
     return [masked, [request for request in requests if request.mask is None]]
 
 
-def _joined(batch: Sequence[ActionRequest]) -> tuple[Tree, Array | None]:
+def joined(batch: Sequence[ActionRequest]) -> tuple[Tree, Array | None]:
     """Rows of all requests one below the other."""
     if len(batch) == 1:
         return batch[0].obs, batch[0].mask

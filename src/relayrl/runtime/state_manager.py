@@ -27,6 +27,7 @@ from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.policy_model import ModelSource, PolicyModel, load_model
 from relayrl.runtime.published_policy import PublishedPolicy
+from relayrl.runtime.remembering_policy import RememberingPolicy
 from relayrl.runtime.step_pages import Lane, StepPages
 
 
@@ -227,7 +228,8 @@ class StateManager:
             pages = self._pages[model.layout.key] = StepPages(model.layout, self._max_length)
         (seed,) = self._seeds.spawn(1)
         rng = np.random.default_rng(seed)
-        return PublishedPolicy(model, version, pages, rng, self._settings.choice, self._batching)
+        make = RememberingPolicy if model.layout.memory_width else PublishedPolicy
+        return make(model, version, pages, rng, self._settings.choice, self._batching)
 
 
 def _version_of(model: PolicyModel, given: int | None, default: int) -> int:

@@ -36,12 +36,14 @@ _FIRST_PAGES = 16
 class Lane:
     """One actor's place in the pages: who it is, and which episode it is in."""
 
-    __slots__ = ("agent_id", "episode", "first_step", "key", "number", "pages")
+    __slots__ = ("agent_id", "episode", "first_step", "key", "memory", "memory_episode", "number", "pages")
 
     def __init__(self, key: UUID, number: int, agent_id: str) -> None:
         self.key, self.number, self.agent_id = key, number, agent_id
         self.episode = self.first_step = 0
         self.pages: list[int] = []
+        self.memory: Array | None = None  # what a policy with a memory remembers, and of which episode
+        self.memory_episode = 0
 
 
 class StepPages:
@@ -105,6 +107,7 @@ class StepPages:
         policy_version: int,
         mask: Array | None,
         reward: Array | None,
+        memory: Array | None = None,
     ) -> list[tuple[UUID, Trajectory]]:
         """One step of each of `lanes` [L], which are open and differ. `reward` [L] belongs to their steps before it."""
         last = self._last[lanes]
@@ -115,7 +118,7 @@ class StepPages:
         is_due = last == self._stop[lanes]
         cut = self._make_room(lanes, last, is_due, obs) if np.count_nonzero(is_due) else []
         last += 1
-        self._rows.write(last, obs, action, logp, value, policy_version, mask)
+        self._rows.write(last, obs, action, logp, value, policy_version, mask, memory)
         self._last[lanes] = last
         return cut
 
@@ -129,6 +132,7 @@ class StepPages:
         policy_version: int,
         mask: Array | None,
         reward: float | None,
+        memory: Array | None = None,
     ) -> list[tuple[UUID, Trajectory]]:
         """The same as `append` for one lane and rows [1, …], at a third of its cost."""
         number = lane.number
@@ -140,7 +144,7 @@ class StepPages:
         cut: list[tuple[UUID, Trajectory]] = []
         if last == self._stop.item(number):
             last, cut = self._turn_page(lane, last, index(obs, 0))
-        self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask)
+        self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask, memory)
         self._last[number] = last + 1
         return cut
 

@@ -47,6 +47,7 @@ class StepRows:
         value: Array | None,
         policy_version: int,
         mask: Array | None,
+        memory: Array | None = None,
     ) -> None:
         """Steps without a reward yet, in `rows` [L], which differ."""
         L = len(rows)
@@ -63,6 +64,8 @@ class StepRows:
             scratch["logp"][:L] = logp
         if value is not None:
             scratch["value"][:L] = value
+        if memory is not None:
+            scratch["memory"][:L] = memory
         if policy_version != self._scratch_version:
             scratch["policy_version"][:] = self._scratch_version = policy_version
         if mask is not None:
@@ -83,6 +86,7 @@ class StepRows:
         value: Array | None,
         policy_version: int,
         mask: Array | None,
+        memory: Array | None = None,
     ) -> None:
         """The same for one row and arrays [1, …]."""
         columns = self._columns
@@ -98,6 +102,8 @@ class StepRows:
             columns["logp"][row] = logp[0]
         if value is not None:
             columns["value"][row] = value[0]
+        if memory is not None:
+            columns["memory"][row] = memory[0]
         if mask is not None:
             self.has_masks = True
             columns["action_mask"][row] = mask[0]
@@ -162,6 +168,8 @@ def _fields(layout: ActingLayout) -> dict[str, np.dtype[Any]]:
         fields["logp"] = np.dtype(np.float32)
     if layout.has_value:
         fields["value"] = np.dtype(np.float32)
+    if layout.memory_width:
+        fields["memory"] = np.dtype((np.float32, (layout.memory_width,)))
     if layout.mask_width is not None:
         fields["action_mask"] = np.dtype((np.bool_, (layout.mask_width,)))
     return fields

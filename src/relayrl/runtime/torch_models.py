@@ -8,16 +8,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from relayrl.data.trees import Array, Tree, leaves, map_tree
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.export import has_own_critic
 from relayrl.models.exported import METADATA_PREFIX, PolicyMetadata
 from relayrl.models.head_registry import head_of_kind
+from relayrl.models.lane_memory import MEMORY_DECIDES
 from relayrl.models.numpy_policy import NumpyActorCritic, NumpyPolicy, runs_in_numpy
 from relayrl.models.policy import Policy
+from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.runtime.acting_layout import ActingLayout
 from relayrl.runtime.policy_model import CPU, PolicyModel, example_row, layout_of
 
@@ -40,20 +44,30 @@ class TorchScriptModel(PolicyModel):
         metadata = PolicyMetadata.from_strings({key: value for key, value in strings.items() if value})
         self.head = head_of_kind(metadata.action_space, metadata.head, metadata.noise_scale)
         self._masked, self.policy_version = metadata.masked, metadata.policy_version
-        outputs = self._outputs(*example_row(metadata, self.head))
-        self.layout = layout_of(metadata, self.head, has_value=len(outputs) > 2)
+        self._remembers = metadata.memory_width > 0
+        nothing = np.zeros((1, metadata.memory_width), np.float32)
+        outputs = self._outputs(*example_row(metadata, self.head), nothing)
+        self.layout = layout_of(metadata, self.head, has_value=len(outputs) > 2 + self._remembers)
 
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
-        outputs = self._outputs(obs, mask)
+        if self._remembers:
+            raise ConfigError(MEMORY_DECIDES)
+        return self.step(obs, mask, np.zeros((0, 0), np.float32))[:2]
+
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array | None, Array]:
+        outputs = self._outputs(obs, mask, memory)
+        after = outputs.pop() if self._remembers else memory
         distribution = outputs[0]
         if mask is not None and not self._masked:
             distribution = self.head.parameters_numpy(distribution, mask)
-        return distribution, outputs[2] if len(outputs) > 2 else None
+        return distribution, outputs[2] if len(outputs) > 2 else None, after
 
-    def _outputs(self, obs: Tree, mask: Array | None) -> list[Array]:
+    def _outputs(self, obs: Tree, mask: Array | None, memory: Array) -> list[Array]:
         inputs = [_tensor(leaf, self._device) for _, leaf in leaves(obs)]
         if self._masked and mask is not None:
             inputs.append(_tensor(mask, self._device))
+        if self._remembers:
+            inputs.append(_tensor(memory, self._device))
         with torch.inference_mode():
             return [output.cpu().numpy() for output in self._module(*inputs)]
 
@@ -65,7 +79,6 @@ class LiveModel(PolicyModel):
         self._policy = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
         self._device, self.head = torch.device(device), self._policy.head
         self.policy_version = None
-        has_value = isinstance(self._policy, ActorCritic)
         self.layout = ActingLayout(
             group="agent",
             observation_space=policy.observation_space,
@@ -73,7 +86,8 @@ class LiveModel(PolicyModel):
             mask_width=self.head.mask_width,
             needs_mask=False,
             has_logp=isinstance(self.head, LikelihoodHead),
-            has_value=has_value,
+            has_value=has_own_critic(self._policy),
+            memory_width=self._policy.memory_width,
         )
         self._numpy = _numpy_policy(self._policy)
 
@@ -87,9 +101,19 @@ class LiveModel(PolicyModel):
             allowed = None if mask is None else _tensor(mask, self._device)
             seen = self._policy.features(map_tree(lambda leaf: _tensor(leaf, self._device), obs))
             parameters = self._policy.distribution(seen, allowed).cpu().numpy()
-            if not isinstance(self._policy, ActorCritic):
+            if not isinstance(self._policy, ActorCritic) or self._policy.is_central:
                 return parameters, None
             return parameters, self._policy.value(seen).cpu().numpy()
+
+    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array | None, Array]:
+        if not isinstance(self._policy, RecurrentActorCritic):
+            return super().step(obs, mask, memory)
+        with torch.inference_mode():
+            allowed = None if mask is None else _tensor(mask, self._device)
+            seen = self._policy.features(map_tree(lambda leaf: _tensor(leaf, self._device), obs))
+            distribution, value, after = self._policy.step(seen, allowed, _tensor(memory, self._device))
+            judged = None if value is None else value.cpu().numpy()
+            return distribution.cpu().numpy(), judged, after.cpu().numpy()
 
 
 def live_model(source: Any, device: str) -> LiveModel:
@@ -109,7 +133,7 @@ def _load(path: Path, device: torch.device, extra: dict[str, Any]) -> torch.jit.
 
 
 def _numpy_policy(policy: Policy) -> NumpyPolicy | None:
-    if isinstance(policy, ActorCritic):
+    if isinstance(policy, ActorCritic) and not policy.is_central:
         return NumpyActorCritic(policy) if runs_in_numpy(policy.actor, policy.critic) else None
     return NumpyPolicy(policy) if runs_in_numpy(policy.actor) else None
 
