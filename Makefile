@@ -27,7 +27,7 @@ bench: setup-dev  ## our rows against their floors and peers
 	$(BIN)/relayrl bench
 
 bench-peers: setup-dev  ## the same work beside seven peers, each in an environment of its own; 10 GB and some hours
-	$(BIN)/python benchmarks/peers/compare.py
+	$(BIN)/python benchmarks/peers/compare.py --fresh
 
 bench-growth: setup-dev  ## steps/s and memory as environments, agents and networks grow; some minutes
 	$(BIN)/python benchmarks/growth.py

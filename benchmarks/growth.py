@@ -166,8 +166,6 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     lines = []
     for series in SERIES:
         cells = {(row["size"], row["threads"]): row for row in rows if row["series"] == series.name}
-        if not cells:
-            continue
         lines += ["", f"**{series.title}**", "", f"| | {' | '.join(f'{size:,}' for size in series.sizes)} |"]
         lines.append("|---|" + "--:|" * len(series.sizes))
         for threads in series.threads:
@@ -192,7 +190,8 @@ def _cell(row: dict[str, Any] | None, metric: str) -> str:
 def write_table(rows: list[dict[str, Any]]) -> None:
     """Replace this script's part of RESULTS.md, or add it at the end."""
     text = RESULTS.read_text()
-    page = "\n".join([BEGIN, "![How cost grows](../docs/images/growth.png)", *table(rows), END])
+    head = "![How cost grows](../docs/images/growth.png)" if rows else "Not measured yet: `make bench-growth`."
+    page = "\n".join([BEGIN, head, *(table(rows) if rows else []), END])
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     RESULTS.write_text(before + page + after if BEGIN in text else f"{text.rstrip()}\n\n## Cost growth\n\n{page}\n")
@@ -237,7 +236,8 @@ def main() -> None:
         if not arguments.render and arguments.only in (None, series.name):
             rows = run_series(series, rows)
             KEPT.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    draw(rows)
+    if rows:
+        draw(rows)
     write_table(rows)
 
 

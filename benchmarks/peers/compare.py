@@ -3,6 +3,7 @@
     python benchmarks/peers/compare.py                              everything, 3 rounds (hours, and 9 GB of peers)
     python benchmarks/peers/compare.py --only Stable-Baselines3/W1  one peer and work, with ours beside it
     python benchmarks/peers/compare.py --quick                      a fourth of the steps, once; the table is printed, not kept
+    python benchmarks/peers/compare.py --fresh                      everything, without what was kept of earlier versions
     python benchmarks/peers/compare.py --render                     the table and the picture again, without running anything
 
 Every run is a process of its own, one after the other; a round visits all jobs, every second one in reverse. With each peer one
@@ -63,12 +64,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of every job")
     parser.add_argument("--only", help="PEER, PEER/WORK or PEER/WORK/VARIANT")
+    parser.add_argument("--fresh", action="store_true", help="forget what was kept before")
     parser.add_argument("--quick", action="store_true", help="few steps, one round, nothing kept")
     parser.add_argument("--render", action="store_true", help="write the table and picture from what was kept")
     arguments = parser.parse_args()
     path = QUICK if arguments.quick else KEPT
-    if arguments.quick:
-        QUICK.unlink(missing_ok=True)
+    if arguments.quick or arguments.fresh:
+        path.unlink(missing_ok=True)
     if not arguments.render:
         run_rounds(selected(arguments.only), 1 if arguments.quick else arguments.rounds, path, quick=arguments.quick)
     measurements = read(path)
