@@ -92,7 +92,6 @@ def greedy_return(env_id: str, act: Callable[[Any], Any], episodes: int = EVALUA
 
 
 def report(version: str, figures: dict[str, Any], *, mean_return: float | None, **details: Any) -> None:
-    """Tell the harness; `mean_return` is the learning check."""
-    print(
-        RESULT_PREFIX + json.dumps({"version": version, **figures, "mean_return": mean_return, **details}), flush=True
-    )
+    """Tell the harness, on a line of its own whatever a progress bar has left; `mean_return` is the learning check."""
+    line = json.dumps({"version": version, **figures, "mean_return": mean_return, **details})
+    print(f"\n{RESULT_PREFIX}{line}", flush=True)

@@ -54,6 +54,18 @@ def test_a_worker_that_fails_says_why_without_folders(tmp_path):
         run_worker(None, script, Task("W1", "", 1, seed=0))
 
 
+def test_a_progress_bar_does_not_hide_the_result(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import sys\nfrom measuring import report\n"
+        "sys.stderr.write('50%')\nsys.stderr.flush()\nreport('1.0', {'env_steps_per_s': 5.0}, mean_return=None)\n"
+    )
+    (tmp_path / "measuring.py").write_text((OUR_WORKER.parents[1] / "measuring.py").read_text())
+    (tmp_path / "work.py").write_text((OUR_WORKER.parents[1] / "work.py").read_text())
+    figures = run_worker(None, script, Task("W1", "", 1, seed=0))
+    assert (figures["version"], figures["env_steps_per_s"], figures["mean_return"]) == ("1.0", 5.0, None)
+
+
 def test_cart_pole_equations_are_gymnasiums():
     env = gymnasium.make("CartPole-v1")
     rng = np.random.default_rng(0)
