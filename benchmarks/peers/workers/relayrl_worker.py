@@ -49,6 +49,9 @@ SPREADS: dict[str, tuple[str, Flags]] = {
     "W4c": ("native:simple_spread", {"N": NUM_AGENTS, "max_cycles": MPE_CYCLES, "continuous_actions": True}),
 }
 
+WORKERS = {"W4a": 2}
+"""Processes for worlds that cost far more than the policy; the others step in this one."""
+
 
 def settings_of(task: Task) -> tuple[str, Flags]:
     """The environment and the settings, as dotted paths, of a task."""
@@ -66,6 +69,7 @@ def settings_of(task: Task) -> tuple[str, Flags]:
     flags |= _ppo(work)
     if task.work_name in SPREADS:
         env, options = SPREADS[task.work_name]
+        flags["environment.workers"] = WORKERS.get(task.work_name, 0)
         return env, {**flags, "algo": task.variant, "environment.options": options}
     env = work.env if task.variant == "Python CartPole" else task.variant
     return env, {**flags, "algo": "ppo", **CART_POLES[task.variant]}

@@ -41,7 +41,7 @@ class TickAfterUpdates(BaseCallback):
         self._clock.tick(self.num_timesteps // self._rows_per_step)
 
 
-def simple_spread(num_envs: int) -> Any:
+def simple_spread(num_envs: int, num_processes: int) -> Any:
     """mpe2's worlds with every agent as a row of its own, which makes one policy that all share."""
     import supersuit
     from mpe2 import simple_spread_v3
@@ -49,7 +49,9 @@ def simple_spread(num_envs: int) -> Any:
 
     env = simple_spread_v3.parallel_env(N=NUM_AGENTS, max_cycles=MPE_CYCLES, continuous_actions=False)
     rows = supersuit.pettingzoo_env_to_vec_env_v1(env)
-    return VecMonitor(supersuit.concat_vec_envs_v1(rows, num_envs, num_cpus=1, base_class="stable_baselines3"))
+    return VecMonitor(
+        supersuit.concat_vec_envs_v1(rows, num_envs, num_cpus=num_processes, base_class="stable_baselines3")
+    )
 
 
 def main() -> None:
@@ -59,7 +61,11 @@ def main() -> None:
     work = task.ppo
     is_multi_agent = work.env == "simple_spread"
     rows_per_step = NUM_AGENTS if is_multi_agent else 1
-    env = simple_spread(work.num_envs) if is_multi_agent else make_vec_env(work.env, work.num_envs, seed=task.seed)
+    env = (
+        simple_spread(work.num_envs, task.threads)
+        if is_multi_agent
+        else make_vec_env(work.env, work.num_envs, seed=task.seed)
+    )
     layers = [work.width, work.width]
     model = stable_baselines3.PPO(
         "MlpPolicy",
