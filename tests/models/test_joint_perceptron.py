@@ -1,5 +1,7 @@
 """Perceptrons read out of ONNX files, and run in NumPy: what onnxruntime gives, within rounding."""
 
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +146,30 @@ def test_other_files_are_refused(tmp_path):
     for damaged in (b"", b"not a model", content[: len(content) // 2], b"\xff" * 40):
         with pytest.raises(DecodeError, match="not an ONNX file"):
             read_graph(damaged)
+
+
+def test_many_threads_run_one_row_at_once(tmp_path):
+    actor = exported(tmp_path / "model.onnx", ACTIONS["continuous"], hidden_sizes=(16, 16))
+    joint = joint_of(tmp_path / "model.onnx")
+    assert joint is not None
+    rows = np.random.default_rng(0).normal(0, 1, (8, 50, 1, 5)).astype(np.float32)
+    expected = actor.run([rows.reshape(-1, 5)])[0].reshape(8, 50, -1)
+    results: dict[tuple[int, int], np.ndarray] = {}
+
+    def work(i: int) -> None:
+        for k in range(50):
+            results[i, k] = joint.alone(rows[i, k])[0]
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    finally:
+        sys.setswitchinterval(interval_s)
+    for (i, k), parameters in results.items():
+        assert_within_rounding(parameters[0], expected[i, k])
+    assert len(results) == 400

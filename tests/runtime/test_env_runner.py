@@ -34,6 +34,20 @@ def test_worlds_are_played_and_every_step_is_recorded():
     assert sorted(np.unique(versions, return_counts=True)[1].tolist()) == [36, 36]
 
 
+@pytest.mark.parametrize("asked", [(300, 1, 127), (5, 200), (128, 129)])
+def test_as_many_steps_are_played_as_were_asked_for(asked):
+    sink = ListSink()
+    with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
+        (actor_id,) = agent.get_actor_ids()
+        agent.set_env(actor_id, COUNTING, 2)
+        assert [agent.run_env(actor_id, each).num_env_steps for each in asked] == [2 * each for each in asked]
+    assert sink.num_steps == 2 * sum(asked)
+    for world in {each.env_id for each in sink.trajectories}:
+        parts = sorted((t.episode, t.first_step, len(t)) for t in sink.trajectories if t.env_id == world)
+        steps = [(episode, first + i) for episode, first, length in parts for i in range(length)]
+        assert steps == [divmod(i, 5) for i in range(sum(asked))]
+
+
 def test_worlds_must_fit_the_policy_and_be_there():
     with AgentBuilder().default_model(counting_policy()).build() as agent:
         (actor_id,) = agent.get_actor_ids()

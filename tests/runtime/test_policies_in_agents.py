@@ -235,3 +235,38 @@ def test_new_actors_get_the_newest_published_policy(mode):
         agent.update_model(fixed_policy(2, 6))
         late = agent.new_actor()
         assert agent.request_action([late], obs(0)).policy_version.tolist() == [6]
+
+
+def test_many_threads_with_a_small_policy_record_every_step_once(tmp_path):
+    """Single requests of such a policy share nothing but the pages; versions change meanwhile."""
+    files = [export(make_policy(seed=k), tmp_path / f"{k}.onnx", version=k) for k in range(1, 5)]
+    sink = ListSink()
+    with AgentBuilder().actor_count(8).default_model(files[0]).sink(sink).build() as agent:
+        ids = agent.get_actor_ids()
+        values = [{} for _ in ids]
+
+        def play(i: int) -> None:
+            for t in range(300):
+                record = agent.request_action((ids[i],), obs(1000 * i + t), reward=None if t == 0 else float(t))
+                values[i][t] = (record.policy_version.item(), record.value.item(), record.action.item())
+            agent.flag_last_action((ids[i],), reward=300.0)
+
+        threads = [threading.Thread(target=play, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for newer in files[1:]:
+            agent.update_model(newer)
+        for thread in threads:
+            thread.join(60)
+    assert sink.num_steps == 2400
+    actors = {version: ExportedActor(path) for version, path in enumerate(files, 1)}
+    for trajectory in sink.trajectories:
+        i = [str(each) for each in ids].index(trajectory.agent_id)
+        assert trajectory.obs[:, 0].tolist() == [1000 * i + t for t in range(300)]
+        assert trajectory.reward.tolist() == [float(t) for t in range(1, 301)]
+        assert trajectory.policy_version.tolist() == [values[i][t][0] for t in range(300)]
+        assert trajectory.action.tolist() == [values[i][t][2] for t in range(300)]
+        for version, actor in actors.items():
+            rows = trajectory.policy_version == version
+            if rows.any():
+                np.testing.assert_allclose(trajectory.value[rows], actor.run([trajectory.obs[rows]])[2], atol=1e-5)

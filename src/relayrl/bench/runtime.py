@@ -1,8 +1,8 @@
 """Asking an agent for actions, beside bare onnxruntime on the same file: one actor, many in one request, many threads.
 
-The floor of one actor is the bare call alone. The floor of a batch is the bare call and one write per column to where each
-actor's steps lie, which is what a program would do that drew no actions, ended no episodes and had no sinks. Rows with a fixed
-figure beside them are targets of ours, not measurements of another program.
+The floor of one actor is the bare call alone. The floor of a batch is the bare call and one plain write per column, which is
+what a program would do that drew no actions, kept no episodes and had no sinks. Rows with a fixed figure beside them are
+targets of ours, not measurements of another program; the floor of many threads is bare calls under one lock.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from relayrl.runtime.agent_builder import AgentBuilder
 NUM_OBSERVATIONS, NUM_ACTIONS, NUM_ACTORS, NUM_THREADS = 8, 4, 64, 8
 CLIENT = """
 import sys, time
-start = time.process_time()
+start = time.perf_counter()
 from relayrl.runtime.agent_builder import AgentBuilder
-seconds = time.process_time() - start
+seconds = time.perf_counter() - start
 import numpy as np
 with AgentBuilder().actor_count(64).default_model(sys.argv[1]).build() as agent:
     ids = agent.get_actor_ids()
@@ -47,7 +47,7 @@ def runtime_rows() -> list[Row]:
         model = _export(Path(folder) / "model.onnx")
         agent = AgentBuilder().actor_count(NUM_ACTORS).default_model(model).seed(0).build()
         with agent:
-            rows = [_one_actor(agent, model), *_one_batch(agent, model), _threads(agent, 1), _threads(agent, 8)]
+            rows = [_one_actor(agent, model), *_one_batch(agent, model), *_threads(agent, model)]
         return [*rows, *_client_process(model)]
 
 
@@ -89,10 +89,24 @@ def _one_batch(agent: RelayRLAgent, model: Path) -> list[Row]:
     ]
 
 
-def _threads(agent: RelayRLAgent, actors: int) -> Row:
-    ours = statistics.median(_actions_per_s(agent, actors) for _ in range(5))
-    name = f"{NUM_THREADS} threads, requests of {actors} actor{'s' if actors > 1 else ''}"
-    return Row(name, ours, "actions/s", "target", 60_000.0, ours / 60_000.0, 1.0)
+def _threads(agent: RelayRLAgent, model: Path) -> list[Row]:
+    ids, obs = agent.get_actor_ids(), np.zeros((1, NUM_OBSERVATIONS), np.float32)
+    agent.request_action(ids, np.zeros((NUM_ACTORS, NUM_OBSERVATIONS), np.float32))
+    session, lock = _session(model), threading.Lock()
+
+    def ask(i: int) -> None:
+        agent.request_action(ids[i : i + 1], obs, None, 1.0)
+
+    def bare_call(_: int) -> None:
+        with lock:
+            session.run(None, {"obs": obs})
+
+    ours, floor = interleaved(lambda: _calls_per_s(ask), lambda: _calls_per_s(bare_call), repetitions=5)
+    name = f"{NUM_THREADS} threads of one actor each"
+    return [
+        Row(name, ours, "actions/s", "target", 60_000.0, ours / 60_000.0, 1.0),
+        Row(f"{name}, beside a floor", ours, "actions/s", "bare calls under a lock", floor, ours / floor, 0.5),
+    ]
 
 
 def _client_process(model: Path) -> list[Row]:
@@ -101,25 +115,24 @@ def _client_process(model: Path) -> list[Row]:
         for _ in range(5)
     ]
     measured = [tuple(map(float, run.stdout.split())) for run in runs]
-    seconds, resident = (min(column) for column in zip(*measured, strict=True))
+    seconds, resident = (statistics.median(column) for column in zip(*measured, strict=True))
     return [
-        Row("import of a client, processor time", seconds, "s", "target", 0.4, 0.4 / seconds, 1.0),
+        Row("import of a client", seconds, "s", "target", 0.4, 0.4 / seconds, 1.0),
         Row("resident size of a client", resident, "MB", "target", 150.0, 150.0 / resident, 1.0),
     ]
 
 
-def _actions_per_s(agent: RelayRLAgent, actors: int, seconds: float = 1.0) -> float:
-    ids, obs = agent.get_actor_ids(), np.zeros((actors, NUM_OBSERVATIONS), np.float32)
+def _calls_per_s(work: Callable[[int], None], seconds: float = 1.0) -> float:
+    """Calls of all threads together; each is told its number."""
     stop, counts = threading.Event(), [0] * NUM_THREADS
 
     def play(i: int) -> None:
-        own, count = ids[actors * i : actors * (i + 1)], 0
+        count = 0
         while not stop.is_set():
-            agent.request_action(own, obs, None, 1.0)
-            count += actors
+            work(i)
+            count += 1
         counts[i] = count
 
-    agent.request_action(ids, np.zeros((NUM_ACTORS, NUM_OBSERVATIONS), np.float32))
     threads = [threading.Thread(target=play, args=(i,)) for i in range(NUM_THREADS)]
     start = time.perf_counter()
     for thread in threads:
@@ -144,23 +157,27 @@ def _median_s(work: Callable[[], object], calls: int = 1000) -> float:
 
 def _bare_batch(session: Any, obs: np.ndarray[Any, Any], reward: np.ndarray[Any, Any]) -> Callable[[], None]:
     """The call, and a row of every column that the runtime records."""
-    steps = 64
-    kinds = {"action": np.int64, "reward": np.float32, "logp": np.float32, "value": np.float32, "version": np.int64}
-    columns: dict[str, Any] = {name: np.zeros(steps * NUM_ACTORS, kind) for name, kind in kinds.items()}
-    columns["obs"] = np.zeros((steps * NUM_ACTORS, NUM_OBSERVATIONS), np.float32)
-    first_rows, step = np.arange(NUM_ACTORS) * steps, 0
+    rows = 64
+    columns = {
+        "obs": np.zeros((rows, *obs.shape), np.float32),
+        "action": np.zeros((rows, NUM_ACTORS), np.int64),
+        "reward": np.zeros((rows, NUM_ACTORS), np.float32),
+        "logp": np.zeros((rows, NUM_ACTORS), np.float32),
+        "value": np.zeros((rows, NUM_ACTORS), np.float32),
+        "policy_version": np.zeros((rows, NUM_ACTORS), np.int64),
+    }
+    row = 0
 
     def call() -> None:
-        nonlocal step
+        nonlocal row
         distribution, action, value = session.run(None, {"obs": obs})
-        rows = first_rows + step
-        columns["obs"][rows] = obs
-        columns["action"][rows] = action
-        columns["reward"][rows] = reward
-        columns["logp"][rows] = distribution[:, 0]
-        columns["value"][rows] = value
-        columns["version"][rows] = 1
-        step = (step + 1) % steps
+        columns["obs"][row] = obs
+        columns["action"][row] = action
+        columns["reward"][row] = reward
+        columns["logp"][row] = distribution[:, 0]
+        columns["value"][row] = value
+        columns["policy_version"][row] = 1
+        row = (row + 1) % rows
 
     return call
 

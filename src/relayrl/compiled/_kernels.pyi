@@ -20,9 +20,12 @@ class Sums(TypedDict):
     adam_steps: int
 
 class Perceptron:
-    """Linear layers `(weight [out, in], bias [out])` with tanh or relu between them, on the arrays' own memory."""
+    """Linear layers `(weight [out, in], bias [out])` with tanh or relu between them, on the arrays' own memory.
 
-    def __init__(self, layers: tuple[tuple[Array, Array], ...], is_tanh: bool, /) -> None: ...
+    With `is_frozen` they are taken over when it is made, which saves reading them on every call.
+    """
+
+    def __init__(self, layers: tuple[tuple[Array, Array], ...], is_tanh: bool, is_frozen: bool = False, /) -> None: ...
     def forward(self, x: Array, out: Array, threads: int, /) -> None:
         """`out` [M, O] of `x` [M, I]."""
     def choose(

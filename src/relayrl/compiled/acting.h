@@ -1,18 +1,41 @@
 /* Forward passes without gradients, and actions drawn from them. */
 
-static int forward(const Network *network, const float *x, int64_t num_rows, float *out) {
+struct Frozen {
     Perceptron net;
-    if (open_perceptron(&net, network, 0)) return -1;
-    read_parameters(&net, network, 0);
-    const int width = net.size[0], outputs = net.size[net.num_layers], wide = net.wide[net.num_layers];
+};
+
+static int open_with_parameters(Perceptron *net, const Network *network) {
+    if (open_perceptron(net, network, 0)) return -1;
+    read_parameters(net, network, 0);
+    return 0;
+}
+
+static Frozen *freeze(const Network *network) {
+    Frozen *frozen = malloc(sizeof *frozen);
+    if (frozen && open_with_parameters(&frozen->net, network)) {
+        free(frozen);
+        return NULL;
+    }
+    return frozen;
+}
+
+static void thaw(Frozen *frozen) {
+    close_perceptron(&frozen->net);
+    free(frozen);
+}
+
+static int forward(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out) {
+    Perceptron own, *net = frozen ? &frozen->net : &own;
+    if (!frozen && open_with_parameters(&own, network)) return -1;
+    const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
     for (int64_t first = 0; first < num_rows; first += TILE_ROWS) {
         const int count = (int)(num_rows - first < TILE_ROWS ? num_rows - first : TILE_ROWS);
-        forward_tile(&net, x + first * width, width, count);
+        forward_tile(net, x + first * width, width, count);
         for (int r = 0; r < count; r++) {
-            memcpy(out + (first + r) * outputs, net.value[net.num_layers] + (int64_t)r * wide, (size_t)outputs * sizeof(float));
+            memcpy(out + (first + r) * outputs, net->value[net->num_layers] + (int64_t)r * wide, (size_t)outputs * sizeof(float));
         }
     }
-    close_perceptron(&net);
+    if (!frozen) close_perceptron(&own);
     return 0;
 }
 
@@ -58,25 +81,24 @@ static void draw_normal_tile(const Acting *a, PolicyScratch *s, int outputs, int
 }
 
 static int act(const Acting *a) {
-    Perceptron net;
+    Perceptron own, *net = a->frozen ? &a->frozen->net : &own;
     PolicyScratch scratch = {0};
-    if (open_perceptron(&net, a->network, 0)) return -1;
-    const int width = net.size[0], outputs = net.size[net.num_layers], wide = net.wide[net.num_layers];
+    if (!a->frozen && open_with_parameters(&own, a->network)) return -1;
+    const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
     if (open_scratch(&scratch, outputs, a->num_parts)) {
-        close_perceptron(&net);
+        if (!a->frozen) close_perceptron(&own);
         return -1;
     }
-    read_parameters(&net, a->network, 0);
     if (!a->num_parts) read_deviations(&scratch, a->log_std, a->scale, outputs);
     for (int64_t first = 0; first < a->num_rows; first += TILE_ROWS) {
         const int count = (int)(a->num_rows - first < TILE_ROWS ? a->num_rows - first : TILE_ROWS);
-        forward_tile(&net, a->x + first * width, width, count);
-        to_columns(scratch.logits, net.value[net.num_layers], wide, outputs, count);
+        forward_tile(net, a->x + first * width, width, count);
+        to_columns(scratch.logits, net->value[net->num_layers], wide, outputs, count);
         if (a->num_parts) choose_tile(a, &scratch, outputs, first, count);
         else draw_normal_tile(a, &scratch, outputs, first, count);
         if (a->logp) memcpy(a->logp + first, scratch.logp, (size_t)count * sizeof(float));
     }
     close_scratch(&scratch);
-    close_perceptron(&net);
+    if (!a->frozen) close_perceptron(&own);
     return 0;
 }

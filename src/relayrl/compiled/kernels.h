@@ -68,8 +68,11 @@ typedef struct {
     int out_of_memory;
 } Training;
 
+typedef struct Frozen Frozen; /* a perceptron that has taken its parameters over for good, see acting.h; one caller at a time */
+
 typedef struct {
     const Network *network;
+    Frozen *frozen; /* NULL: the parameters as they are now */
     const float *x; /* [M, in] */
     int64_t num_rows;
     int num_parts, part_size[MAX_PARTS]; /* as in PolicyLoss */
@@ -86,7 +89,9 @@ typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see
 /* The kernels of one instruction set. */
 typedef struct {
     const char *name;
-    int (*forward)(const Network *network, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
+    Frozen *(*freeze)(const Network *network); /* NULL: out of memory */
+    void (*thaw)(Frozen *frozen);
+    int (*forward)(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
     int (*act)(const Acting *acting);
     void (*train)(Training *training);
     Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */

@@ -68,11 +68,12 @@ static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) 
 static int Perceptron_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     PerceptronObject *self = (PerceptronObject *)object;
     PyObject *layers;
+    int is_frozen = 0;
     if (self->num_buffers) {
         PyErr_SetString(PyExc_RuntimeError, "a Perceptron is made once");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O!p:Perceptron", &PyTuple_Type, &layers, &self->network.is_tanh)) return -1;
+    if (!PyArg_ParseTuple(args, "O!p|p:Perceptron", &PyTuple_Type, &layers, &self->network.is_tanh, &is_frozen)) return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(layers);
     if (count < 1 || count > MAX_LAYERS) {
         PyErr_Format(PyExc_ValueError, "a perceptron has 1 to %d layers, not %zd", MAX_LAYERS, count);
@@ -83,17 +84,29 @@ static int Perceptron_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(layers, i), "OO", &weight, &bias)) return -1;
         if (take_layer(self, weight, bias)) return -1;
     }
-    return 0;
+    if (is_frozen) {
+        self->frozen_by = kernels;
+        self->frozen = kernels->freeze(&self->network);
+        if (!self->frozen) PyErr_NoMemory();
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* What was taken over, where this call may use it: its buffers are one caller's, so only while the lock is held. */
+static Frozen *usable(const PerceptronObject *self, int64_t num_rows) {
+    return num_rows < MIN_ROWS_UNLOCKED && self->frozen_by == kernels ? self->frozen : NULL;
 }
 
 static void Perceptron_dealloc(PyObject *object) {
     PerceptronObject *self = (PerceptronObject *)object;
+    if (self->frozen) self->frozen_by->thaw(self->frozen);
     for (int i = 0; i < self->num_buffers; i++) PyBuffer_Release(&self->buffers[i]);
     Py_TYPE(object)->tp_free(object);
 }
 
 typedef struct {
     const Network *network;
+    Frozen *frozen;
     const float *x;
     int64_t num_rows;
     float *out;
@@ -102,7 +115,7 @@ typedef struct {
 
 static void forward_rows(void *argument) {
     ForwardRows *part = argument;
-    part->failed = kernels->forward(part->network, part->x, part->num_rows, part->out);
+    part->failed = kernels->forward(part->network, part->frozen, part->x, part->num_rows, part->out);
 }
 
 static int forward_shared(ForwardRows all, int num_threads) {
@@ -112,8 +125,9 @@ static int forward_shared(ForwardRows all, int num_threads) {
         return all.failed;
     }
     const int64_t half = all.num_rows / 2;
-    ForwardRows first = {n, all.x, half, all.out, 0};
-    ForwardRows second = {n, all.x + half * n->sizes[0], all.num_rows - half, all.out + half * n->sizes[n->num_layers], 0};
+    float *half_out = all.out + half * n->sizes[n->num_layers];
+    ForwardRows first = {n, NULL, all.x, half, all.out, 0};
+    ForwardRows second = {n, NULL, all.x + half * n->sizes[0], all.num_rows - half, half_out, 0};
     do_both(forward_rows, &first, &second);
     return first.failed || second.failed;
 }
@@ -126,7 +140,7 @@ static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*w*i:forward", &x, &out, &num_threads)) return NULL;
     const int64_t rows = x.len / 4 / n->sizes[0];
     if (has_size(&x, rows * n->sizes[0], 4, "x") && has_size(&out, rows * n->sizes[n->num_layers], 4, "out")) {
-        ForwardRows all = {n, x.buf, rows, out.buf, 0};
+        ForwardRows all = {n, usable(self, rows), x.buf, rows, out.buf, 0};
         if (rows < MIN_ROWS_UNLOCKED) {
             forward_rows(&all);
             failed = all.failed;
@@ -159,7 +173,8 @@ static PyObject *Perceptron_choose(PyObject *object, PyObject *args) {
     PyObject *parts;
     Py_buffer x, draws, mask, choice, logp;
     if (!PyArg_ParseTuple(args, "y*O!y*z*w*z*:choose", &x, &PyTuple_Type, &parts, &draws, &mask, &choice, &logp)) return NULL;
-    Acting a = {n, x.buf, x.len / 4 / n->sizes[0]};
+    const int64_t num_rows = x.len / 4 / n->sizes[0];
+    Acting a = {n, usable(self, num_rows), x.buf, num_rows};
     a.num_parts = read_sizes(parts, a.part_size, MAX_PARTS, "part_sizes");
     int total = 0;
     for (int i = 0; i < a.num_parts; i++) total += a.part_size[i];
@@ -192,7 +207,8 @@ static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
             args, "y*y*y*y*y*w*z*:draw_normal", &x, &noise, &log_std, &scale, &center, &action, &logp
         ))
         return NULL;
-    Acting a = {n, x.buf, x.len / 4 / n->sizes[0]};
+    const int64_t num_rows = x.len / 4 / n->sizes[0];
+    Acting a = {n, usable(self, num_rows), x.buf, num_rows};
     if (has_size(&x, a.num_rows * n->sizes[0], 4, "x") && has_size(&noise, a.num_rows * outputs, 4, "noise") &&
         has_size(&log_std, outputs, 4, "log_std") && has_size(&scale, outputs, 4, "scale") &&
         has_size(&center, outputs, 4, "center") && has_size(&action, a.num_rows * outputs, 4, "action") &&

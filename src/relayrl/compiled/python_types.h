@@ -10,6 +10,8 @@ extern PyTypeObject Perceptron_type, Tape_type;
 typedef struct {
     PyObject_HEAD
     Network network;
+    Frozen *frozen;           /* NULL: on live parameters */
+    const Kernels *frozen_by; /* whose layout `frozen` has */
     int num_buffers;
     Py_buffer buffers[2 * MAX_LAYERS];
 } PerceptronObject;

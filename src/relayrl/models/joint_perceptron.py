@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,10 +33,15 @@ class _Step:
     activation: Activation
 
 
+Run: TypeAlias = Callable[[list[Array]], list[Array]]
+"""From [obs] to [distribution, value], both fresh."""
+
+
 class JointPerceptron:
-    """`bind(num_rows)` gives a function from inputs [obs] to outputs [distribution, value]."""
+    """`bind(num_rows)` gives a function for batches of that size; `alone` may be called by many threads at once."""
 
     def __init__(self, steps: list[_Step], chains: PolicyChains) -> None:
+        self._idle_runs: list[Run] = []
         self._steps, self._is_log_softmax = steps, chains.distribution.is_log_softmax
         self._width, self._num_parameters = chains.distribution.width, chains.distribution.num_outputs
         self._has_value = chains.value is not None
@@ -45,7 +51,7 @@ class JointPerceptron:
     @staticmethod
     def of(chains: PolicyChains) -> JointPerceptron | None:
         """Actor and critic in one; None where they have not the same depth and activations."""
-        parts = [chains.distribution] if chains.value is None else [chains.distribution, chains.value]
+        parts = chains.parts
         if len({tuple(layer.activation for layer in part.layers) for part in parts}) != 1:
             return None
         activations = [layer.activation for layer in parts[0].layers]
@@ -53,20 +59,29 @@ class JointPerceptron:
             return None
         return JointPerceptron([_step(parts, i) for i in range(len(activations))], chains)
 
-    def bind(self, num_rows: int) -> Callable[[list[Array]], list[Array]]:
-        """How batches of this size are run; the first result is overwritten by the next call, the value is the caller's.
+    def alone(self, obs: Array) -> list[Array]:
+        """`[distribution, value]` of one row. Every thread that is inside has buffers of its own.
 
-        Log-probabilities of a single row are left without their normalisation, which whoever draws from them does as well.
+        Log-probabilities are left without their normalisation, which whoever draws from one row does as well.
         """
+        try:
+            run = self._idle_runs.pop()
+        except IndexError:
+            run = self.bind(1)
+        outputs = run([obs])
+        self._idle_runs.append(run)
+        return outputs
+
+    def bind(self, num_rows: int) -> Run:
+        """How batches of this size are run, by one thread at a time; log-probabilities of a single row as in `alone`."""
         first = np.ones((num_rows, self._width + 1), np.float32)
         seen, x, work = first[:, :-1], first, []
         for step in self._steps:
             out = np.empty((num_rows, step.weight.shape[1]), np.float32)
             work.append((x, step.weight, out, _in_place(step.activation)))
             x = out
-        parameters, value = x[:, : self._num_parameters], x[:, self._num_parameters]
-        normalizes = self._is_log_softmax and num_rows > 1
-        shape, has_value, product = seen.shape, self._has_value, np.dot
+        last, size, shape = x, self._num_parameters, seen.shape
+        normalizes, has_value, product = self._is_log_softmax and num_rows > 1, self._has_value, np.dot
 
         def run(inputs: list[Array]) -> list[Array]:
             seen[...] = inputs[0].reshape(shape)
@@ -74,9 +89,11 @@ class JointPerceptron:
                 product(layer_input, weight, out)
                 if activate is not None:
                     activate(out, out)
+            outputs = last.copy()
+            parameters = outputs[:, :size]
             if normalizes:
                 _log_softmax(parameters)
-            return [parameters, value.copy()] if has_value else [parameters]
+            return [parameters, outputs[:, size]] if has_value else [parameters]
 
         return run
 

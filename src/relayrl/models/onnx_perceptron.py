@@ -98,6 +98,14 @@ class PolicyChains:
     distribution: LayerChain
     value: LayerChain | None
 
+    @property
+    def parts(self) -> list[LayerChain]:
+        return [self.distribution] if self.value is None else [self.distribution, self.value]
+
+    @property
+    def num_weights(self) -> int:
+        return sum(layer.weight.size for part in self.parts for layer in part.layers)
+
 
 def policy_chains(graph: OnnxGraph, width: int) -> PolicyChains | None:
     """The perceptrons of a graph with one observation of `width` numbers; None where it has other parts."""

@@ -53,7 +53,7 @@ class CategoricalChooser:
 
     The draw is the head's, from (0, total] and compared strictly, so that neither rounding nor a draw of zero can pick a
     masked action. Actions come first in memory: numpy adds whole rows several times faster than along short ones. One
-    row is chosen from in plain Python, from numbers that were drawn ahead, and need not be normalised.
+    row is chosen from in plain Python, from numbers that were drawn ahead, by many threads at once; it need not be normalised.
     """
 
     def __init__(self, head: CategoricalHead, choice: ActionChoice, rng: np.random.Generator) -> None:
@@ -85,10 +85,14 @@ class CategoricalChooser:
         total = cumulative[-1]
         if total != total:
             raise InferenceError("the policy gave NaN; look for NaN in the observation or in the model")
-        if self._is_greedy:
-            chosen = row.index(top)
-        else:
-            if not self._draws:
-                self._draws = self._rng.random(DRAWS_AHEAD, dtype=np.float32)[::-1].tolist()
-            chosen = bisect_left(cumulative, (1.0 - self._draws.pop()) * total)
+        chosen = row.index(top) if self._is_greedy else bisect_left(cumulative, (1.0 - self._next_draw()) * total)
         return np.array((self._start + chosen,)), np.array((row[chosen] - top - log(total),), np.float32)
+
+    def _next_draw(self) -> float:
+        try:
+            return self._draws.pop()
+        except IndexError:  # asked for rather than looked at: another thread may take the last one
+            drawn: list[float] = self._rng.random(DRAWS_AHEAD, dtype=np.float32)[::-1].tolist()
+            first = drawn.pop()
+            self._draws = drawn
+            return first

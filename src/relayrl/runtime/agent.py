@@ -182,7 +182,7 @@ class RelayRLAgent:
         self._coordinator.set_env(actor_id, env, chosen, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
-        """Step the actor's worlds at least `num_steps` times each and record every step."""
+        """Step each of the actor's worlds `num_steps` times and record every step."""
         return self._coordinator.run_env(actor_id, num_steps)
 
     def get_config(self) -> ClientConfig:

@@ -73,9 +73,9 @@ class Collector:
         memory = spaces.Box(-np.inf, np.inf, (actor.memory_width,)) if actor.memory_width else None
         return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp, memory_space=memory)
 
-    def collect(self, policy_version: int) -> dict[str, Rollout]:
-        """Step every world `num_steps` times; gives one rollout per group."""
-        for _ in range(self._num_steps):
+    def collect(self, policy_version: int, num_steps: int | None = None) -> dict[str, Rollout]:
+        """Step every world `num_steps` times, at most as often as the block has rows; gives one rollout per group."""
+        for _ in range(self._num_steps if num_steps is None else num_steps):
             if self._states is not None:
                 self._states.add(self._state)
             step = self._env.step({name: self._act(name, view) for name, view in self._views.items()})

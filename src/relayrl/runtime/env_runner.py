@@ -73,11 +73,11 @@ class ActorEnvironment:
         self._actor = NewestPolicy(handle)
         self._lock, self._is_closed = threading.Lock(), False
         self._collector: Collector | None = None
-        self._block_steps = 0
+        self._max_block_steps = 0
         _check_spaces(handle, env)
 
     def run(self, num_steps: int, dispatcher: RouterDispatcher, before_block: Callable[[UUID], None]) -> EnvRunSummary:
-        """Step every world at least `num_steps` times, in whole blocks; `before_block` may raise to stop."""
+        """Step every world `num_steps` times, in blocks; `before_block` may raise to stop."""
         if num_steps < 1:
             raise ConfigError(f"run_env() of {num_steps} steps; give at least one")
         key = self._handle.lane.key
@@ -90,11 +90,12 @@ class ActorEnvironment:
                     raise ConfigError(
                         f"actor {self._handle.actor_id} was removed, or given other worlds, while it played"
                     )
-                for rollout in collector.collect(self._actor.take_newest()).values():
+                block_steps = min(self._max_block_steps, num_steps - done)
+                for rollout in collector.collect(self._actor.take_newest(), block_steps).values():
                     for trajectory in rollout.trajectories():
                         ended = trajectory.terminated or trajectory.truncated
                         dispatcher.put(key, trajectory, Priority.EPISODE if ended else Priority.FRAGMENT)
-                done += self._block_steps
+                done += block_steps
             returns, lengths = collector.take_episodes()
         return EnvRunSummary(done * self._env.num_envs, tuple(returns), tuple(lengths))
 
@@ -106,12 +107,12 @@ class ActorEnvironment:
 
     def _start(self, num_steps: int) -> Collector:
         if self._collector is None:
-            self._block_steps = min(num_steps, MAX_BLOCK_STEPS)
+            self._max_block_steps = min(num_steps, MAX_BLOCK_STEPS)
             (group,) = self._env.groups
             self._collector = Collector(
                 self._env,
                 {group: self._actor},
-                num_steps=self._block_steps,
+                num_steps=self._max_block_steps,
                 seed=self._seed,
                 rng=np.random.default_rng(self._seed),
             )

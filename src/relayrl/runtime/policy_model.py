@@ -25,7 +25,7 @@ from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.joint_perceptron import JointPerceptron
 from relayrl.models.onnx_file import read_graph
-from relayrl.models.onnx_perceptron import policy_chains
+from relayrl.models.onnx_perceptron import PolicyChains, policy_chains
 from relayrl.runtime.acting_layout import ActingLayout
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ BoundGraph: TypeAlias = Callable[[list[Array]], list[Array]]
 CPU = "cpu"
 MAX_BOUND_ROWS, MAX_BOUND_SIZES = 256, 32
 """Batches up to this size, and so many different sizes, have buffers of their own."""
+MAX_CHAIN_WEIGHTS = 1 << 20
+"""Larger networks are onnxruntime's business altogether."""
 
 
 class PolicyModel(ABC):
@@ -45,6 +47,10 @@ class PolicyModel(ABC):
     layout: ActingLayout
     policy_version: int | None
     """What the source says of itself; None where it says nothing."""
+    chains: PolicyChains | None = None
+    """The layers that the policy consists of, where they are known and it consists of nothing else."""
+    alone: Callable[[Array], list[Array]] | None = None
+    """`[parameters, value]` of one row, in less time than a thread is woken in, for any number of threads at once."""
 
     @abstractmethod
     def forward(self, obs: Tree, mask: Array | None) -> tuple[Array, Array | None]:
@@ -79,7 +85,9 @@ class OnnxModel(PolicyModel):
         self._bound: dict[int, BoundGraph] = {}
         self._joint: JointPerceptron | None = None
         self._check_that_it_runs(metadata)
-        self._joint = self._joint_perceptron(metadata)
+        self.chains = self._read_chains(metadata)
+        if self.chains is not None and (joint := JointPerceptron.of(self.chains)) is not None and joint.max_rows:
+            self._joint, self.alone = joint, joint.alone
         self._bound.clear()
         self.layout = layout_of(metadata, self.head, has_value=self._graph.has_value)
 
@@ -103,20 +111,20 @@ class OnnxModel(PolicyModel):
             return self._bound.setdefault(num_rows, self._joint.bind(num_rows))
         return self._bound.setdefault(num_rows, self._graph.bind(inputs))
 
-    def _joint_perceptron(self, metadata: PolicyMetadata) -> JointPerceptron | None:
-        """The same policy in NumPy, if it is a perceptron and gives what onnxruntime gives."""
+    def _read_chains(self, metadata: PolicyMetadata) -> PolicyChains | None:
+        """The policy as layers, if it is a perceptron and they give what onnxruntime gives."""
         obs, mask = example_row(metadata, self.head)
         if not isinstance(obs, np.ndarray) or mask is not None:
             return None
         chains = policy_chains(read_graph(self._graph.path.read_bytes()), obs.size)
-        joint = None if chains is None else JointPerceptron.of(chains)
-        if joint is None or not joint.max_rows:
+        joint = None if chains is None or chains.num_weights > MAX_CHAIN_WEIGHTS else JointPerceptron.of(chains)
+        if joint is None:
             return None
         own, expected = joint.bind(1)([obs]), self._graph.rows([obs])
         if isinstance(self.head, CategoricalHead):
             own[0] = self.head.parameters_numpy(own[0], None)
         agrees = all(np.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(own, expected, strict=True))
-        return joint if agrees else None
+        return chains if agrees else None
 
     def _check_that_it_runs(self, metadata: PolicyMetadata) -> None:
         obs, mask = example_row(metadata, self.head)

@@ -26,6 +26,7 @@ from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.client_config import BatchingSettings
+from relayrl.runtime.compiled_drawing import CompiledDrawing
 from relayrl.runtime.policy_model import PolicyModel
 from relayrl.runtime.request_batcher import RequestBatcher
 from relayrl.runtime.runtime_errors import InferenceError
@@ -87,6 +88,8 @@ class PublishedPolicy:
         self._model_lock = threading.Lock()
         self._versions: dict[int, Array] = {}
         self._choose = chooser(model.head, choice, rng)
+        samples = choice is ActionChoice.SAMPLE
+        self._compiled = CompiledDrawing.of(model.chains, model.head, rng) if samples else None
         self.batcher: RequestBatcher[ActionRequest] = RequestBatcher(self._serve, batching)
 
     def act_for(self, requests: Sequence[ActionRequest]) -> None:
@@ -100,7 +103,13 @@ class PublishedPolicy:
     def act_alone(
         self, actor_ids: tuple[UUID], lane: Lane, obs: Tree, mask: Array | None, reward: float | None
     ) -> tuple[ActionRecord, Fragments]:
-        """The action of one actor, and the fragments that were cut. With nobody else at work, without a request."""
+        """The action of one actor, and the fragments that were cut.
+
+        A policy that takes less time than waking a thread acts for every thread at once; others are asked through the
+        batcher, without a request of its own where nobody else is at work.
+        """
+        if self._compiled is not None or (mask is None and self.model.alone is not None):
+            return self._recorded_alone(actor_ids, lane, obs, mask, reward, self._draw_alone(obs, mask))
         batcher = self.batcher
         if not batcher.try_to_lead():
             request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
@@ -110,17 +119,10 @@ class PublishedPolicy:
             assert request.record is not None
             return request.record, request.cut
         try:
-            action, logp, value = self._draw(obs, mask)
-            self._require_finite(action, logp, actor_ids)
-            pages = self.pages
-            with pages.lock:
-                if not pages.is_open(lane):
-                    raise _removed(actor_ids[0])
-                cut = pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+            drawn = self._draw(obs, mask)
         finally:
             batcher.hand_on()
-        taken = self.model.head.to_environment(action)
-        return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
+        return self._recorded_alone(actor_ids, lane, obs, mask, reward, drawn)
 
     def distribution(self, obs: Tree, mask: Array | None) -> Array:
         """Parameters for rows of observations, which nobody asked for one by one and nobody records here."""
@@ -160,12 +162,47 @@ class PublishedPolicy:
             start = end
 
     def _draw(self, obs: Tree, mask: Array | None) -> Drawn:
+        if self._compiled is not None and len(obs) <= self._compiled.max_rows:
+            return self._draw_alone(obs, mask)
         with self._model_lock:  # until actions are drawn: a model may reuse its arrays
             try:
                 parameters, value = self.model.forward(obs, mask)
             except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
-                raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
+                raise self._failure(error) from error
             return *self._choose(parameters), value
+
+    def _draw_alone(self, obs: Tree, mask: Array | None) -> Drawn:
+        """Without a lock: in what is used here, threads do not meet."""
+        try:
+            if self._compiled is not None:
+                return self._compiled(np.asarray(obs), mask)
+            assert self.model.alone is not None
+            outputs = self.model.alone(np.asarray(obs))
+        except Exception as error:
+            raise self._failure(error) from error
+        return *self._choose(outputs[0]), outputs[1] if len(outputs) > 1 else None
+
+    def _failure(self, error: Exception) -> InferenceError:
+        return InferenceError(f"policy version {self.version} failed to act: {error}")
+
+    def _recorded_alone(
+        self,
+        actor_ids: tuple[UUID],
+        lane: Lane,
+        obs: Tree,
+        mask: Array | None,
+        reward: float | None,
+        drawn: Drawn,
+    ) -> tuple[ActionRecord, Fragments]:
+        action, logp, value = drawn
+        self._require_finite(action, logp, actor_ids)
+        pages = self.pages
+        with pages.lock:
+            if not pages.is_open(lane):
+                raise _removed(actor_ids[0])
+            cut = pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+        taken = self.model.head.to_environment(action)
+        return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
 
     def _record(
         self,
@@ -203,8 +240,7 @@ class PublishedPolicy:
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
 
     def _require_finite(self, action: Array, logp: Array | None, actor_ids: tuple[UUID, ...]) -> None:
-        doubtful = action.ravel() if logp is None else logp
-        if not math.isfinite(doubtful.item() if doubtful.size == 1 else np.dot(doubtful, doubtful)):
+        if not (_is_finite(action) and (logp is None or _is_finite(logp))):
             raise InferenceError(
                 f"policy version {self.version} gave NaN or infinity for {actor_ids[:3]}; "
                 "look for NaN in the observations or in the model"
@@ -226,6 +262,14 @@ class PublishedPolicy:
         for lane, actor_id in zip(request.lanes, request.actor_ids, strict=True):
             if not self.pages.is_open(lane):
                 raise _removed(actor_id)
+
+
+def _is_finite(numbers: Array) -> bool:
+    if numbers.dtype.kind != "f":
+        return True
+    if numbers.size == 1:
+        return math.isfinite(numbers.item())
+    return math.isfinite(np.vdot(numbers, numbers)) or bool(np.isfinite(numbers).all())  # the product may overflow
 
 
 def _removed(actor_id: UUID) -> ConfigError:
