@@ -79,3 +79,17 @@ def test_state_round_trip_continues_bit_for_bit(algo, settings):
         play(trainer, 5)
     assert hashes(first._algorithm) == hashes(second._algorithm)
     assert (first.num_env_steps, first.policy_version) == (second.num_env_steps, second.policy_version)
+
+
+def test_the_correction_of_prioritised_sampling_is_annealed_over_the_run():
+    trainer = make_trainer(priority_exponent=0.6, priority_correction=0.4, update_interval=100)
+    drawn_with = []
+    draw = trainer.replay.sample
+    trainer.replay.sample = lambda *args, **kwargs: drawn_with.append(kwargs["correction"]) or draw(*args, **kwargs)
+    for _ in range(12):
+        trainer.receive({"agent": pendulum_rollout(50, 2)})
+        metrics = trainer.advance()
+        assert metrics["replay/priority_correction"] == pytest.approx(drawn_with[-1])
+    # Of 1,000 steps, one tenth more before each update; over from then on.
+    expected = [0.4 + 0.6 * min(1.0, n / 10) for n in range(1, 13)]
+    assert drawn_with[:: len(drawn_with) // 12] == pytest.approx(expected)

@@ -174,6 +174,21 @@ def test_off_policy_networks_come_with_their_critics_and_targets(tmp_path):
     assert source.num_env_steps == 64
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_learned_temperature_comes_with_the_networks_and_a_fixed_one_is_the_settings(tmp_path, learns):
+    params = {"batch_size": 8, "learning_starts": 16, "temperature_lr": 0.05}
+    flags = WITHOUT_PARAMS | {"algo": "sac", "trainer.max_steps": 64}
+    run(build_run_settings("native:Pendulum", None, flags | {"params": params}, []), tmp_path / "a")
+    _, state = CheckpointStore(tmp_path / "a" / "checkpoints", 1).load_newest()
+    learned = math.exp(float(state["trainer"]["algorithm"]["temperatures"]["agent"]["log_alpha"]))
+    assert learned < 0.5
+    other = params | {"learns_temperature": learns, "init_temperature": 0.7}
+    engine = engine_for(build_run_settings("native:Pendulum", None, flags | {"params": other}, []), tmp_path / "b")
+    engine.init_from(tmp_path / "a")
+    assert engine._parts.trainer._algorithm.temperature("agent") == pytest.approx(learned if learns else 0.7)
+    engine.close()
+
+
 @pytest.mark.parametrize(
     ("env", "flags"),
     [

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay import GAMMA, running
 
+from relayrl.algorithms.params import OffPolicyParams
 from relayrl.training.replay import JointReplay, PrioritySums
 
 
@@ -93,3 +94,9 @@ def test_priority_sums_draw_every_row_by_its_share(size, writes):
     # One draw from each of the equal strata: a row's count is within two of its expectation.
     counts = np.bincount(rows, minlength=size)
     assert (np.abs(counts - num_draws * reference / reference.sum()) <= 2).all()
+
+
+def test_the_correction_moves_from_its_first_value_to_its_last_over_the_run():
+    params = OffPolicyParams(priority_correction=0.4, priority_correction_end=1.0)
+    assert [params.correction_at(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.7, 1.0])
+    assert OffPolicyParams(priority_correction_end=0.4).correction_at(0.9) == pytest.approx(0.4)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.algorithms.minibatch_passes import MinibatchPasses, PassPlan, require_finite
+from relayrl.algorithms.divergence import require_finite
+from relayrl.algorithms.minibatch_passes import MinibatchPasses, PassPlan
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
 from relayrl.algorithms.policy_gradients import Batch, ClippedSurrogate, LogLikelihood, Metrics, Objective
 from relayrl.compiled.loader import kernels, num_threads

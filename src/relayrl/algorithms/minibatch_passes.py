@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 
+from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.policy_gradients import Batch, Gradients, Metrics
 from relayrl.data.trees import Array
-from relayrl.errors import TrainingDivergedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ class StepwisePasses(MinibatchPasses):
     def __init__(self, gradients: Gradients, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam) -> None:
         self._gradients, self._pi_optimizer, self._vf_optimizer = gradients, pi_optimizer, vf_optimizer
 
+    @NOT_FINITE_IS_RAISED
     def run(self, batch: Batch, plan: PassPlan) -> Metrics:
         sums: Metrics = {}
         counts = {"policy": 0, "value": 0}
@@ -90,9 +90,3 @@ class StepwisePasses(MinibatchPasses):
         require_finite(metrics["value/loss"], "value", "vf_lr")
         metrics["value/gradient_norm"] = self._vf_optimizer.step()
         return metrics
-
-
-def require_finite(loss: float, network: str, rate: str) -> None:
-    """Raise where a loss is not a number that can be learned from."""
-    if not math.isfinite(loss):
-        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")

@@ -8,7 +8,6 @@ written out in NumPy; networks are whatever is `Differentiable`.
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from torch import Tensor, nn
 
 from relayrl.algorithms.action_codes import Choice, action_code
 from relayrl.algorithms.critic_views import CriticView, GroupShape
+from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.state_features import StateFeatures
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
-from relayrl.errors import TrainingDivergedError
 from relayrl.models.differentiable import Differentiable, differentiable
 from relayrl.models.input_layout import InputLayout
 from relayrl.models.policy import Policy
@@ -33,8 +32,6 @@ from relayrl.models.q_networks import QNetworks
 
 Metrics = dict[str, float]
 ViewFactory = Callable[[Mapping[str, GroupShape]], CriticView]
-NOT_FINITE_IS_RAISED = np.errstate(invalid="ignore", over="ignore")
-"""Losses that are not finite stop the run by `require_finite`; NumPy need not warn before that."""
 
 
 @dataclass(slots=True)
@@ -312,12 +309,6 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
             self.state.load_state_dict(state["state_features"])
         self._num_updates = state["num_updates"]
         self._rng.bit_generator.state = state["rng"]
-
-
-def require_finite(loss: float, network: str, rate: str) -> None:
-    """A loss that is not a number must not reach the parameters."""
-    if not math.isfinite(loss):
-        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")
 
 
 def features_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:

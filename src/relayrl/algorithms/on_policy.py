@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
+from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED
 from relayrl.algorithms.joint_observations import CentralInputs
 from relayrl.algorithms.minibatch_passes import MinibatchPasses, StepwisePasses, draw_plan
 from relayrl.algorithms.optimizer import FlatAdam
@@ -76,6 +77,7 @@ class OnPolicyAlgorithm(ABC):
         """[T, L] rows that are trained on: those on which the lane acted."""
         return rollout.valid
 
+    @NOT_FINITE_IS_RAISED
     def update(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Metrics:
         """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics.
 

@@ -71,7 +71,14 @@ class OffPolicyParams(Settings):
     train_iters: int = Field(1, ge=1, description="gradient steps per update")
     num_step_returns: int = Field(1, ge=1, description="rewards summed before bootstrapping")
     priority_exponent: float = Field(0.0, ge=0, description="0: uniform replay; larger: by temporal-difference error")
-    priority_correction: float = Field(0.4, ge=0, le=1, description="how far prioritised sampling is corrected for")
+    priority_correction: float = Field(
+        0.4, ge=0, le=1, description="how far prioritised sampling is corrected for at first: β of Schaul et al., 2016"
+    )
+    priority_correction_end: float = Field(1.0, ge=0, le=1, description="what it moves to, linearly over the run")
+
+    def correction_at(self, progress: float) -> float:
+        """β when `progress` in [0, 1] of the run is over."""
+        return self.priority_correction + progress * (self.priority_correction_end - self.priority_correction)
 
 
 class DDPGParams(OffPolicyParams):

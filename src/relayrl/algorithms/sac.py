@@ -101,5 +101,6 @@ class SAC(OffPolicyAlgorithm[SACParams]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         for name, kept in state["temperatures"].items():
-            self._log_alpha[name].data.copy_(kept["log_alpha"])
+            if self.params.learns_temperature:  # one that is not learned is what the settings say
+                self._log_alpha[name].data.copy_(kept["log_alpha"])
             self._alpha_optimizers[name].load_state_dict(kept["optimizer"])

@@ -71,7 +71,12 @@ class OffPolicyTrainer(PolicyTrainer):
             self.policy_version += 1
         metrics = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
         rates = {"policy/learning_rate": params.actor_lr, "value/learning_rate": params.critic_lr}
+        if params.priority_exponent > 0:
+            rates["replay/priority_correction"] = self._correction()
         return metrics | rates | {"replay/size": float(len(self.replay))}
+
+    def _correction(self) -> float:
+        return self._params.correction_at(min(1.0, self.num_env_steps / self.max_steps))
 
     def _gradient_step(self) -> dict[str, float]:
         params = self._params
@@ -80,7 +85,7 @@ class OffPolicyTrainer(PolicyTrainer):
             self._rng,
             gamma=params.gamma,
             num_step_returns=params.num_step_returns,
-            correction=params.priority_correction,
+            correction=self._correction(),
         )
         metrics, errors = self._algorithm.update(transitions)
         self.replay.set_priorities(transitions.rows, errors)

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from relayrl.errors import CheckpointError
 
-NETWORKS = frozenset({"policy", "policies", "critic", "q", "target_policy", "target_critic", "target_q"})
+NETWORKS = frozenset(
+    {
+        *("policy", "policies", "critic", "q", "target_policy", "target_critic", "target_q"),
+        *("state_features", "log_alpha"),  # running moments of states, and SAC's temperature
+    }
+)
 
 
 def weights_of(state: Mapping[str, Any]) -> dict[str, Any]:

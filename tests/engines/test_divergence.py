@@ -1,0 +1,68 @@
+"""A run whose numbers are no longer finite stops with a clear error and keeps its last good state, whatever the algorithm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from relayrl.algorithms.registry import algorithms
+from relayrl.engines.local import LocalEngine, RunInterrupted
+from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.errors import TrainingDivergedError
+from relayrl.training.checkpoints import CheckpointStore
+
+QUICK = {
+    "trainer.time_horizon": 16,
+    "trainer.max_steps": 320,
+    "trainer.summary_freq": 64,
+    "trainer.checkpoint_interval": 64,
+    "environment.num_envs": 2,
+    "environment.options": {"continuous_actions": True},
+    "network.hidden_sizes": (8,),
+    "evaluation.episodes": 0,
+    "statistics.tensorboard": False,
+}
+PARAMS = {"train_pi_iters": 2, "train_vf_iters": 2, "learning_starts": 16, "batch_size": 8, "update_interval": 16}
+ABSURD = {"pi_lr": 1e25, "vf_lr": 1e25, "max_grad_norm": None, "actor_lr": 1e25, "critic_lr": 1e25}
+
+
+def settings_for(algo: str, **params: Any) -> RunSettings:
+    fields = algorithms()[algo].params.model_fields
+    own = {name: value for name, value in (PARAMS | {"train_iters": 1} | params).items() if name in fields}
+    return build_run_settings("native:simple_spread", None, QUICK | {"algo": algo, "params": own}, [])
+
+
+def engine_for(settings: RunSettings, path: Path, *, resume: bool = False) -> LocalEngine:
+    directory = RunDirectory(path)
+    if not resume:
+        directory.create(settings)
+    engine = LocalEngine(settings, directory)
+    assert not resume or engine.resume()
+    return engine
+
+
+@pytest.mark.parametrize("algo", sorted(algorithms()))
+def test_a_diverged_run_says_so_and_keeps_its_last_good_state(algo: str, tmp_path: Path) -> None:
+    updates: list[Any] = []
+    with pytest.raises(RunInterrupted):
+        engine_for(settings_for(algo), tmp_path / "a").run(updates.append, lambda: len(updates) == 2)
+    kept = CheckpointStore(tmp_path / "a" / "checkpoints", 5).load_newest()[0]
+    broken = engine_for(settings_for(algo, **ABSURD), tmp_path / "a", resume=True)
+    with pytest.raises(
+        TrainingDivergedError, match=r"(loss became|not finite).*; the last good checkpoint is "
+    ) as caught:
+        broken.run(lambda _: None)
+    step, state = CheckpointStore(tmp_path / "a" / "checkpoints", 5).load_newest()
+    assert step >= kept
+    assert f"step_{step:012d}.ckpt" in str(caught.value)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors(state) if tensor.is_floating_point())
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    return [found for part in tree.values() for found in tensors(part)] if isinstance(tree, dict) else []
