@@ -11,6 +11,10 @@
     ├── ExportError               a policy could not be written, or differs from its exported file
     ├── SinkError                 a sink or source could not do its work (relayrl.sinks.contract)
     ├── DiskError                 a file of a run cannot be written (relayrl.training.atomic_files)
+    ├── AgentStateError           a verb that needs a running agent came before start() or after shutdown()
+    ├── InferenceError            a policy could not act: its file, device or output is at fault; nothing was recorded
+    ├── BufferFullError           a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
+    ├── SinkFailedError           a sink could not write or flush now; routers catch it and try again
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
 
@@ -78,6 +82,22 @@ class ObservationError(EnvError):
 
 class ExportError(RelayRLError):
     """A policy could not be exported, or its exported file gives other numbers."""
+
+
+class AgentStateError(RelayRLError):
+    """The agent is not in the state that this call needs."""
+
+
+class InferenceError(RelayRLError):
+    """A policy could not act. The request left no trace and may be repeated."""
+
+
+class BufferFullError(RelayRLError):
+    """Sinks did not keep up and the deadline of the push-back passed. The request left no trace and may be repeated."""
+
+
+class SinkFailedError(RelayRLError):
+    """A sink could not write or flush now; the router keeps what it has and tries again."""
 
 
 class CheckpointError(RelayRLError):

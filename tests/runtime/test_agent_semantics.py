@@ -7,12 +7,11 @@ import pytest
 from gymnasium import spaces
 from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs, steps_of
 
-from relayrl.errors import ConfigError
+from relayrl.errors import AgentStateError, ConfigError, InferenceError
 from relayrl.models.exported import ExportedActor
 from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.lifecycle_manager import AgentState
-from relayrl.runtime.runtime_errors import AgentStateError, InferenceError
 
 
 @pytest.fixture

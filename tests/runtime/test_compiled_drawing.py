@@ -10,6 +10,7 @@ from gymnasium import spaces
 from runtime_fakes import export
 
 from relayrl.compiled.loader import OFF, VARIABLE, kernels
+from relayrl.errors import InferenceError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exported import ExportedActor
 from relayrl.models.settings import Activation, NetworkSettings
@@ -17,7 +18,6 @@ from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.compiled_drawing import DRAWS_AHEAD, MAX_PRODUCTS, CompiledDrawing, NumbersAhead
 from relayrl.runtime.policy_model import load_model
-from relayrl.runtime.runtime_errors import InferenceError
 
 OBS = spaces.Box(-3, 3, (5,), np.float32)
 ACTIONS = {

@@ -7,11 +7,10 @@ import time
 import pytest
 from runtime_fakes import ListSink, fixed_policy, obs, steps_of
 
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, InferenceError
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.request_batcher import RequestBatcher
-from relayrl.runtime.runtime_errors import InferenceError
 
 
 class Request:

@@ -13,10 +13,9 @@ import uuid
 import pytest
 from runtime_fakes import ListSink, fixed_policy, obs, steps_of
 
-from relayrl.errors import ConfigError
+from relayrl.errors import AgentStateError, BufferFullError, ConfigError
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.lifecycle_manager import AgentState
-from relayrl.runtime.runtime_errors import AgentStateError, BufferFullError
 from relayrl.sinks.contract import open_source
 
 
@@ -330,7 +329,6 @@ TERMINATED = """
     sys.path.insert(0, sys.argv[2])
     from runtime_fakes import fixed_policy, obs
     from relayrl.runtime.agent_builder import AgentBuilder
-    from relayrl.runtime.runtime_errors import AgentStateError
     from relayrl.runtime.termination import shutdown_on_signal
 
     agent = AgentBuilder().actor_count(2).default_model(fixed_policy(1, 1)).sink("arrow:" + sys.argv[1]).build()

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import numpy as np
 
 from relayrl.data.trees import Array
+from relayrl.errors import InferenceError
 from relayrl.models.action_head import ActionHead, LikelihoodHead
 from relayrl.models.discrete_heads import CategoricalHead
-from relayrl.runtime.runtime_errors import InferenceError
 
 MAX_LISTED_ACTIONS, DRAWS_AHEAD = 16, 64
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
-from relayrl.errors import ConfigError, RelayRLError
+from relayrl.errors import AgentStateError, ConfigError, RelayRLError
 from relayrl.observability.logs import set_log_level
 from relayrl.runtime.action_service import ActionService
 from relayrl.runtime.client_config import LIVE_KEYS, ClientConfig, changed_keys, read_client_config
@@ -33,7 +33,6 @@ from relayrl.runtime.lifecycle_manager import AgentState, LifecycleManager
 from relayrl.runtime.policy_model import ModelSource
 from relayrl.runtime.router_dispatcher import RouterDispatcher
 from relayrl.runtime.router_sink import SinkOpener
-from relayrl.runtime.runtime_errors import AgentStateError
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.scale_manager import ScaleManager
 from relayrl.runtime.state_manager import StateManager

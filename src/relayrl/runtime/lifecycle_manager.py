@@ -14,7 +14,7 @@ import threading
 import time
 from enum import Enum
 
-from relayrl.runtime.runtime_errors import AgentStateError
+from relayrl.errors import AgentStateError
 
 
 class AgentState(Enum):

@@ -21,7 +21,7 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, map_tree
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.action_record import ActionRecord
@@ -29,7 +29,6 @@ from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.compiled_drawing import CompiledDrawing
 from relayrl.runtime.policy_model import PolicyModel
 from relayrl.runtime.request_batcher import RequestBatcher
-from relayrl.runtime.runtime_errors import InferenceError
 from relayrl.runtime.step_pages import Lane, StepPages
 
 MAX_VERSION_COLUMNS = 64

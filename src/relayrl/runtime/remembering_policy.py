@@ -15,10 +15,9 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.trees import Array, Tree
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, InferenceError
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.published_policy import ActionRequest, Fragments, PublishedPolicy, joined, rows_of
-from relayrl.runtime.runtime_errors import InferenceError
 from relayrl.runtime.step_pages import Lane
 
 

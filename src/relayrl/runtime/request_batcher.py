@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from relayrl.errors import InferenceError
 from relayrl.runtime.client_config import BatchingSettings
-from relayrl.runtime.runtime_errors import InferenceError
 
 
 class Batchable(Protocol):

@@ -17,10 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from relayrl.errors import ConfigError, RelayRLError
+from relayrl.errors import ConfigError, RelayRLError, SinkFailedError
 from relayrl.runtime.client_config import RouterBufferSettings, SinkConfig
 from relayrl.runtime.router_sink import SinkOpener, TrajectorySink
-from relayrl.runtime.runtime_errors import SinkFailedError
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.trajectory_buffer import Entry, TrajectoryBuffer
 
