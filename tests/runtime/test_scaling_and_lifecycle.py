@@ -328,6 +328,7 @@ TERMINATED = """
     import sys, threading
     sys.path.insert(0, sys.argv[2])
     from runtime_fakes import fixed_policy, obs
+    from relayrl.errors import AgentStateError
     from relayrl.runtime.agent_builder import AgentBuilder
     from relayrl.runtime.termination import shutdown_on_signal
 
