@@ -2,9 +2,11 @@
 
     python benchmarks/soak.py                                   10 minutes against every sink, into a temporary folder
     python benchmarks/soak.py --seconds 60 --sink arrow:soak    one minute against one
+    python benchmarks/soak.py --together                        10 minutes against all durable sinks at once (fan-out)
 
 Every actor has a serial number and counts its steps; both are its observation, so that each recorded row says which step it
-is. At the end the sink must hold every step once. The last line of each sink says how memory and latency moved.
+is. At the end every sink must hold every step once. The last line of each says how memory and latency moved; a `memory:` sink
+keeps its trajectories, so that its memory grows by what it holds.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
@@ -56,7 +60,7 @@ class SoakResult:
     """What was done, and how it went."""
 
     num_steps: int = 0
-    num_recorded: int = 0
+    num_recorded: dict[str, int] = field(default_factory=dict)
     num_missing: int = 0
     num_doubled: int = 0
     num_actors_made: int = 0
@@ -154,11 +158,11 @@ class Player:
         self.changes[what] = self.changes.get(what, 0) + 1
 
 
-def run_soak(url: str, folder: Path, settings: SoakSettings) -> SoakResult:
-    """Soak one sink; `folder` gets the models."""
+def run_soak(urls: Sequence[str], folder: Path, settings: SoakSettings) -> SoakResult:
+    """Soak sinks that all get everything; `folder` gets the models."""
     models = [_export(folder / f"model-{i}.onnx", i) for i in range(3)]
     result, stop = SoakResult(), threading.Event()
-    agent = AgentBuilder().actor_count(0).default_model(models[0]).router_scale(2).sink(url).build()
+    agent = AgentBuilder().actor_count(0).default_model(models[0]).router_scale(2).sink(*urls).build()
     agent.start()
     players = [Player(agent, settings, i, stop) for i in range(settings.num_players)]
     for player in players:
@@ -181,7 +185,10 @@ def run_soak(url: str, folder: Path, settings: SoakSettings) -> SoakResult:
     result.is_clean = agent.shutdown(60).is_clean
     _summarise(result, players)
     result.num_changes |= {"scaled": len(result.resident_mb), "reloaded": version - 1}
-    _check(result, url, {serial: n for player in players for serial, n in player.steps_of.items()})
+    expected = {serial: n for player in players for serial, n in player.steps_of.items()}
+    wanted = np.concatenate([np.arange(n, dtype=np.int64) + (serial << 32) for serial, n in expected.items()])
+    for url in urls:
+        _check(result, url, wanted)
     return result
 
 
@@ -206,15 +213,14 @@ def _summarise(result: SoakResult, players: list[Player]) -> None:
         result.p99_ms.append(float(10 ** ((bucket + 1) / BUCKETS_PER_DECADE) / 1000))
 
 
-def _check(result: SoakResult, url: str, expected: dict[int, int]) -> None:
-    """Every step of every actor, once."""
+def _check(result: SoakResult, url: str, wanted: NDArray[np.int64]) -> None:
+    """Every step of every actor, once in each sink."""
     with open_source(url) as source:
         seen = [each.obs[:, 0].astype(np.int64) << 32 | each.obs[:, 1].astype(np.int64) for each in source]
     keys, counts = np.unique(np.concatenate(seen), return_counts=True)
-    wanted = np.concatenate([np.arange(n, dtype=np.int64) + (serial << 32) for serial, n in expected.items()])
-    result.num_recorded = int(counts.sum())
-    result.num_doubled = int((counts > 1).sum())
-    result.num_missing = len(np.setdiff1d(wanted, keys))
+    result.num_recorded[url] = int(counts.sum())
+    result.num_doubled += int((counts > 1).sum())
+    result.num_missing += len(np.setdiff1d(wanted, keys))
 
 
 def _export(path: Path, seed: int) -> Path:
@@ -237,18 +243,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--sink", action="append", help="a URL; every kind of sink unless given")
+    parser.add_argument("--together", action="store_true", help="all sinks at once instead of one after the other")
     parser.add_argument("--steps-per-s", type=float, default=20_000.0)
     arguments = parser.parse_args()
     settings = SoakSettings(seconds=arguments.seconds, steps_per_s=arguments.steps_per_s)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for url in arguments.sink or every_sink(folder, stack):
-            result = run_soak(url, folder, settings)
-            lost = result.num_missing or result.num_doubled or not result.is_clean
-            print(f"{url}: {result.num_steps} steps, {result.num_recorded} recorded")
+        urls = arguments.sink or every_sink(folder, stack)
+        if arguments.together:
+            runs = [[url for url in urls if not url.startswith("memory:")]]
+        else:
+            runs = [[url] for url in urls]
+        for together in runs:
+            result = run_soak(together, folder, settings)
+            print(f"{' + '.join(together)}: {result.num_steps} steps, recorded {list(result.num_recorded.values())}")
             print(f"  {result.num_missing} missing, {result.num_doubled} doubled; {result.num_changes}")
-            print(f"  p99 ms {[round(each, 2) for each in result.p99_ms]}; memory × {result.memory_growth:.3f}")
-            if lost:
+            print(f"  p99 ms {[round(each, 2) for each in result.p99_ms]}; memory × {result.memory_growth:.3f}", flush=True)
+            if result.num_missing or result.num_doubled or not result.is_clean:
                 raise SystemExit(1)
 
 
