@@ -250,15 +250,16 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         urls = arguments.sink or every_sink(folder, stack)
-        if arguments.together:
-            runs = [[url for url in urls if not url.startswith("memory:")]]
-        else:
-            runs = [[url] for url in urls]
+        durable = [url for url in urls if not url.startswith("memory:")]
+        runs = [durable] if arguments.together else [[url] for url in urls]
         for together in runs:
             result = run_soak(together, folder, settings)
             print(f"{' + '.join(together)}: {result.num_steps} steps, recorded {list(result.num_recorded.values())}")
             print(f"  {result.num_missing} missing, {result.num_doubled} doubled; {result.num_changes}")
-            print(f"  p99 ms {[round(each, 2) for each in result.p99_ms]}; memory × {result.memory_growth:.3f}", flush=True)
+            print(
+                f"  p99 ms {[round(each, 2) for each in result.p99_ms]}; memory × {result.memory_growth:.3f}",
+                flush=True,
+            )
             if result.num_missing or result.num_doubled or not result.is_clean:
                 raise SystemExit(1)
 

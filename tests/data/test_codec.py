@@ -119,7 +119,7 @@ def test_the_floor_of_the_benchmark_brings_the_same_columns_back(compression: Co
 
 def test_the_kind_of_data_is_checked() -> None:
     rollout = example_rollout(5, 2)
-    trajectory = next(rollout.trajectories())
+    trajectory = rollout.trajectories()[0]
     with pytest.raises(DecodeError, match="this is a rollout, not a trajectory"):
         decode_trajectory(encode(rollout))
     with pytest.raises(DecodeError, match="this is a trajectory, not a rollout"):
@@ -212,7 +212,7 @@ def test_columns_that_do_not_fit_are_refused(change: dict[str, object], reason: 
 
 
 def test_trajectories_that_do_not_fit_are_refused() -> None:
-    trajectory = next(example_rollout(5, 2).trajectories())
+    trajectory = example_rollout(5, 2).trajectories()[0]
     empty = dataclasses.replace(trajectory, reward=trajectory.reward[:0])
     with pytest.raises(ConfigError, match="without steps"):
         encode(empty)

@@ -21,14 +21,17 @@ This file only holds and slices; filling is `builders`, bytes are `codec`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
 
 from relayrl.data.row_rules import number_rows
 from relayrl.data.trees import Array, Space, Tree, map_tree
+
+if TYPE_CHECKING:
+    from relayrl.data.trajectory_block import TrajectoryBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Rollout:
         shape = (len(self.header.env_ids), len(self.header.agent_ids))
         return map_tree(lambda leaf: leaf.reshape(leaf.shape[0], *shape, *leaf.shape[2:]), column)  # type: ignore[no-any-return]
 
-    def trajectories(self) -> Iterator[Trajectory]:
+    def trajectories(self) -> TrajectoryBlock:
         """Every lane cut at its episode ends, invalid rows folded away: what sinks and servers take."""
         from relayrl.data.splitting import split_rollout
 

@@ -8,7 +8,7 @@ inside such a part is an error, never a torn end.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,100 +16,37 @@ import pyarrow as pa
 from relayrl.data.codec import Compression
 from relayrl.data.schema import Layout, layout_of
 from relayrl.errors import DecodeError
-from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.checked_trajectory import CheckedTrajectory
-from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource, rest_of
-from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path
-from relayrl.sinks.row_batches import Workspace, to_batches
+from relayrl.sinks.contract import TrajectorySink, TrajectorySource
+from relayrl.sinks.part_files import PartsSource
+from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
 from relayrl.sinks.sink_settings import SinkSettings
 
 SUFFIX = ".arrows"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_MAX_OPEN_PARTS = 16
 
 
 def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
     """A sink that begins new parts in the directory of `url`."""
-    return ArrowSink(url, Path(rest_of(url, "DIR")), settings)
+    return ArrowSink(url, settings, SUFFIX)
 
 
 def open_source(url: str) -> TrajectorySource:
     """All parts in the directory of `url`."""
-    return ArrowSource(url, Path(rest_of(url, "DIR")), SUFFIX)
+    return ArrowSource(url, SUFFIX)
 
 
-class ArrowSink(BufferedSink):
-    """Keeps one open part per layout."""
+class ArrowSink(OpenPartsSink):
+    """One stream per layout."""
 
-    def __init__(self, url: str, directory: Path, settings: SinkSettings) -> None:
-        super().__init__(url, settings)
-        make_directory(directory)
-        self._directory = directory
-        self._names = PartNames(directory, SUFFIX)
-        self._workspace = Workspace()
-        self._parts: dict[int, _OpenPart] = {}
-
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
-        is_written = False
-        try:
-            touched = self._append(records)
-            for part in touched:
-                part.sync()
-            if any(part.is_new for part in touched):
-                sync_path(self._directory)
-            for part in touched:
-                part.is_new = False
-            self._close_full_parts()
-            is_written = True
-        except (OSError, pa.ArrowException) as error:
-            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
-        finally:  # whatever it was, even Ctrl-C
-            if not is_written:
-                self._abandon_parts()
-
-    def _append(self, records: Sequence[CheckedTrajectory]) -> list[_OpenPart]:
-        limits, touched = self._settings.files, dict[int, _OpenPart]()
-        for layout, batch in to_batches(records, limits.max_batch_rows, self._workspace):
-            part = self._parts.get(id(layout))
-            if part is None or part.is_full(limits.max_part_bytes, limits.max_part_rows):
-                if part is not None:
-                    part.close()
-                part = _OpenPart(self._names.next(), layout, limits.arrow_compression)
-                self._parts[id(layout)] = part
-            part.write(batch)
-            touched[id(part)] = part
-        return [part for part in touched.values() if not part.is_closed]
-
-    def _close_full_parts(self) -> None:
-        limits = self._settings.files
-        for key, part in list(self._parts.items()):
-            if part.is_full(limits.max_part_bytes, limits.max_part_rows) or len(self._parts) > _MAX_OPEN_PARTS:
-                self._parts.pop(key).close()
-
-    def _abandon_parts(self) -> None:
-        """Nobody knows what a part ends with now, nor which pages fsync gave up on: write no more to any."""
-        for part in self._parts.values():
-            part.abandon()
-        self._parts.clear()
-
-    def _release(self) -> None:
-        try:
-            for part in self._parts.values():
-                part.close()
-        except (OSError, pa.ArrowException) as error:
-            raise SinkWriteError(f"cannot close the parts of {self._url}: {error}", 0) from error
-        finally:
-            self._abandon_parts()
+    def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
+        return _Stream(path, layout, self._settings.files.arrow_compression)
 
 
-class _OpenPart:
-    """A stream under construction. Arrow writes through a file of its own; fsync is of the same file by a descriptor."""
+class _Stream(OpenPart):
+    """Arrow writes through a file of its own; fsync is of the same file by a descriptor."""
 
     def __init__(self, path: Path, layout: Layout, compression: Compression) -> None:
-        self.layout = layout  # keeps the id alive by which the sink finds this part
-        self.is_new = True
-        self.is_closed = False
-        self._num_rows = 0
+        super().__init__(layout)
         self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         try:
             self._file = pa.OSFile(str(path), "ab")
@@ -120,15 +57,15 @@ class _OpenPart:
             os.close(self._descriptor)
             raise
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def _append(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
-        self._num_rows += batch.num_rows
 
-    def is_full(self, max_bytes: int, max_rows: int) -> bool:
-        return self._num_rows >= max_rows or self._file.tell() >= max_bytes
+    def _num_bytes(self) -> int:
+        return int(self._file.tell())
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
+        if not self.is_closed:
+            os.fsync(self._descriptor)
 
     def close(self) -> None:
         """The end-of-stream mark, durable."""
@@ -140,7 +77,6 @@ class _OpenPart:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go without another word in the file."""
         if not self.is_closed:
             self.is_closed = True
             os.close(self._descriptor)

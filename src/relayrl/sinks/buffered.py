@@ -1,7 +1,7 @@
 """The part of a sink that is the same for all that store: check, hold back, write in bulk, be retried.
 
 A subclass says how records become durable (`_persist`) and what to let go of (`_release`); it is never called by two threads
-at once. Records leave the buffer when `_persist` has returned, so that whatever happens before is retried as a whole.
+at once. Blocks leave the buffer when `_persist` has returned, so that whatever happens before is retried as a whole.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from relayrl.data.columns import Trajectory
-from relayrl.sinks.checked_trajectory import CheckedTrajectory, LayoutBook
 from relayrl.sinks.contract import SinkClosedError, TrajectorySink
+from relayrl.sinks.layout_book import LayoutBook
 from relayrl.sinks.sink_settings import SinkSettings
+from relayrl.sinks.stored_block import StoredBlock
 
 
 class BufferedSink(TrajectorySink):
@@ -26,7 +27,8 @@ class BufferedSink(TrajectorySink):
         self._lock = threading.RLock()
         self._is_closed = False
         self._layouts = LayoutBook()
-        self._held: dict[int, CheckedTrajectory] = {}  # by trajectory_id.int, which is quicker than a UUID
+        self._held: list[StoredBlock] = []
+        self._held_ids: set[bytes] = set()
         self._num_held_bytes = 0
         self._held_since_s = 0.0
 
@@ -37,28 +39,26 @@ class BufferedSink(TrajectorySink):
     @property
     def num_held(self) -> int:
         """Trajectories that were taken and are not durable yet."""
-        return len(self._held)
+        return len(self._held_ids)
 
     def write(self, trajectories: Sequence[Trajectory]) -> None:
         with self._lock:
             self._require_open("write")
-            records = [self._check(trajectory) for trajectory in trajectories]
+            blocks = self._check(trajectories)
             if self._is_due():
                 self.flush()
             if not self._held:
                 self._held_since_s = time.monotonic()
-            for record in records:
-                if self._held.setdefault(record.trajectory.trajectory_id.int, record) is record:
-                    self._num_held_bytes += record.num_bytes
+            for block in blocks:
+                self._hold(block)
 
     def flush(self) -> None:
         with self._lock:
             self._require_open("flush")
             if not self._held:
                 return
-            self._persist(list(self._held.values()))
-            self._held.clear()
-            self._num_held_bytes = 0
+            self._persist(tuple(self._held))
+            self._let_go()
 
     def close(self) -> None:
         with self._lock:
@@ -68,16 +68,28 @@ class BufferedSink(TrajectorySink):
                 self.flush()
             finally:
                 self._is_closed = True
-                self._held.clear()
+                self._let_go()
                 self._release()
 
-    def _check(self, trajectory: Trajectory) -> CheckedTrajectory:
-        """The trajectory as it will be stored; `ConfigError` if it cannot be."""
-        return self._layouts.check(trajectory)
+    def _hold(self, block: StoredBlock) -> None:
+        new = block.without(self._held_ids)
+        if new is not None:
+            self._held.append(new)
+            self._held_ids.update(new.headers.trajectory_ids)
+            self._num_held_bytes += new.num_bytes
+
+    def _let_go(self) -> None:
+        self._held.clear()
+        self._held_ids.clear()
+        self._num_held_bytes = 0
+
+    def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+        """The trajectories as they will be stored; `ConfigError` if one cannot be."""
+        return self._layouts.check(trajectories)
 
     @abstractmethod
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
-        """Make records durable; `SinkWriteError` otherwise. May be called again with what a failed call had."""
+    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+        """Make blocks durable; `SinkWriteError` otherwise. May be called again with what a failed call had."""
 
     @abstractmethod
     def _release(self) -> None:

@@ -11,7 +11,7 @@ control characters in names are written `%2C`, `%22`, …, so that a row is a li
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,94 +25,69 @@ from relayrl.data.arrow_arrays import from_arrow, successors_to_arrow, to_arrow
 from relayrl.data.schema import EPISODE, FAILED, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
 from relayrl.data.trees import Array
 from relayrl.errors import DecodeError
-from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
-from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource, rest_of
+from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.csv_cells import from_cells, to_cells
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path, write_whole
-from relayrl.sinks.row_batches import Workspace, to_batches
+from relayrl.sinks.part_files import PartsSource, sync_path, write_whole
+from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
 from relayrl.sinks.sink_settings import SinkSettings
+from relayrl.sinks.stored_block import stored_leaves
 from relayrl.sinks.text_escapes import escape_for_csv, unescape
 
 SUFFIX = ".csv"
 _NAMES = ("trajectory_id", "env_id", "agent_id", "group")
 _CHUNK_BYTES = 16 << 20
-_MAX_OPEN_PARTS = 16
 
 
 def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
     """A sink that begins new parts in the directory of `url`."""
-    return CsvSink(url, Path(rest_of(url, "DIR")), settings)
+    return CsvSink(url, settings, SUFFIX)
 
 
 def open_source(url: str) -> TrajectorySource:
     """All parts in the directory of `url`."""
-    return CsvSource(url, Path(rest_of(url, "DIR")), SUFFIX)
+    return CsvSource(url, SUFFIX)
 
 
-class CsvSink(BufferedSink):
-    """Keeps one open part per layout."""
+class CsvSink(OpenPartsSink):
+    """One table per layout."""
 
-    def __init__(self, url: str, directory: Path, settings: SinkSettings) -> None:
-        super().__init__(url, settings)
-        make_directory(directory)
-        self._directory = directory
-        self._names = PartNames(directory, SUFFIX)
-        self._workspace = Workspace()
-        self._parts: dict[int, _OpenPart] = {}
-
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
-        limits, is_written = self._settings.files, False
-        try:
-            for layout, batch in to_batches(records, limits.max_batch_rows, self._workspace):
-                part = self._parts.get(id(layout))
-                if part is None:
-                    part = self._parts[id(layout)] = _OpenPart(self._names.next(), layout)
-                part.write(_lines(layout, batch), batch.num_rows)
-            for key, part in list(self._parts.items()):
-                part.sync()
-                if part.is_full(limits.max_part_bytes, limits.max_part_rows) or len(self._parts) > _MAX_OPEN_PARTS:
-                    self._parts.pop(key).close()
-            sync_path(self._directory)
-            is_written = True
-        except (OSError, pa.ArrowException) as error:
-            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
-        finally:  # nobody knows what a part ends with now, so that no more is written to it
-            if not is_written:
-                self._release()
-
-    def _release(self) -> None:
-        for part in self._parts.values():
-            part.close()
-        self._parts.clear()
+    def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
+        return _Table(path, layout)
 
 
-class _OpenPart:
-    """A part under construction; what its numbers mean is durable before the first of them."""
+class _Table(OpenPart):
+    """What its numbers mean is durable before the first of them."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        self.layout = layout  # keeps the id alive by which the sink finds this part
-        self._num_rows = 0
+        super().__init__(layout)
         write_whole(path.with_suffix(".json"), layout_to_json(layout).encode())
         sync_path(path.parent)
         self._file = path.open("xb", buffering=0)
         names = [name for _, name, _ in _cell_columns(layout)]
-        self.write(",".join(map(escape_for_csv, names)).encode() + b"\n", 0)
+        self._write(",".join(map(escape_for_csv, names)).encode() + b"\n")
 
-    def write(self, data: bytes | pa.Buffer, num_rows: int) -> None:
+    def _append(self, batch: pa.RecordBatch) -> None:
+        self._write(_lines(self.layout, batch))
+
+    def _write(self, data: bytes | pa.Buffer) -> None:
         rest = memoryview(data)
         while len(rest):
             rest = rest[self._file.write(rest) :]
-        self._num_rows += num_rows
 
-    def is_full(self, max_bytes: int, max_rows: int) -> bool:
-        return self._num_rows >= max_rows or self._file.tell() >= max_bytes
+    def _num_bytes(self) -> int:
+        return self._file.tell()
 
     def sync(self) -> None:
-        os.fsync(self._file.fileno())
+        if not self.is_closed:
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        self.sync()
+        self.abandon()
+
+    def abandon(self) -> None:
+        self.is_closed = True
         self._file.close()
 
 

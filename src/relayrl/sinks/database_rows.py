@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -19,11 +20,11 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE, Layout, Leaf
-from relayrl.data.trees import Array, unflatten
+from relayrl.data.trajectory_block import TrajectoryHeaders
+from relayrl.data.trees import Array
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.sinks.checked_trajectory import CheckedTrajectory
 from relayrl.sinks.layout_json import layout_to_json
-from relayrl.sinks.row_batches import step_fields
+from relayrl.sinks.stored_block import StoredBlock
 from relayrl.sinks.text_escapes import escape_for_database, unescape
 
 Bytes: TypeAlias = bytes | Array
@@ -60,60 +61,59 @@ _MAX_FIELD_BYTES = 1_000_000_000
 """PostgreSQL takes 1 GiB in a field, SQLite 10**9 bytes."""
 
 
-def headers(
-    records: Sequence[CheckedTrajectory], keys: Sequence[int], layout_keys: Sequence[int]
-) -> list[tuple[Any, ...]]:
-    """The plain columns of each trajectory, in the order of `HEADER`."""
-    if not records:
-        return []
-    lengths = np.array([record.num_steps for record in records])
-    begins = np.cumsum(lengths) - lengths
-    versions = np.concatenate([record.trajectory.policy_version for record in records])
-    rewards = np.concatenate([record.trajectory.reward for record in records])
+def headers(block: StoredBlock, keys: Sequence[int], layout_key: int) -> list[tuple[Any, ...]]:
+    """The plain columns of each trajectory, in the order of `HEADER`; ids are bytes."""
+    found, begins = block.headers, block.headers.ends - block.headers.num_steps
+    rewards, versions = block.column(REWARD), block.column(POLICY_VERSION)
     with np.errstate(all="ignore"):
         returns = np.add.reduceat(rewards, begins, dtype=np.float64).tolist()
-    oldest, newest = (reduce(versions, begins).tolist() for reduce in (np.minimum.reduceat, np.maximum.reduceat))
-    return [
-        (
-            keys[i],
-            trajectory.trajectory_id,
-            trajectory.env_id,
-            layout_keys[i],
-            trajectory.episode,
-            trajectory.first_step,
-            num_steps,
-            trajectory.terminated,
-            trajectory.truncated,
-            trajectory.failed,
-            oldest[i],
-            newest[i],
-            returns[i],
-            escape_for_database(trajectory.group),
-            escape_for_database(trajectory.agent_id),
-        )
-        for i, (trajectory, _, _, _, num_steps, _) in enumerate(records)
-    ]
+    group = escape_for_database(block.layout.group)
+    columns = (
+        keys,
+        found.trajectory_ids,
+        found.env_ids,
+        [layout_key] * len(block),
+        found.episode.tolist(),
+        found.first_step.tolist(),
+        found.num_steps.tolist(),
+        found.terminated.tolist(),
+        found.truncated.tolist(),
+        found.failed.tolist(),
+        np.minimum.reduceat(versions, begins).tolist(),
+        np.maximum.reduceat(versions, begins).tolist(),
+        returns,
+        [group] * len(block),
+        [escape_for_database(name) for name in found.agent_ids],
+    )
+    return list(zip(*columns, strict=True))
 
 
-def require_fits(record: CheckedTrajectory) -> CheckedTrajectory:
-    """The record itself; `ConfigError` if it is longer than databases take."""
-    if record.num_bytes > _MAX_FIELD_BYTES:
+def require_fits(block: StoredBlock) -> StoredBlock:
+    """The block itself; `ConfigError` if one of its trajectories is longer than databases take."""
+    longest = int(block.headers.num_steps.max())
+    num_bytes = longest * sum(array.nbytes for array in block.arrays) // block.num_rows
+    if num_bytes > _MAX_FIELD_BYTES:
         raise ConfigError(
-            f"a trajectory of {record.num_steps} steps has {record.num_bytes} bytes, too many for a database; cut it into "
+            f"a trajectory of {longest} steps has {num_bytes} bytes, too many for a database; cut it into "
             "shorter ones, or record to arrow: or parquet:"
         )
-    return record
+    return block
 
 
-def data_of(record: CheckedTrajectory) -> tuple[Bytes, ...]:
-    """The binary columns, in the order of `DATA`; they share the arrays' memory where they can."""
-    arrays, layout = record.arrays, record.layout
+def data_of(block: StoredBlock) -> Iterator[tuple[Bytes, ...]]:
+    """The binary columns of each trajectory, in the order of `DATA`; they share the arrays' memory where they can."""
+    layout, arrays = block.layout, block.arrays
     counts = (1, 1, len(layout.observation), len(layout.action), layout.action_mask is not None)
-    found, begin = [], 0
+    columns: list[Sequence[Array]] = []
+    begin = 0
     for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory) + len(layout.state)):
-        found.append(_joined(arrays[begin : begin + count]))
+        columns.append(_as_stored(arrays[begin : begin + count]))
         begin += count
-    return (*found, _joined(record.final))
+    finals, first = _as_stored(block.finals), 0
+    for i, end in enumerate(block.headers.ends.tolist()):
+        rows = slice(first, end)
+        yield (*(_joined(column, rows) for column in columns), _joined(finals, slice(i, i + 1)))
+        first = end
 
 
 def data_leaves(layout: Layout) -> dict[str, list[Leaf]]:
@@ -136,51 +136,52 @@ def layout_text_and_digest(layout: Layout) -> tuple[str, str]:
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 
-def action_elements(record: CheckedTrajectory) -> list[Array]:
-    """The action's leaves as `[T, width]`."""
-    first = 2 + len(record.layout.observation)
-    leaves = record.arrays[first : first + len(record.layout.action)]
-    return [leaf.reshape(len(leaf), -1) for leaf in leaves]
+def action_elements(block: StoredBlock) -> list[Array]:
+    """The action's leaves as `[R, width]`."""
+    first = 2 + len(block.layout.observation)
+    leaves = block.arrays[first : first + len(block.layout.action)]
+    return [leaf.reshape(len(leaf), prod(leaf.shape[1:])) for leaf in leaves]
+
+
+def row_numbers(block: StoredBlock) -> tuple[Array, Array]:
+    """`[R]` which trajectory each row belongs to, and its step."""
+    lengths, found = block.headers.num_steps, block.headers
+    first_steps = found.first_step - (found.ends - lengths)
+    return np.repeat(np.arange(len(block)), lengths), np.repeat(first_steps, lengths) + np.arange(block.num_rows)
 
 
 def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
     """The trajectory of a row of `trajectories`; `DecodeError` where its columns contradict each other."""
     T = int(row["num_steps"])
-    columns: dict[str, Array] = {}
-    for name, leaves in data_leaves(layout).items():
-        columns |= dict(zip((leaf.name for leaf in leaves), _split(row[name], leaves, (T,), name), strict=True))
-    final = iter(_split(row["final_obs_data"], layout.successor, (), "final_obs_data"))
+    arrays = [a for name, leaves in data_leaves(layout).items() for a in _split(row[name], leaves, T, name)]
+    finals = _split(row["final_obs_data"], layout.successor, 1, "final_obs_data")
     if T < 1 or unescape(row["agent_group"]) != layout.group or (row["failed"] and not row["truncated"]):
         raise DecodeError(f"the row of trajectory {row['trajectory_id']} contradicts itself or its layout")
-    return Trajectory(
-        trajectory_id=_uuid(row["trajectory_id"]),
-        env_id=_uuid(row["env_id"]),
-        agent_id=unescape(row["agent_id"]),
-        group=layout.group,
-        observation_space=layout.observation_space,
-        action_space=layout.action_space,
-        episode=int(row["episode"]),
-        first_step=int(row["first_step"]),
-        terminated=bool(row["terminated"]),
-        truncated=bool(row["truncated"]),
-        failed=bool(row["failed"]),
-        final_obs=unflatten(layout.observation_space, final),
-        final_state=None if layout.state_space is None else unflatten(layout.state_space, final),
-        **step_fields(layout, columns),
+    header = TrajectoryHeaders(
+        [_uuid(row["trajectory_id"]).bytes],
+        [_uuid(row["env_id"]).bytes],
+        [unescape(row["agent_id"])],
+        *(np.array([row[name]], np.int64) for name in ("episode", "first_step", "num_steps")),
+        *(np.array([row[name]], bool) for name in ("terminated", "truncated", "failed")),
     )
+    return StoredBlock(layout, header, tuple(arrays), tuple(finals)).trajectories()[0]
 
 
-def _joined(arrays: Sequence[Array]) -> Bytes:
-    if len(arrays) == 1 and arrays[0].flags.c_contiguous and arrays[0].size and sys.byteorder == "little":
-        return arrays[0]
+def _as_stored(arrays: Sequence[Array]) -> list[Array]:
+    """In C order and little-endian."""
     if sys.byteorder == "big":
         arrays = [array.byteswap() for array in arrays]
-    return b"".join(array.tobytes() for array in arrays)
+    return [np.ascontiguousarray(array) for array in arrays]
 
 
-def _split(data: bytes, leaves: list[Leaf], leading: tuple[int, ...], name: str) -> list[Array]:
-    """The leaves of a binary column as read-only arrays `[*leading, *leaf.shape]`."""
-    num_rows = leading[0] if leading else 1
+def _joined(arrays: Sequence[Array], rows: slice) -> Bytes:
+    if len(arrays) == 1 and arrays[0].size:
+        return arrays[0][rows]
+    return b"".join([array[rows].tobytes() for array in arrays])
+
+
+def _split(data: bytes, leaves: list[Leaf], num_rows: int, name: str) -> list[Array]:
+    """The leaves of a binary column as read-only arrays `[num_rows, *leaf.shape]`."""
     sizes = [num_rows * leaf.width * leaf.dtype.itemsize for leaf in leaves]
     if len(data) != sum(sizes):
         raise DecodeError(f"column {name!r} has {len(data)} bytes, expected {sum(sizes)}")
@@ -190,9 +191,7 @@ def _split(data: bytes, leaves: list[Leaf], leading: tuple[int, ...], name: str)
         array = np.frombuffer(data, dtype, num_rows * leaf.width, offset) if size else np.empty(0, dtype)
         if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
             raise DecodeError(f"column {name!r} has a truth value that is neither 0 nor 1")
-        array = array.astype(leaf.dtype, copy=False).reshape((*leading, *leaf.shape))
-        array.flags.writeable = False
-        found.append(array)
+        found.append(array.astype(leaf.dtype, copy=False).reshape((num_rows, *leaf.shape)))
         offset += size
     return found
 

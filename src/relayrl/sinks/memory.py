@@ -1,19 +1,18 @@
 """`memory:NAME`: trajectories kept in this process, for tests, notebooks and hand-over within a program.
 
-A store lives as long as the process or until `forget`. What is kept are the trajectories themselves, not copies.
+A store lives as long as the process or until `forget`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from uuid import UUID
+from dataclasses import dataclass, field
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError
 from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.checked_trajectory import CheckedTrajectory
 from relayrl.sinks.contract import (
     ReadReport,
     SinkClosedError,
@@ -23,9 +22,19 @@ from relayrl.sinks.contract import (
     rest_of,
 )
 from relayrl.sinks.sink_settings import SinkSettings
+from relayrl.sinks.stored_block import StoredBlock, num_trajectories, without
+
+
+@dataclass
+class _Store:
+    """What was flushed, each trajectory once."""
+
+    blocks: list[StoredBlock] = field(default_factory=list)
+    trajectory_ids: set[bytes] = field(default_factory=set)
+
 
 _lock = threading.Lock()
-_stores: dict[str, dict[UUID, CheckedTrajectory]] = {}
+_stores: dict[str, _Store] = {}
 
 
 def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
@@ -50,12 +59,13 @@ class MemorySink(BufferedSink):
     def __init__(self, url: str, settings: SinkSettings) -> None:
         super().__init__(url, settings)
         with _lock:
-            self._store = _stores.setdefault(rest_of(url, "NAME"), {})
+            self._store = _stores.setdefault(rest_of(url, "NAME"), _Store())
 
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         with _lock:
-            for record in records:
-                self._store.setdefault(record.trajectory.trajectory_id, record)
+            for block in without(blocks, self._store.trajectory_ids):
+                self._store.blocks.append(block)
+                self._store.trajectory_ids.update(block.headers.trajectory_ids)
 
     def _release(self) -> None:
         """The store stays."""
@@ -79,24 +89,24 @@ class MemorySource(TrajectorySource):
         return self._url
 
     def __iter__(self) -> Iterator[Trajectory]:
-        return (record.trajectory for record in self._records())
+        return (trajectory for block in self._blocks() for trajectory in block.trajectories())
 
     def count(self) -> SourceCount:
-        records = self._records()
-        return SourceCount(len(records), sum(record.num_steps for record in records))
+        blocks = self._blocks()
+        return SourceCount(num_trajectories(blocks), sum(block.num_rows for block in blocks))
 
     def layouts(self) -> tuple[Layout, ...]:
         found: dict[bytes, Layout] = {}
-        for record in self._records():
-            found.setdefault(record.layout.schema.serialize().to_pybytes(), record.layout)
+        for block in self._blocks():
+            found.setdefault(block.layout.schema.serialize().to_pybytes(), block.layout)
         return tuple(found.values())
 
     def close(self) -> None:
         self._is_closed = True
 
-    def _records(self) -> list[CheckedTrajectory]:
+    def _blocks(self) -> list[StoredBlock]:
         if self._is_closed:
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()
         with _lock:
-            return list(self._store.values())
+            return list(self._store.blocks)

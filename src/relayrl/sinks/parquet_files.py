@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 from relayrl.data.arrow_arrays import names_from_arrow, successors_to_arrow, to_arrow
 from relayrl.data.schema import Layout, Leaf
 from relayrl.errors import DecodeError
-from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.checked_trajectory import CheckedTrajectory, stored_leaves
-from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource, rest_of
+from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartNames, PartsSource, make_directory, sync_path
-from relayrl.sinks.row_batches import Workspace, to_batches
-from relayrl.sinks.sink_settings import SinkSettings
+from relayrl.sinks.part_files import PartsSource, sync_path
+from relayrl.sinks.parts_sink import PartsSink
+from relayrl.sinks.row_batches import to_batches
+from relayrl.sinks.sink_settings import FileSettings, SinkSettings
+from relayrl.sinks.stored_block import StoredBlock, num_trajectories, stored_leaves
 
 SUFFIX = ".parquet"
 _LAYOUT = b"relayrl.layout"
@@ -35,32 +35,23 @@ _LAYOUT = b"relayrl.layout"
 
 def open_sink(url: str, settings: SinkSettings) -> TrajectorySink:
     """A sink that adds parts to the directory of `url`."""
-    return ParquetSink(url, Path(rest_of(url, "DIR")), settings)
+    return ParquetSink(url, settings, SUFFIX)
 
 
 def open_source(url: str) -> TrajectorySource:
     """All parts in the directory of `url`."""
-    return ParquetSource(url, Path(rest_of(url, "DIR")), SUFFIX)
+    return ParquetSource(url, SUFFIX)
 
 
-class ParquetSink(BufferedSink):
+class ParquetSink(PartsSink):
     """Every flush makes a part per layout, or several where they would be too long."""
 
-    def __init__(self, url: str, directory: Path, settings: SinkSettings) -> None:
-        super().__init__(url, settings)
-        make_directory(directory)
-        self._directory = directory
-        self._names = PartNames(directory, SUFFIX)
-        self._workspace = Workspace()
-
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         limits = self._settings.files
         try:
             part: _NewPart | None = None
-            for layout, batch in to_batches(records, limits.max_batch_rows, self._workspace):
-                if part is not None and (
-                    part.layout is not layout or part.is_full(limits.max_part_bytes, limits.max_part_rows)
-                ):
+            for layout, batch in to_batches(blocks, limits.max_batch_rows):
+                if part is not None and (part.layout is not layout or part.is_full(limits)):
                     part.finish()
                     part = None
                 part = part or _NewPart(self._names.next(), layout, limits.parquet_compression.value)
@@ -69,7 +60,7 @@ class ParquetSink(BufferedSink):
                 part.finish()
             sync_path(self._directory)
         except (OSError, pa.ArrowException) as error:
-            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
+            raise SinkWriteError(f"cannot write to {self._url}: {error}", num_trajectories(blocks)) from error
 
     def _release(self) -> None:
         """Nothing is open between flushes."""
@@ -93,8 +84,8 @@ class _NewPart:
         self._writer.write_batch(stored, row_group_size=batch.num_rows)
         self._num_rows += batch.num_rows
 
-    def is_full(self, max_bytes: int, max_rows: int) -> bool:
-        return self._num_rows >= max_rows or self._file.tell() >= max_bytes
+    def is_full(self, limits: FileSettings) -> bool:
+        return self._num_rows >= limits.max_part_rows or self._file.tell() >= limits.max_part_bytes
 
     def finish(self) -> None:
         self._writer.close()

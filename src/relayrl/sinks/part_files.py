@@ -6,7 +6,7 @@ A writer never touches a part of another one, nor one from before it was opened;
 directory, and a torn end of a part is the last thing that its writer did. Names sort by writer and then by number, which is
 the order in which parts were begun.
 
-Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`).
+Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`) or writing them (`parts_sink`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.sinks.contract import ReadReport, SinkClosedError, SourceCount, TrajectorySource
+from relayrl.sinks.contract import ReadReport, SinkClosedError, SourceCount, TrajectorySource, rest_of
 from relayrl.sinks.row_batches import count_rows, from_batch
 
 SUFFIXES = {".arrows": "arrow", ".parquet": "parquet", ".csv": "csv"}
@@ -80,7 +80,8 @@ def write_whole(path: Path, data: bytes) -> None:
 class PartsSource(TrajectorySource):
     """Reads every part in order of names and leaves out trajectories that it has seen."""
 
-    def __init__(self, url: str, directory: Path, suffix: str) -> None:
+    def __init__(self, url: str, suffix: str) -> None:
+        directory = Path(rest_of(url, "DIR"))
         if not directory.is_dir():
             raise ConfigError(f"{url} holds nothing: there is no directory {directory}")
         others = {kind for found in directory.iterdir() if (kind := SUFFIXES.get(found.suffix))}
@@ -155,7 +156,7 @@ class PartsSource(TrajectorySource):
             num_bytes,
         )
 
-    def _split(self, path: Path, batch: pa.RecordBatch, layout: Layout) -> list[Trajectory]:
+    def _split(self, path: Path, batch: pa.RecordBatch, layout: Layout) -> Sequence[Trajectory]:
         try:
             return from_batch(batch, layout)
         except DecodeError as error:

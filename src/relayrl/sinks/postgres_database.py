@@ -8,13 +8,14 @@ lost, even during the commit, the sink reconnects with back-off and starts over;
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.checked_trajectory import CheckedTrajectory
 from relayrl.sinks.contract import (
     ReadReport,
     SinkClosedError,
@@ -25,12 +26,14 @@ from relayrl.sinks.contract import (
     TrajectorySource,
 )
 from relayrl.sinks.database_migrations import POSTGRES, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import DATA, HEADER, layout_text_and_digest, require_fits, trajectory_of
+from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
+from relayrl.sinks.layout_keys import LayoutKeys
 from relayrl.sinks.postgres_connection import Watchdog, connect, driver, without_password
-from relayrl.sinks.postgres_copy import COPY_STEPS, COPY_TRAJECTORIES, step_rows, trajectory_rows
+from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
+from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 if TYPE_CHECKING:
     import psycopg
@@ -57,17 +60,17 @@ class PostgresSink(BufferedSink):
         super().__init__(without_password(url), settings)
         self._psycopg = driver()
         self._target = url
-        self._layout_keys: dict[int, tuple[Layout, int]] = {}
+        self._layout_keys = LayoutKeys()
         self._link: tuple[psycopg.Connection, Watchdog] | None = None
         try:
             self._connected(settings.database.connect_timeout_s)
         except self._psycopg.Error as error:
             raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
 
-    def _check(self, trajectory: Trajectory) -> CheckedTrajectory:
-        return require_fits(super()._check(trajectory))
+    def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+        return [require_fits(block) for block in super()._check(trajectories)]
 
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         back_off = BackOff(self._settings.database)
         # OperationalError and InterfaceError: the server or the way to it; UniqueViolation: another writer was faster.
         transient = (
@@ -79,13 +82,13 @@ class PostgresSink(BufferedSink):
             try:
                 connection, watchdog = self._connected(max(1.0, back_off.remaining_s))
                 with watchdog.limit(self._settings.database.statement_timeout_s):
-                    self._store(connection, records)
+                    self._store(connection, blocks)
                 return
             except self._psycopg.Error as error:
                 self._release()
                 if not isinstance(error, transient) or not back_off.wait():
                     reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {error}"
-                    raise SinkWriteError(reason, len(records)) from error
+                    raise SinkWriteError(reason, num_trajectories(blocks)) from error
 
     def _connected(self, timeout_s: float) -> tuple[psycopg.Connection, Watchdog]:
         """The connection, made anew if there is none; its tables are those of this program."""
@@ -112,47 +115,48 @@ class PostgresSink(BufferedSink):
                 connection.execute("DELETE FROM relayrl_schema")
                 connection.execute("INSERT INTO relayrl_schema VALUES (%s)", (len(POSTGRES),))
 
-    def _store(self, connection: psycopg.Connection, records: Sequence[CheckedTrajectory]) -> None:
-        new_keys: dict[int, tuple[Layout, int]] = {}
+    def _store(self, connection: psycopg.Connection, blocks: Sequence[StoredBlock]) -> None:
+        self._layout_keys.begin()
         with connection.transaction():
-            ids = [record.trajectory.trajectory_id for record in records]
+            ids = [UUID(bytes=each) for block in blocks for each in block.headers.trajectory_ids]
             query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%b::uuid[])"
-            known = {found for (found,) in connection.execute(query, (ids,), binary=True)}
-            new = [record for record in records if record.trajectory.trajectory_id not in known]
+            known = {found.bytes for (found,) in connection.execute(query, (ids,), binary=True)}
+            new = [joined(group) for group in by_layout(without(blocks, known))]
             if not new:
                 return
-            for record in new:
-                new_keys[id(record.layout)] = self._layout_key(connection, record.layout, new_keys)
+            layout_keys = [self._layout_key(connection, block.layout) for block in new]
             query = "SELECT nextval(pg_get_serial_sequence('trajectories', 'trajectory')) FROM generate_series(1, %s)"
-            keys = [key for (key,) in connection.execute(query, (len(new),))]
-            layout_keys = [new_keys[id(record.layout)][1] for record in new]
+            numbers = (key for (key,) in connection.execute(query, (num_trajectories(new),)))
+            keys = [list(islice(numbers, len(block))) for block in new]
             with connection.cursor() as cursor:
                 with cursor.copy(COPY_TRAJECTORIES) as copy:
-                    for piece in trajectory_rows(new, keys, layout_keys):
-                        copy.write(piece)
+                    copy.write(BEGIN)
+                    for block, some, layout_key in zip(new, keys, layout_keys, strict=True):
+                        for piece in trajectory_rows(block, some, layout_key):
+                            copy.write(piece)
+                    copy.write(END)
                 with cursor.copy(COPY_STEPS) as copy:
-                    for block in step_rows(new, keys):
-                        copy.write(block)
-        self._layout_keys.update(new_keys)
+                    copy.write(BEGIN)
+                    for block, some in zip(new, keys, strict=True):
+                        for rows in step_rows(block, some):
+                            copy.write(rows)
+                    copy.write(END)
+        self._layout_keys.commit()
 
-    def _layout_key(
-        self, connection: psycopg.Connection, layout: Layout, new_keys: dict[int, tuple[Layout, int]]
-    ) -> tuple[Layout, int]:
-        """The key of a layout's row, which is made if it is not there; remembered only once it is committed."""
-        remembered = new_keys.get(id(layout)) or self._layout_keys.get(id(layout))
-        if remembered is not None:
-            return remembered
-        text, digest = layout_text_and_digest(layout)
-        insert = "INSERT INTO layouts (digest, description) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-        connection.execute(insert, (digest, text))
-        row = connection.execute("SELECT layout FROM layouts WHERE digest = %s", (digest,)).fetchone()
-        if row is None:
-            raise SinkError(f"{self._url} does not show a row that was just written; is it a read-only replica?")
-        return layout, row[0]
+    def _layout_key(self, connection: psycopg.Connection, layout: Layout) -> int:
+        def find_or_make(text: str, digest: str) -> int:
+            insert = "INSERT INTO layouts (digest, description) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+            connection.execute(insert, (digest, text))
+            row = connection.execute("SELECT layout FROM layouts WHERE digest = %s", (digest,)).fetchone()
+            if row is None:
+                raise SinkError(f"{self._url} does not show a row that was just written; is it a read-only replica?")
+            return int(row[0])
+
+        return self._layout_keys.key(layout, find_or_make)
 
     def _release(self) -> None:
         link, self._link = self._link, None
-        self._layout_keys.clear()
+        self._layout_keys.forget()
         if link is not None:
             connection, watchdog = link
             watchdog.close()

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
 from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.checked_trajectory import CheckedTrajectory
 from relayrl.sinks.contract import (
     ReadReport,
     SinkClosedError,
@@ -29,12 +28,14 @@ from relayrl.sinks.contract import (
     rest_of,
 )
 from relayrl.sinks.database_migrations import SQLITE, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import DATA, HEADER, layout_text_and_digest, require_fits, trajectory_of
+from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
+from relayrl.sinks.layout_keys import LayoutKeys
 from relayrl.sinks.part_files import make_directory, sync_path
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.sqlite_rows import insert_steps, insert_trajectories
+from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories
+from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 T = TypeVar("T")
 _TRANSIENT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -57,7 +58,7 @@ class SqliteSink(BufferedSink):
         super().__init__(url, settings)
         make_directory(path.parent)
         self._path = path
-        self._layout_keys: dict[int, tuple[Layout, int]] = {}
+        self._layout_keys = LayoutKeys()
         self._connection: sqlite3.Connection | None = None
         try:
             self._with_retries(self._connected)
@@ -65,24 +66,26 @@ class SqliteSink(BufferedSink):
             self._release()
             raise SinkError(f"cannot open {url}: {error}") from error
 
-    def _check(self, trajectory: Trajectory) -> CheckedTrajectory:
-        return require_fits(super()._check(trajectory))
+    def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+        return [require_fits(block) for block in super()._check(trajectories)]
 
-    def _persist(self, records: Sequence[CheckedTrajectory]) -> None:
+    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         try:
-            self._with_retries(lambda: self._store(records))
+            self._with_retries(lambda: self._store(blocks))
         except sqlite3.Error as error:
             self._release()
-            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(records)) from error
+            raise SinkWriteError(f"cannot write to {self._url}: {error}", num_trajectories(blocks)) from error
 
     def _with_retries(self, work: Callable[[], T]) -> T:
-        """Again while another writer has the file, until the deadline."""
+        """Again while another writer has the file, or when one was faster with a trajectory; until the deadline."""
         back_off = BackOff(self._settings.database)
         while True:
             try:
                 return work()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in _TRANSIENT or not back_off.wait():
+            except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+                code = error.sqlite_errorcode
+                is_transient = code & 0xFF in _TRANSIENT or code == sqlite3.SQLITE_CONSTRAINT_UNIQUE
+                if not is_transient or not back_off.wait():
                     raise
 
     def _connected(self) -> sqlite3.Connection:
@@ -92,6 +95,7 @@ class SqliteSink(BufferedSink):
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"ATTACH ':memory:' AS {IMAGE}")
                 _in_transaction(connection, lambda: self._migrate(connection))
                 sync_path(self._path.absolute().parent)
             except (sqlite3.Error, RelayRLError, OSError):
@@ -108,40 +112,43 @@ class SqliteSink(BufferedSink):
         connection.execute("DELETE FROM relayrl_schema")
         connection.execute("INSERT INTO relayrl_schema VALUES (?)", (len(SQLITE),))
 
-    def _store(self, records: Sequence[CheckedTrajectory]) -> None:
-        connection, new_keys = self._connected(), dict[int, tuple[Layout, int]]()
+    def _store(self, blocks: Sequence[StoredBlock]) -> None:
+        connection = self._connected()
+        ids = [str(UUID(bytes=each)) for block in blocks for each in block.headers.trajectory_ids]
+        query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))"
+        known = {UUID(found).bytes for (found,) in connection.execute(query, (json.dumps(ids),))}
+        new = [joined(group) for group in by_layout(without(blocks, known))]
+        if not new:
+            return
+        self._layout_keys.begin()
+        steps = LoadedSteps(connection, new)
 
         def insert() -> None:
-            ids = [str(record.trajectory.trajectory_id) for record in records]
-            query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))"
-            known = {found for (found,) in connection.execute(query, (json.dumps(ids),))}
-            new = [record for name, record in zip(ids, records, strict=True) if name not in known]
-            for record in new:
-                new_keys[id(record.layout)] = self._layout_key(connection, record.layout, new_keys)
-            (first,) = connection.execute('SELECT coalesce(max("row"), 0) + 1 FROM steps').fetchone()
-            keys = list(accumulate((record.num_steps for record in new), initial=first))[:-1]
-            insert_trajectories(connection, new, keys, [new_keys[id(record.layout)][1] for record in new])
-            insert_steps(connection, new, keys)
+            (first_row,) = connection.execute('SELECT coalesce(max("row"), 0) + 1 FROM steps').fetchone()
+            steps.insert(first_row)
+            for block in new:
+                keys = (first_row + block.headers.ends - block.headers.num_steps).tolist()
+                insert_trajectories(connection, block, keys, self._layout_key(connection, block.layout))
+                first_row += block.num_rows
 
-        _in_transaction(connection, insert)
-        self._layout_keys.update(new_keys)
+        try:
+            _in_transaction(connection, insert)
+        finally:
+            steps.drop()
+        self._layout_keys.commit()
 
-    def _layout_key(
-        self, connection: sqlite3.Connection, layout: Layout, new_keys: dict[int, tuple[Layout, int]]
-    ) -> tuple[Layout, int]:
-        """The key of a layout's row, which is made if it is not there; remembered only once it is committed."""
-        remembered = new_keys.get(id(layout)) or self._layout_keys.get(id(layout))
-        if remembered is not None:
-            return remembered
-        text, digest = layout_text_and_digest(layout)
-        insert = "INSERT INTO layouts (digest, description) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        connection.execute(insert, (digest, text))
-        (key,) = connection.execute("SELECT layout FROM layouts WHERE digest = ?", (digest,)).fetchone()
-        return layout, key
+    def _layout_key(self, connection: sqlite3.Connection, layout: Layout) -> int:
+        def find_or_make(text: str, digest: str) -> int:
+            insert = "INSERT INTO layouts (digest, description) VALUES (?, ?) ON CONFLICT DO NOTHING"
+            connection.execute(insert, (digest, text))
+            (key,) = connection.execute("SELECT layout FROM layouts WHERE digest = ?", (digest,)).fetchone()
+            return int(key)
+
+        return self._layout_keys.key(layout, find_or_make)
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
-        self._layout_keys.clear()
+        self._layout_keys.forget()
         if connection is not None:
             connection.close()
 

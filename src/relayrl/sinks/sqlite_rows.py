@@ -2,115 +2,133 @@
 
 SQLite has neither arrays nor NaN. An action of one element is that number; any other is a JSON array, so that
 `json_extract(action, '$[1]')` gives its second element. NaN, and an infinite element of an array, are NULL.
+
+Steps go through an image in memory (`sqlite_image`, ADR 0005), which is loaded before the transaction begins.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Iterator, Sequence
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.trees import Array
-from relayrl.sinks.checked_trajectory import CheckedTrajectory
-from relayrl.sinks.database_rows import DATA, HEADER, action_elements, data_of, headers
+from relayrl.sinks.database_rows import DATA, HEADER, action_elements, data_of, headers, row_numbers
+from relayrl.sinks.sqlite_image import MAX_TEXT_BYTES, image_of, table_capacity
+from relayrl.sinks.stored_block import StoredBlock
 
+IMAGE = "relayrl_image"
 STEP_COLUMNS = ('"row"', "trajectory", "step", "policy_version", "reward", "logp", "value", "action")
-_ROWS_PER_STATEMENT = 256
 _INSERT_TRAJECTORY = (
     f"INSERT INTO trajectories ({', '.join((*HEADER, *DATA))}) VALUES ({', '.join('?' * len((*HEADER, *DATA)))})"
 )
-_INSERT_STEPS = f"INSERT INTO steps ({', '.join(STEP_COLUMNS)}) VALUES "
-_ONE_STEP = f"({', '.join('?' * len(STEP_COLUMNS))})"
 
 
 def insert_trajectories(
-    connection: sqlite3.Connection,
-    records: Sequence[CheckedTrajectory],
-    keys: Sequence[int],
-    layout_keys: Sequence[int],
+    connection: sqlite3.Connection, block: StoredBlock, keys: Sequence[int], layout_key: int
 ) -> None:
     """A row for each."""
-    rows = zip(headers(records, keys, layout_keys), map(data_of, records), strict=True)
+    rows = zip(headers(block, keys, layout_key), data_of(block), strict=True)
     values = (
-        (key, str(trajectory_id), str(env_id), *rest, *data) for (key, trajectory_id, env_id, *rest), data in rows
+        (key, str(UUID(bytes=trajectory_id)), str(UUID(bytes=env_id)), *rest, *data)
+        for (key, trajectory_id, env_id, *rest), data in rows
     )
     connection.executemany(_INSERT_TRAJECTORY, values)
 
 
-def insert_steps(connection: sqlite3.Connection, records: Sequence[CheckedTrajectory], keys: Sequence[int]) -> None:
-    """A row per step. Many rows per statement take less time than one each (ADR 0005)."""
-    cells = list(chain.from_iterable(zip(*step_rows(records, keys), strict=True)))
-    wide, narrow = _ROWS_PER_STATEMENT * len(STEP_COLUMNS), len(STEP_COLUMNS)
-    end = len(cells) // wide * wide
-    many = _INSERT_STEPS + ", ".join([_ONE_STEP] * _ROWS_PER_STATEMENT)
-    connection.executemany(many, (cells[i : i + wide] for i in range(0, end, wide)))
-    connection.executemany(_INSERT_STEPS + _ONE_STEP, (cells[i : i + narrow] for i in range(end, len(cells), narrow)))
+class LoadedSteps:
+    """The steps of blocks, in the attached database `IMAGE` until `drop`."""
+
+    def __init__(self, connection: sqlite3.Connection, blocks: Sequence[StoredBlock]) -> None:
+        self._connection = connection
+        self._wide_actions: list[tuple[int, str]] = []
+        tables: list[list[Array]] = []
+        self._has_text: list[bool] = []
+        first_row = 0
+        for block in blocks:
+            for columns in self._pieces(block, first_row):
+                self._has_text.append(columns[-1].dtype.kind == "S")
+                tables.append(columns)
+            first_row += block.num_rows
+        connection.deserialize(image_of(tables).data, name=IMAGE)
+
+    def insert(self, first_row: int) -> None:
+        """All of them, as rows from `first_row` on."""
+        for i, has_text in enumerate(self._has_text):
+            action = "rtrim(c7)" if has_text else "c7"
+            self._connection.execute(
+                f"INSERT INTO main.steps ({', '.join(STEP_COLUMNS)}) "
+                f"SELECT c0 + ?1, c1 + ?1, c2, c3, c4, c5, c6, {action} FROM {IMAGE}.t{i} ORDER BY rowid",
+                (first_row,),
+            )
+        wide = ((text, row + first_row) for row, text in self._wide_actions)
+        self._connection.executemany('UPDATE main.steps SET action = ? WHERE "row" = ?', wide)
+
+    def drop(self) -> None:
+        """Give the image's memory back."""
+        self._connection.deserialize(image_of([[np.zeros(1, np.int64)]]).data, name=IMAGE)
+
+    def _pieces(self, block: StoredBlock, first_row: int) -> Iterator[list[Array]]:
+        """As many rows at a time as a table takes."""
+        columns = step_columns(block, first_row)
+        action = columns[-1]
+        if action.dtype.itemsize > MAX_TEXT_BYTES:
+            self._wide_actions += enumerate((text.decode().rstrip() for text in action.tolist()), first_row)
+            columns[-1] = np.full(block.num_rows, np.nan)
+        size = table_capacity(columns)
+        for begin in range(0, block.num_rows, size):
+            yield [column[begin : begin + size] for column in columns]
 
 
-def step_rows(records: Sequence[CheckedTrajectory], keys: Sequence[int]) -> list[list[Any]]:
-    """One list per column of `STEP_COLUMNS`; steps of the trajectory with key `k` are the rows from `k` on."""
-    if not records:
-        return [[] for _ in STEP_COLUMNS]
-    lengths = np.array([record.num_steps for record in records])
-    first_rows = np.array(keys, np.int64)
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    first_steps = np.array([record.trajectory.first_step for record in records], np.int64)
-    trajectories = [record.trajectory for record in records]
+def step_columns(block: StoredBlock, first_row: int) -> list[Array]:
+    """The columns `STEP_COLUMNS` of a block whose first step is row `first_row`; texts are padded with spaces."""
+    which, steps = row_numbers(block)
+    begins, unknown = block.headers.ends - block.headers.num_steps, np.full(block.num_rows, np.nan)
     return [
-        (np.repeat(first_rows, lengths) + within).tolist(),
-        np.repeat(first_rows, lengths).tolist(),
-        (np.repeat(first_steps, lengths) + within).tolist(),
-        np.concatenate([trajectory.policy_version for trajectory in trajectories]).tolist(),
-        np.concatenate([trajectory.reward for trajectory in trajectories]).tolist(),
-        _optional([trajectory.logp for trajectory in trajectories], lengths),
-        _optional([trajectory.value for trajectory in trajectories], lengths),
-        _actions(records),
+        np.arange(first_row, first_row + block.num_rows),
+        begins[which] + first_row,
+        steps,
+        block.column(POLICY_VERSION),
+        _reals(block.column(REWARD)),
+        _reals(block.column(LOGP)) if block.layout.has_logp else unknown,
+        _reals(block.column(VALUE)) if block.layout.has_value else unknown,
+        _actions(block),
     ]
 
 
-def _optional(columns: Sequence[Array | None], lengths: Array) -> list[Any]:
-    if all(column is not None for column in columns):
-        present: list[Any] = np.concatenate([column for column in columns if column is not None]).tolist()
-        return present
-    found: list[Any] = []
-    for column, length in zip(columns, lengths.tolist(), strict=True):
-        found += [None] * length if column is None else column.tolist()
-    return found
-
-
-def _actions(records: Sequence[CheckedTrajectory]) -> list[Any]:
-    """Consecutive trajectories of one layout are formatted together."""
-    found: list[Any] = []
-    begin = 0
-    for i, record in enumerate(records):
-        if i + 1 == len(records) or records[i + 1].layout is not record.layout:
-            leaves = zip(*(action_elements(each) for each in records[begin : i + 1]), strict=True)
-            num_rows = sum(each.num_steps for each in records[begin : i + 1])
-            found += _cells([np.concatenate(parts) for parts in leaves], num_rows)
-            begin = i + 1
-    return found
-
-
-def _cells(leaves: list[Array], num_rows: int) -> list[Any]:
+def _actions(block: StoredBlock) -> Array:
+    leaves = [leaf for leaf in action_elements(block) if leaf.shape[1]]
     if sum(leaf.shape[1] for leaf in leaves) == 1:
-        (single,) = (leaf for leaf in leaves if leaf.shape[1])
+        single = leaves[0].reshape(-1)
         # An integer of SQLite has 64 bits with a sign.
-        return (single.astype(np.float64) if single.dtype == np.uint64 else single).reshape(-1).tolist()
-    texts = [_joined(leaf) for leaf in leaves if leaf.shape[1]]
-    if not texts:
-        return ["[]"] * num_rows
+        is_real = single.dtype.kind == "f" or single.dtype == np.uint64
+        return single.astype(np.float64 if is_real else np.int64)
+    texts = _arrays_as_text(leaves, block.num_rows)
+    width = int(pc.max(pc.binary_length(texts)).as_py())
+    return np.frombuffer(pc.utf8_rpad(texts, width).buffers()[2], f"S{width}", block.num_rows)
+
+
+def _reals(column: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return column.astype(np.float64)
+
+
+def _arrays_as_text(leaves: list[Array], num_rows: int) -> pa.Array:
+    """`[R, …]` as JSON arrays."""
+    if not leaves:
+        return pa.array(["[]"] * num_rows)
+    texts = [_joined(leaf) for leaf in leaves]
     inner = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, ",")
-    wrapped: list[Any] = pc.binary_join_element_wise("[", inner, "]", "").to_pylist()
-    return wrapped
+    return pc.binary_join_element_wise("[", inner, "]", "")
 
 
 def _joined(leaf: Array) -> pa.Array:
-    """`[T, A]` as texts of numbers with commas between."""
+    """`[R, A]` as texts of numbers with commas between."""
     flat = leaf.reshape(-1)
     flat = flat.astype(np.float32) if flat.dtype == np.float16 else flat
     elements = pa.array(flat.view(np.uint8) if flat.dtype == bool else flat).cast(pa.string())

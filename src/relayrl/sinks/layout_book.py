@@ -1,0 +1,232 @@
+"""Checks what a sink is given, and takes it apart into stored blocks.
+
+Trajectories are checked when they are written, not when they are flushed, so that a wrong one is refused where it came from.
+They are checked column by column, many at once: a look at each array of each of them would cost more than to write it. Only
+when something is wrong is it looked for one by one. Equal layouts are one object within a sink; its schema is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.arrow_arrays import space_of_tree, tree_leaves
+from relayrl.data.columns import Trajectory
+from relayrl.data.schema import Kind, Layout, Leaf
+from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
+from relayrl.data.trees import Array, Space, Tree
+from relayrl.errors import ConfigError
+from relayrl.sinks.stored_block import StoredBlock, joined_arrays, stored_leaves
+
+_MAX_CACHED_KEYS = 256
+
+
+class _Known:
+    """A layout, and what is asked about it for every block."""
+
+    def __init__(self, layout: Layout, example: Trajectory | TrajectoryBlock) -> None:
+        self.layout = layout
+        self.leaves = stored_leaves(layout)
+        self._example = example  # keeps alive the spaces whose ids are the key to this
+
+
+class LayoutBook:
+    """Finds the layout of trajectories; equal ones get the same object."""
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[Any, _Known] = OrderedDict()
+        self._by_schema: dict[bytes, Layout] = {}
+
+    def check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+        """The trajectories as they will be stored; `ConfigError` says what is wrong with one of them."""
+        if isinstance(trajectories, TrajectoryBlock):
+            return (
+                [_stored_columns(self._known(_key(trajectories), trajectories), trajectories)] if trajectories else []
+            )
+        keys = [_key(trajectory) for trajectory in trajectories]
+        if len(set(keys)) == 1:
+            return [_stored(self._known(keys[0], trajectories[0]), trajectories)]
+        groups: dict[Any, list[Trajectory]] = {}
+        for key, trajectory in zip(keys, trajectories, strict=True):
+            groups.setdefault(key, []).append(trajectory)
+        return [_stored(self._known(key, group[0]), group) for key, group in groups.items()]
+
+    def _known(self, key: Any, example: Trajectory | TrajectoryBlock) -> _Known:
+        known = self._by_key.get(key)
+        if known is None:
+            layout = _new_layout(example)
+            layout = self._by_schema.setdefault(layout.schema.serialize().to_pybytes(), layout)
+            known = self._by_key[key] = _Known(layout, example)
+            if len(self._by_key) > _MAX_CACHED_KEYS:
+                self._by_key.popitem(last=False)
+        return known
+
+
+def _key(steps: Trajectory | TrajectoryBlock) -> Any:
+    """Trajectories of one environment share their spaces, so that their layout is found by who they are."""
+    mask, memory, state = steps.action_mask, steps.memory, steps.state
+    return (
+        steps.group,
+        id(steps.observation_space),
+        id(steps.action_space),
+        None if mask is None else mask.shape[-1:],
+        steps.logp is None,
+        steps.value is None,
+        None if memory is None else _signature(memory),
+        None if state is None else _signature(state),
+    )
+
+
+def _signature(tree: Tree) -> Any:
+    """What decides the space of a memory or state: structure, dtypes and shapes without time."""
+    if isinstance(tree, dict):
+        return tuple((key, _signature(part)) for key, part in tree.items())
+    if isinstance(tree, tuple):
+        return (tuple, *map(_signature, tree))
+    return tree.dtype, tree.shape[1:]
+
+
+def _new_layout(steps: Trajectory | TrajectoryBlock) -> Layout:
+    mask, memory, state = steps.action_mask, steps.memory, steps.state
+    if mask is not None and mask.ndim != 2:
+        raise ConfigError(f"action_mask has the shape {list(mask.shape)}, expected [T, number of actions]")
+    return Layout(
+        Kind.TRAJECTORY,
+        steps.group,
+        steps.observation_space,
+        steps.action_space,
+        None if mask is None else mask.shape[-1],
+        steps.logp is not None,
+        steps.value is not None,
+        None if memory is None else space_of_tree(memory, 1),
+        None if state is None else space_of_tree(state, 1),
+    )
+
+
+def _stored_columns(known: _Known, block: TrajectoryBlock) -> StoredBlock:
+    """A block's own columns; only looked at."""
+    layout, headers = known.layout, block.headers
+    _check_headers(headers, layout.group)
+    if (block.state is None) != (block.final_state is None):
+        raise ConfigError("a trajectory needs state and final_state, or neither")
+    arrays = [column for (column,) in _step_columns(layout, [block])]
+    finals = [column for (column,) in _final_columns(layout, [block])]
+    num_rows = int(headers.num_steps.sum())
+    _require(known.leaves, arrays, (num_rows,))
+    _require(layout.successor, finals, (len(headers),))
+    return StoredBlock(layout, headers, tuple(arrays), tuple(finals))
+
+
+def _stored(known: _Known, trajectories: Sequence[Trajectory]) -> StoredBlock:
+    """Trajectories of one layout, joined."""
+    layout, headers = known.layout, _headers(trajectories)
+    _check_headers(headers, layout.group)
+    if {t.state is None for t in trajectories} != {t.final_state is None for t in trajectories}:
+        raise ConfigError("a trajectory needs state and final_state, or neither")
+    columns, finals = _step_columns(layout, trajectories), _final_columns(layout, trajectories)
+    lengths = headers.num_steps.tolist()
+    try:
+        arrays = tuple(_joined(leaf, parts, lengths) for leaf, parts in zip(known.leaves, columns, strict=True))
+        last = tuple(_stacked(leaf, parts) for leaf, parts in zip(layout.successor, finals, strict=True))
+    except (TypeError, ValueError, AttributeError) as error:
+        for i, length in enumerate(lengths):
+            _require(known.leaves, [parts[i] for parts in columns], (length,))
+            _require(layout.successor, [parts[i] for parts in finals], ())
+        raise ConfigError(f"columns do not fit their spaces: {error}") from error
+    return StoredBlock(layout, headers, arrays, last)
+
+
+def _headers(trajectories: Sequence[Trajectory]) -> TrajectoryHeaders:
+    try:
+        return TrajectoryHeaders(
+            [t.trajectory_id.int.to_bytes(16, "big") for t in trajectories],
+            [t.env_id.int.to_bytes(16, "big") for t in trajectories],
+            [t.agent_id for t in trajectories],
+            np.array([t.episode for t in trajectories], np.int64),
+            np.array([t.first_step for t in trajectories], np.int64),
+            np.array([len(t.reward) for t in trajectories], np.int64),
+            np.array([t.terminated for t in trajectories], bool),
+            np.array([t.truncated for t in trajectories], bool),
+            np.array([t.failed for t in trajectories], bool),
+        )
+    except AttributeError as error:
+        raise ConfigError("trajectory_id and env_id must be UUIDs") from error
+    except OverflowError as error:
+        raise ConfigError("an episode's or first step's number does not fit 64 bits") from error
+
+
+def _check_headers(headers: TrajectoryHeaders, group: str) -> None:
+    if not headers.num_steps.all():
+        raise ConfigError("a trajectory without steps cannot be stored")
+    if (headers.failed & ~headers.truncated).any():
+        raise ConfigError("a failed trajectory must be truncated")
+    last = headers.first_step + headers.num_steps  # negative where it does not fit
+    if min(headers.episode.min(), headers.first_step.min(), last.min()) < 0:
+        raise ConfigError("an episode's or step's number does not fit 64 bits, or is negative")
+    try:
+        group.encode()
+        "".join(headers.agent_ids).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"an agent's id or group is no valid text: {error}") from error
+
+
+def _step_columns(layout: Layout, each: Sequence[Trajectory | TrajectoryBlock]) -> list[list[Any]]:
+    """The arrays of every step column, in the order of `stored_leaves`."""
+    found: list[list[Any]] = [[t.reward for t in each], [t.policy_version for t in each]]
+    found += _leaf_columns(layout.observation_space, [t.obs for t in each], "obs")
+    found += _leaf_columns(layout.action_space, [t.action for t in each], "action")
+    if layout.action_mask is not None:
+        found.append([t.action_mask for t in each])
+    if layout.has_logp:
+        found.append([t.logp for t in each])
+    if layout.has_value:
+        found.append([t.value for t in each])
+    if layout.memory_space is not None:
+        found += _leaf_columns(layout.memory_space, [t.memory for t in each], "memory")
+    if layout.state_space is not None:
+        found += _leaf_columns(layout.state_space, [t.state for t in each], "state")
+    return found
+
+
+def _final_columns(layout: Layout, each: Sequence[Trajectory | TrajectoryBlock]) -> list[list[Any]]:
+    """In the order of `layout.successor`."""
+    found = _leaf_columns(layout.observation_space, [t.final_obs for t in each], "final_obs")
+    if layout.state_space is not None:
+        found += _leaf_columns(layout.state_space, [t.final_state for t in each], "final_state")
+    return found
+
+
+def _leaf_columns(space: Space, trees: list[Any], name: str) -> list[list[Any]]:
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [trees]
+    columns = [list(tree_leaves(space, tree, name)) for tree in trees]
+    return [list(column) for column in zip(*columns, strict=True)]
+
+
+def _joined(leaf: Leaf, arrays: list[Any], lengths: list[int]) -> Array:
+    if arrays[0].dtype != leaf.dtype or set(map(type, arrays)) != {np.ndarray} or list(map(len, arrays)) != lengths:
+        raise ValueError(leaf.name)
+    return joined_arrays(arrays, leaf.shape)
+
+
+def _stacked(leaf: Leaf, arrays: list[Any]) -> Array:
+    """As `np.stack`, without its cost for each array."""
+    if {(array.dtype, array.shape) for array in arrays} != {(leaf.dtype, leaf.shape)}:
+        raise ValueError(leaf.name)
+    if not leaf.shape:
+        return np.array(arrays, leaf.dtype)
+    return np.concatenate(arrays).reshape(len(arrays), *leaf.shape)
+
+
+def _require(leaves: Sequence[Leaf], arrays: Sequence[Any], leading: tuple[int, ...]) -> None:
+    """`ConfigError` names the first array that is not as its leaf says."""
+    for leaf, array in zip(leaves, arrays, strict=True):
+        shape = (*leading, *leaf.shape)
+        if not isinstance(array, np.ndarray | np.generic) or array.shape != shape or array.dtype != leaf.dtype:
+            is_array = isinstance(array, np.ndarray | np.generic)
+            seen = f"{array.dtype} {list(array.shape)}" if is_array else f"a {type(array).__name__}"
+            raise ConfigError(f"column {leaf.name!r} is {seen}, expected a NumPy array of {leaf.dtype} {list(shape)}")
