@@ -33,6 +33,12 @@ def _runtime() -> list[Row]:
     return runtime_rows()
 
 
+def _recording() -> list[Row]:
+    from relayrl.bench.recording import recording_rows
+
+    return recording_rows()
+
+
 def _sinks() -> list[Row]:
     from relayrl.bench.sinks import sink_rows
 
@@ -60,6 +66,7 @@ def _w5() -> list[Row]:
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
+    "recording": _recording,
     "replay": _replay,
     "runtime": _runtime,
     "sinks": _sinks,

@@ -1,15 +1,26 @@
-"""Keeping what a run collects: every rollout's trajectories go to a sink, in the order in which they were made."""
+"""Keeping what a run collects: every rollout's trajectories go to a sink, in the order in which they were made.
+
+A run only copies its columns; a thread cuts them into trajectories and writes them. Nothing is dropped: a run that is faster
+than its sink waits for it. When the sink fails, the next call here raises its error.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 from relayrl.data.columns import Rollout
 from relayrl.data.joining import copied, joined
 from relayrl.sinks.contract import TrajectorySink, open_sink
+from relayrl.training.queues import QueueClosedError, TrajectoryQueue
 
 RECORDED_STEPS = 256
 """Steps of each world that are written together: fragments of one step each would cost more than the steps."""
+MAX_WAITING = 4
+"""Portions of so many steps that may wait for the sink."""
+_LOOK_S = 1.0
+
+Portion = dict[str, list[Rollout]]
 
 
 class Recorder:
@@ -17,26 +28,50 @@ class Recorder:
 
     def __init__(self, url: str) -> None:
         self._sink: TrajectorySink = open_sink(url)
-        self._blocks: dict[str, list[Rollout]] = {}
+        self._blocks: Portion = {}
+        self._waiting: TrajectoryQueue[Portion] = TrajectoryQueue(MAX_WAITING)
+        self._thread = threading.Thread(target=self._write_what_comes, name="relayrl-recorder", daemon=True)
+        self._thread.start()
 
     def record(self, rollouts: Mapping[str, Rollout]) -> None:
         """Keep one block of all groups."""
         for group, rollout in rollouts.items():
             self._blocks.setdefault(group, []).append(copied(rollout))
         if sum(block.num_steps for block in next(iter(self._blocks.values()))) >= RECORDED_STEPS:
-            self._write()
-
-    def _write(self) -> None:
-        for blocks in self._blocks.values():
-            self._sink.write(list(joined(blocks).trajectories()))
-        self._blocks = {}
+            self._hand_over()
 
     def flush(self) -> None:
         """Return when everything is durable."""
-        self._write()
+        self._hand_over()
+        self._waiting.drain()
         self._sink.flush()
 
     def close(self) -> None:
-        """Flush and let go of the sink."""
-        self._write()
-        self._sink.close()
+        """Flush and let go of the sink; a second call does nothing."""
+        if not self._thread.is_alive():
+            self._sink.close()
+            return
+        try:
+            self._hand_over()
+            self._waiting.drain()
+        finally:
+            self._waiting.close()
+            self._thread.join()
+            self._sink.close()
+
+    def _hand_over(self) -> None:
+        portion, self._blocks = self._blocks, {}
+        self._waiting.put(portion)
+
+    def _write_what_comes(self) -> None:
+        try:
+            while True:
+                portion = self._waiting.get(_LOOK_S)
+                if portion is not None:
+                    for blocks in portion.values():
+                        self._sink.write(joined(blocks).trajectories())
+                    self._waiting.done()
+        except QueueClosedError:
+            return
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the run's thread raises it
+            self._waiting.close(error)
