@@ -1,4 +1,4 @@
-"""Record a simulator of your own, look at the records, learn from them alone: `python examples/offline_from_records.py SCRATCH_DIR`.
+"""Record a simulator, look at the records, learn from them alone: `python examples/offline_from_records.py SCRATCH_DIR`.
 
 The recording program knows nothing of training: an agent acts for it and writes what happens to a sink. Learning is another
 program, here in the same file, which steps no environment; it only asks one for its spaces and for the evaluation.
@@ -20,25 +20,24 @@ NUM_EPISODES = 20
 
 def first_policy(folder: Path) -> Path:
     """A policy that has learned next to nothing: what acts while the first records are made."""
-    settings = {"evaluation.episodes": 0, "params.update_after": 100}
-    run = relayrl.train("Pendulum-v1", algo="td3", steps=200, seed=0, run_dir=folder / "first", settings=settings)
+    settings = {"evaluation.episodes": 0}
+    run = relayrl.train("Pendulum-v1", algo="sac", steps=200, seed=0, run_dir=folder / "first", settings=settings)
     return run.export(folder / "first.onnx")[0]
 
 
 def record(model: Path, url: str) -> None:
     """The simulator's own loop; a gymnasium world stands for it."""
     simulator = gym.make("Pendulum-v1")
-    with AgentBuilder().actor_count(1).default_model(model).sink(url).build() as agent:
-        (actor,) = agent.get_actor_ids()
+    with AgentBuilder().actor_count(1).default_model(model).sink(url).seed(0).build() as agent:
+        ids = agent.get_actor_ids()
         for episode in range(NUM_EPISODES):
             obs, _ = simulator.reset(seed=episode)
             reward, is_over = 0.0, False
             while not is_over:
-                action = agent.request_action((actor,), obs[None], reward=np.array([reward], np.float32))
-                obs, reward, terminated, truncated, _ = simulator.step(action[0])
+                acted = agent.request_action(ids, obs[None], reward=reward)  # the reward of the action before
+                obs, reward, terminated, truncated, _ = simulator.step(acted.action[0])
                 is_over = terminated or truncated
-            last = np.array([reward], np.float32)
-            agent.flag_last_action((actor,), reward=last, truncated=True, final_obs=obs[None])
+            agent.flag_last_action(ids, reward=reward, terminated=terminated, truncated=truncated, final_obs=obs[None])
 
 
 def main(folder: Path) -> None:
@@ -49,11 +48,11 @@ def main(folder: Path) -> None:
         (records,) = summarise(source).values()
     print(f"{records.num_trajectories} episodes, {records.num_steps} steps, return {np.mean(records.returns):.0f}")
 
-    settings = {"from": url, "evaluation.episodes": 5}
-    run = relayrl.train("Pendulum-v1", algo="td3", steps=2_000, seed=0, run_dir=folder / "offline", settings=settings)
+    settings = {"learn_from": url, "evaluation.episodes": 5}
+    run = relayrl.train("Pendulum-v1", algo="td3", steps=2_500, seed=0, run_dir=folder / "offline", settings=settings)
     print(f"learned from records: {run.result.mean_return:.0f}")
     assert records.num_steps == 200 * NUM_EPISODES
-    assert np.isfinite(run.result.mean_return)
+    assert run.result.mean_return > np.mean(records.returns)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,21 @@
 """What a run collects can be kept, and learned from by another run that collects nothing."""
 
 from pathlib import Path
+from uuid import UUID
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
+from relayrl.bench.codec import example_rollout
+from relayrl.data.columns import Trajectory
+from relayrl.data.splitting import trajectory_id
 from relayrl.engines.local import LocalEngine, RunResult
+from relayrl.engines.recording import RECORDED_STEPS, Recorder
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.errors import ConfigError
-from relayrl.sinks.contract import open_source
+from relayrl.sinks.contract import SinkWriteError, TrajectorySink, open_sink, open_source
 
 SMALL = {"environment.num_envs": 2, "network.hidden_sizes": (16,), "evaluation.episodes": 2}
 TD3 = {"params.learning_starts": 100, "params.batch_size": 16, "params.buffer_size": 5000}
@@ -68,3 +75,48 @@ def test_what_does_not_fit_is_refused(tmp_path):
         run(tmp_path / "b", "MountainCarContinuous-v0", algo="td3", learn_from=url)
     with pytest.raises(ConfigError, match="nothing-here"):
         run(tmp_path / "c", "Pendulum-v1", algo="td3", learn_from=f"arrow:{tmp_path}/nothing-here")
+
+
+def test_what_actors_of_a_simulator_recorded_can_be_learned_from(tmp_path):
+    url, world = f"sqlite:{tmp_path}/records.db", UUID(int=7)
+    pendulum, steps = gym.make("Pendulum-v1"), np.arange(40, dtype=np.float32)
+    trajectory = Trajectory(
+        *(trajectory_id(world, "an actor", 0, 0), world, "an actor", "agent"),
+        *(pendulum.observation_space, pendulum.action_space, 0, 0),
+        obs=np.stack([np.cos(steps), np.sin(steps), steps], 1),
+        action=np.sin(steps)[:, None],
+        reward=-steps,
+        policy_version=np.zeros(40, np.int64),
+        terminated=False,
+        truncated=True,
+        failed=False,
+        final_obs=np.array([1.0, 0.0, 0.0], np.float32),
+    )
+    with open_sink(url) as sink:
+        sink.write([trajectory])
+    result = run(tmp_path / "run", "Pendulum-v1", algo="td3", learn_from=url, **{"trainer.max_steps": 100, **TD3})
+    assert result.num_env_steps == 100
+
+
+def test_a_sink_that_fails_ends_the_run_with_its_reason(tmp_path):
+    class FailingSink(TrajectorySink):
+        url = "failing:"
+
+        def write(self, trajectories):
+            raise SinkWriteError("the disk is full", len(trajectories))
+
+        def flush(self):
+            raise AssertionError("nothing was written")
+
+        def close(self):
+            pass
+
+    recorder = Recorder(FailingSink())
+    rollout = example_rollout(RECORDED_STEPS, 2)
+    recorder.record({"agent": rollout})
+    with pytest.raises(SinkWriteError, match="the disk is full"):
+        recorder.flush()
+    with pytest.raises(SinkWriteError, match="the disk is full"):
+        recorder.record({"agent": rollout})
+    with pytest.raises(SinkWriteError, match="the disk is full"):
+        recorder.close()

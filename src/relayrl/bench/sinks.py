@@ -177,9 +177,8 @@ def _step_batch(columns: list[Any]) -> pa.RecordBatch:
 def _seconds_of_adbc(folder: Path, batches: list[tuple[pa.RecordBatch, pa.RecordBatch]]) -> float:
     from adbc_driver_sqlite import dbapi
 
+    # Its SQLite has `synchronous = FULL` from the start.
     with dbapi.connect(str(_bare_sqlite(folder))) as connection, connection.cursor() as cursor:
-        cursor.execute("PRAGMA synchronous = FULL")
-        connection.commit()
 
         def write() -> None:
             for trajectories, steps in batches:

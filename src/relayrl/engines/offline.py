@@ -6,8 +6,9 @@ The environment serves the spaces and the evaluation; it is never stepped to lea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from relayrl.data.columns import LaneHeader
+from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.engines.overlap import Pace
 from relayrl.engines.phase_clock import PhaseClock
@@ -25,7 +26,7 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
     if not isinstance(trainer, OffPolicyTrainer):
         raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
     with open_source(url) as source:
-        trajectories = list(source)
+        trajectories = [_by_the_only_agent(trajectory, groups) for trajectory in source]
     if not trajectories:
         raise ConfigError(f"{url} holds no trajectories")
     headers = {
@@ -46,6 +47,14 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
         trainer.fill(rollouts)
         num_steps += next(iter(rollouts.values())).num_steps
     return num_steps
+
+
+def _by_the_only_agent(trajectory: Trajectory, groups: Mapping[str, AgentGroup]) -> Trajectory:
+    """An agent in a simulator names its actors by UUIDs; each acts in a world of its own, for the only agent there is."""
+    agents = [agent for group in groups.values() for agent in group.agent_ids]
+    if len(agents) > 1 or trajectory.agent_id == agents[0]:
+        return trajectory
+    return replace(trajectory, agent_id=agents[0])
 
 
 class Offline(Pace):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from relayrl.data.columns import Rollout
 from relayrl.data.joining import copied, joined
-from relayrl.sinks.contract import TrajectorySink, open_sink
+from relayrl.sinks.contract import TrajectorySink
 from relayrl.training.queues import QueueClosedError, TrajectoryQueue
 
 RECORDED_STEPS = 256
@@ -24,10 +24,11 @@ Portion = dict[str, list[Rollout]]
 
 
 class Recorder:
-    """Writes rollouts to a sink; durable whenever the run saves, and at the end."""
+    """Writes rollouts to a sink, which it owns; durable whenever the run saves, and at the end."""
 
-    def __init__(self, url: str) -> None:
-        self._sink: TrajectorySink = open_sink(url)
+    def __init__(self, sink: TrajectorySink) -> None:
+        self._sink = sink
+        self._is_closed = False
         self._blocks: Portion = {}
         self._waiting: TrajectoryQueue[Portion] = TrajectoryQueue(MAX_WAITING)
         self._thread = threading.Thread(target=self._write_what_comes, name="relayrl-recorder", daemon=True)
@@ -48,9 +49,9 @@ class Recorder:
 
     def close(self) -> None:
         """Flush and let go of the sink; a second call does nothing."""
-        if not self._thread.is_alive():
-            self._sink.close()
+        if self._is_closed:
             return
+        self._is_closed = True
         try:
             self._hand_over()
             self._waiting.drain()

@@ -27,6 +27,7 @@ from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
+from relayrl.sinks.contract import open_sink
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.reward_signals import RewardSignals
@@ -120,7 +121,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
         fill_from(settings.learn_from, parts.trainer, env.groups)
-    recorder = None if settings.record is None else Recorder(settings.record)
+    recorder = None if settings.record is None else Recorder(open_sink(settings.record))
     rules = RewardSignals(signals)
     return RunParts(env, parts.policies, acting, parts.trainer, collector, rules, block_steps, recorder)
 
