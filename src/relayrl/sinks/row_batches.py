@@ -74,8 +74,9 @@ def to_batch(block: StoredBlock) -> pa.RecordBatch:
         return np.repeat(values, lengths)
 
     columns["episode"] = to_arrow(EPISODE, repeated(headers.episode), leading)
-    begins = headers.first_step - (last + 1 - lengths)
-    columns["step"] = to_arrow(STEP, repeated(begins) + np.arange(num_rows), leading)
+    steps = repeated(headers.first_step - (last + 1 - lengths))
+    steps += np.arange(num_rows)
+    columns["step"] = to_arrow(STEP, steps, leading)
     which = np.arange(len(block), dtype=np.int32)
     columns["trajectory_id"] = _uuids_to_arrow(repeated(which), headers.trajectory_ids)
     worlds, world_of = _numbered(headers.env_ids)
