@@ -97,42 +97,49 @@ class TrajectoryBlock(Sequence[Trajectory]):
         if isinstance(which, slice):
             return [self[i] for i in range(len(self))[which]]
         i = range(len(self))[which]
-        end = int(self.headers.num_steps[: i + 1].sum())
-        return self._trajectory(i, end - int(self.headers.num_steps[i]), end)
+        return next(self._between(i, i + 1))
 
     def __iter__(self) -> Iterator[Trajectory]:
-        begin = 0
-        for i, end in enumerate(self.headers.ends.tolist()):
-            yield self._trajectory(i, begin, end)
-            begin = end
+        return self._between(0, len(self))
 
-    def _trajectory(self, i: int, begin: int, end: int) -> Trajectory:
-        headers, rows = self.headers, slice(begin, end)
+    def _between(self, first: int, stop: int) -> Iterator[Trajectory]:
+        headers = self.headers
+        begin = int(headers.num_steps[:first].sum())
+        names = (headers.trajectory_ids, headers.env_ids, headers.agent_ids)
+        numbers = (headers.episode, headers.first_step, headers.num_steps)
+        flags = (headers.terminated, headers.truncated, headers.failed)
+        columns = [*(each[first:stop] for each in names), *(each[first:stop].tolist() for each in (*numbers, *flags))]
+        for i, header in enumerate(zip(*columns, strict=True), first):
+            trajectory_id, env_id, agent_id, episode, first_step, num_steps, terminated, truncated, failed = header
+            rows = slice(begin, begin := begin + num_steps)
+            yield Trajectory(
+                trajectory_id=UUID(bytes=trajectory_id),
+                env_id=UUID(bytes=env_id),
+                agent_id=agent_id,
+                group=self.group,
+                observation_space=self.observation_space,
+                action_space=self.action_space,
+                episode=episode,
+                first_step=first_step,
+                obs=_taken(self.obs, rows),
+                action=_taken(self.action, rows),
+                reward=self.reward[rows],
+                policy_version=self.policy_version[rows],
+                terminated=terminated,
+                truncated=truncated,
+                failed=failed,
+                final_obs=_taken(self.final_obs, (i, ...)),
+                action_mask=_taken(self.action_mask, rows),
+                logp=_taken(self.logp, rows),
+                value=_taken(self.value, rows),
+                memory=_taken(self.memory, rows),
+                state=_taken(self.state, rows),
+                final_state=_taken(self.final_state, (i, ...)),
+            )
 
-        def taken(column: Tree | None) -> Any:
-            return None if column is None else index(column, rows)
 
-        return Trajectory(
-            trajectory_id=UUID(bytes=headers.trajectory_ids[i]),
-            env_id=UUID(bytes=headers.env_ids[i]),
-            agent_id=headers.agent_ids[i],
-            group=self.group,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            episode=int(headers.episode[i]),
-            first_step=int(headers.first_step[i]),
-            obs=taken(self.obs),
-            action=taken(self.action),
-            reward=self.reward[rows],
-            policy_version=self.policy_version[rows],
-            terminated=bool(headers.terminated[i]),
-            truncated=bool(headers.truncated[i]),
-            failed=bool(headers.failed[i]),
-            final_obs=index(self.final_obs, (i, ...)),
-            action_mask=taken(self.action_mask),
-            logp=taken(self.logp),
-            value=taken(self.value),
-            memory=taken(self.memory),
-            state=taken(self.state),
-            final_state=None if self.final_state is None else index(self.final_state, (i, ...)),
-        )
+def _taken(column: Tree | None, where: Any) -> Any:
+    """As `index`, without its cost for a plain array or none."""
+    if column is None:
+        return None
+    return index(column, where) if isinstance(column, dict | tuple) else column[where]
