@@ -57,6 +57,24 @@ def _w2() -> list[Row]:
     return ppo_rows("W2", num_envs=64, num_steps=10 * 64 * 128)
 
 
+def _w2k() -> list[Row]:
+    from relayrl.bench.native_ppo import w2k_rows
+
+    return w2k_rows()
+
+
+def _w4() -> list[Row]:
+    from relayrl.bench.native_ppo import w4_rows
+
+    return w4_rows()
+
+
+def _startup() -> list[Row]:
+    from relayrl.bench.startup import startup_rows
+
+    return startup_rows()
+
+
 def _w5() -> list[Row]:
     from relayrl.bench.off_policy import off_policy_rows
 
@@ -70,8 +88,11 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "replay": _replay,
     "runtime": _runtime,
     "sinks": _sinks,
+    "startup": _startup,
     "W1": _w1,
     "W2": _w2,
+    "W2k": _w2k,
+    "W4": _w4,
     "W5": _w5,
 }
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from relayrl.compiled.loader import describe
 from relayrl.engines.overlap import Pace
 from relayrl.engines.periodic_evaluation import PeriodicEvaluation, evaluation_settings
 from relayrl.engines.phase_clock import PhaseClock, peak_memory_mib
@@ -97,6 +98,7 @@ class LocalEngine:
             self.close()
 
     def _run(self, on_progress: Callable[[Progress], None]) -> RunResult:
+        logger.info("perceptrons on the CPU run in %s", describe())
         self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
@@ -229,6 +231,7 @@ class LocalEngine:
             returns=evaluation.returns if evaluation else (),
             best_return=best if math.isfinite(best) else math.nan,
             reached_target=self._evaluation.has_reached_target,
+            computed_by=describe(),
         )
 
 

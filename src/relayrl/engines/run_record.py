@@ -28,7 +28,8 @@ class Progress:
 class RunResult:
     """How a run ended; `mean_return` is the final evaluation's, or the training episodes' where there was none.
 
-    `seconds` and `env_steps_per_s` are of the session that ended it, without final evaluation and export.
+    `seconds` and `env_steps_per_s` are of the session that ended it, without final evaluation and export; `computed_by` says
+    whether perceptrons on the CPU ran in compiled kernels.
     """
 
     env: str
@@ -45,6 +46,7 @@ class RunResult:
     returns: tuple[float, ...] = ()
     best_return: float = math.nan
     reached_target: bool = False
+    computed_by: str = ""
 
     def to_json(self) -> str:
         """One line; numbers that do not exist are null."""

@@ -1,4 +1,7 @@
-"""Beginning, resuming and watching a run: what the command line and the Python interface have in common."""
+"""Beginning, resuming and watching a run: what the command line and the Python interface have in common.
+
+Heavy imports happen inside functions, beside the loading of torch's libraries (`torch_preload`).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relayrl.engines.plugins import environment_name
-from relayrl.engines.resume_rules import check_changes
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import Assignment, RunSettings, build_run_settings
+from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_record import Progress, RunResult
+    from relayrl.engines.run_settings import Assignment, RunSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Session:
 
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     """Settle the settings and, unless `create` is False, make the folder."""
+    if create:
+        preload_torch()
+    from relayrl.engines.run_directory import RunDirectory
+    from relayrl.engines.run_settings import build_run_settings
+
     if request.resume:
         return _resumed(request, create=create)
     notes: list[str] = []
@@ -59,6 +66,10 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
 
 
 def _resumed(request: TrainRequest, *, create: bool) -> Session:
+    from relayrl.engines.resume_rules import check_changes
+    from relayrl.engines.run_directory import RunDirectory
+    from relayrl.engines.run_settings import build_run_settings
+
     if request.run_dir is None:
         raise ConfigError("--resume needs --run-dir, the folder of the run to continue")
     if request.init_from is not None:
@@ -75,6 +86,7 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 def _check_environment_exists(settings: RunSettings) -> None:
     """Before a folder is made: a misspelt environment must leave nothing behind."""
+    from relayrl.engines.plugins import environment_name
     from relayrl.envs.registry import make_vector
 
     one_world = settings.environment.model_copy(update={"num_envs": 1, "workers": 0})
