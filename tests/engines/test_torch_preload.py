@@ -1,0 +1,31 @@
+"""torch's libraries can be loaded ahead of torch, and torch does not mind."""
+
+import subprocess
+import sys
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_torch_works_after_its_libraries_were_loaded():
+    code = (
+        "import sys, threading\n"
+        "from relayrl.engines.torch_preload import preload_torch\n"
+        "preload_torch(); preload_torch()\n"
+        "print([t.name for t in threading.enumerate()].count('torch-preload') <= 1, 'torch' in sys.modules)\n"
+        "import torch\n"
+        "print(float(torch.linalg.inv(torch.tensor([[2.0]]))[0, 0]), torch.get_num_threads() >= 1)\n"
+    )
+    assert run(code).split() == ["True", "False", "0.5", "True"]
+
+
+def test_a_process_that_ends_at_once_ends_well():
+    assert run("from relayrl.engines.torch_preload import preload_torch; preload_torch(); print('done')") == "done"
+
+
+def test_a_session_module_loads_nothing_heavy():
+    heavy = "('torch', 'numpy', 'pydantic', 'gymnasium', 'pyarrow')"
+    assert run(f"import sys, relayrl.engines.sessions; print([m for m in {heavy} if m in sys.modules])") == "[]"
