@@ -22,7 +22,7 @@ def recording_rows() -> list[Row]:
     Both save before their last rollout, so that the time includes making all earlier ones durable.
     """
     block = NUM_ENVS * ROLLOUT_STEPS
-    settings = workload_settings(NUM_ENVS, NUM_ROLLOUTS * block)
+    settings = workload_settings("CartPole-v1", NUM_ENVS, NUM_ROLLOUTS * block)
     saving = settings.trainer.model_copy(update={"checkpoint_interval": (NUM_ROLLOUTS - 1) * block})
     settings = settings.model_copy(update={"trainer": saving})
     _steps_per_s(settings, record=False)

@@ -1,11 +1,16 @@
-"""What the contract suite found: one line per check, and whether all of them hold."""
+"""Checks of a contract, and what they found: one line per check, and whether all of them hold."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Generic, TypeVar
 
 from relayrl.errors import EnvError
+
+Bench = TypeVar("Bench")
+"""What checks look at: whatever makes and plays the thing under test."""
 
 
 class Outcome(Enum):
@@ -31,6 +36,47 @@ class CheckResult:
 
     def __str__(self) -> str:
         return f"{self.outcome.value:7} {self.name}: {self.explanation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Bench]):
+    """One fact, the function that looks whether it holds, and the facts that it takes for granted."""
+
+    run: Callable[[Bench], str | None]
+    needs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+    @property
+    def fact(self) -> str:
+        return self.run.__doc__ or self.name
+
+    def found(self, broken: str | None) -> CheckResult:
+        """The result where the function gave `broken`."""
+        if broken:
+            return CheckResult(self.name, Outcome.FAILED, broken)
+        return CheckResult(self.name, Outcome.PASSED, self.fact)
+
+    def skipped(self, reason: str) -> CheckResult:
+        """The result where nobody looked."""
+        return CheckResult(self.name, Outcome.SKIPPED, reason)
+
+
+def run_in_order(checks: Iterable[Check[Bench]], run: Callable[[Check[Bench]], CheckResult]) -> tuple[CheckResult, ...]:
+    """Run every check whose needs hold; what a check needs comes before it."""
+    results: dict[str, CheckResult] = {}
+    untrusted: set[str] = set()
+    for check in checks:
+        missing = next((name for name in check.needs if name in untrusted), None)
+        if missing is None:
+            results[check.name] = run(check)
+        else:
+            results[check.name] = check.skipped(f"it builds on {missing}, which does not hold")
+        if missing is not None or not results[check.name].passed:
+            untrusted.add(check.name)
+    return tuple(results.values())
 
 
 @dataclass(frozen=True, slots=True)

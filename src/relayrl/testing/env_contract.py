@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.errors import ConfigError, RelayRLError
@@ -24,7 +23,7 @@ from relayrl.testing import contract_array_checks as arrays
 from relayrl.testing import contract_episode_checks as episodes
 from relayrl.testing import contract_repeat_checks as repeats
 from relayrl.testing.contract_recording import Workbench
-from relayrl.testing.contract_report import CheckResult, ContractReport, Outcome
+from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
 from relayrl.testing.random_play import random_actions
 
 __all__ = ["CHECKS", "Check", "CheckResult", "ContractReport", "Outcome", "check_environment", "random_actions"]
@@ -41,22 +40,6 @@ RAISED = (
     ValueError,
 )
 """What an environment under test may raise and have reported; anything else is passed on, and so is a `ConfigError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One fact, the function that looks whether it holds, and the facts that it takes for granted."""
-
-    run: Callable[[Workbench], str | None]
-    needs: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.run.__name__
-
-    @property
-    def fact(self) -> str:
-        return self.run.__doc__ or self.name
 
 
 _RUNS = ("runs",)
@@ -119,38 +102,20 @@ def check_environment(
     episodes end in it; otherwise the checks of ends find nothing to look at.
     """
     bench = Workbench(make, num_envs, num_steps, seed)
-    results: dict[str, CheckResult] = {}
-    untrusted: set[str] = set()
-    for check in CHECKS:
-        missing = [name for name in check.needs if name in untrusted]
-        if missing:
-            results[check.name] = _skipped(check, f"it builds on {missing[0]}, which does not hold")
-        else:
-            results[check.name] = _run(check, bench)
-        if missing or not results[check.name].passed:
-            untrusted.add(check.name)
-    return ContractReport(tuple(results.values()))
+    return ContractReport(run_in_order(CHECKS, lambda check: _run(check, bench)))
 
 
-def _run(check: Check, bench: Workbench) -> CheckResult:
+def _run(check: Check[Workbench], bench: Workbench) -> CheckResult:
     try:
         broken = check.run(bench)
         bench.release()
     except episodes.NothingToSee as reason:
         bench.release()
-        return _skipped(check, str(reason))
+        return check.skipped(str(reason))
     except ConfigError:
         raise
     except RAISED as error:
         with contextlib.suppress(*RAISED):
             bench.release()
         broken = f"{type(error).__name__}: {error}"
-    return (
-        CheckResult(check.name, Outcome.FAILED, broken)
-        if broken
-        else CheckResult(check.name, Outcome.PASSED, check.fact)
-    )
-
-
-def _skipped(check: Check, reason: str) -> CheckResult:
-    return CheckResult(check.name, Outcome.SKIPPED, reason)
+    return check.found(broken)

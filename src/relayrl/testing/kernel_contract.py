@@ -12,7 +12,6 @@ suite knows nothing of pytest, and leaves no files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from relayrl.data.trees import Space
@@ -20,7 +19,7 @@ from relayrl.errors import ConfigError, RelayRLError
 from relayrl.models.kernels import KernelFactory
 from relayrl.testing import kernel_checks as checks
 from relayrl.testing import kernel_export_checks as exports
-from relayrl.testing.contract_report import CheckResult, ContractReport, Outcome
+from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
 from relayrl.testing.kernel_bench import KernelBench
 
 __all__ = ["CHECKS", "Check", "CheckResult", "KernelReport", "Outcome", "check_kernel"]
@@ -46,22 +45,6 @@ class KernelReport(ContractReport):
         """Raise `ConfigError` with all failures in its message."""
         if self.failures:
             raise ConfigError("outside the kernel contract:\n" + "\n".join(map(str, self.failures)))
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One fact, the function that looks whether it holds, and the facts that it takes for granted."""
-
-    run: Callable[[KernelBench], str | None]
-    needs: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.run.__name__
-
-    @property
-    def fact(self) -> str:
-        return self.run.__doc__ or self.name
 
 
 _MADE = ("makes_modules",)
@@ -96,22 +79,12 @@ def check_kernel(
 ) -> KernelReport:
     """Run all checks on networks that `factory` makes for these spaces."""
     bench = KernelBench(factory, observation_space, action_space, seed)
-    results: dict[str, CheckResult] = {}
-    for check in CHECKS:
-        missing = next((name for name in check.needs if results[name].outcome is not Outcome.PASSED), None)
-        results[check.name] = _run(check, bench) if missing is None else _skipped(check, missing)
-    return KernelReport(tuple(results.values()))
+    return KernelReport(run_in_order(CHECKS, lambda check: _run(check, bench)))
 
 
-def _run(check: Check, bench: KernelBench) -> CheckResult:
+def _run(check: Check[KernelBench], bench: KernelBench) -> CheckResult:
     try:
         broken = check.run(bench)
     except RAISED as error:
         broken = f"{type(error).__name__}: {error}"
-    if broken is not None:
-        return CheckResult(check.name, Outcome.FAILED, broken)
-    return CheckResult(check.name, Outcome.PASSED, check.fact)
-
-
-def _skipped(check: Check, missing: str) -> CheckResult:
-    return CheckResult(check.name, Outcome.SKIPPED, f"it builds on {missing}, which does not hold")
+    return check.found(broken)
