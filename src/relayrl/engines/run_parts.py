@@ -1,10 +1,14 @@
-"""The parts of a local run, put together: worlds, policies, trainer, collector, reward signals, and the pace they keep."""
+"""The parts of a local run, put together: worlds, policies, trainer, collector, reward signals, and the pace they keep.
+
+What records and replays trajectories is imported where a run asks for it: Arrow's library takes 25 MiB.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import threadpoolctl
@@ -12,11 +16,9 @@ import torch
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.engines.assembly import Assembly, assemble
-from relayrl.engines.offline import Offline, fill_from
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
-from relayrl.engines.recording import Recorder
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
@@ -27,13 +29,15 @@ from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
-from relayrl.sinks.contract import open_sink
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.reward_signals import RewardSignals
 from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.seeding import Stream, stream_seed
 from relayrl.training.statistics import Statistics
+
+if TYPE_CHECKING:
+    from relayrl.engines.recording import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class RunParts:
     def pace(self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]) -> Pace:
         """How collecting and learning share the time."""
         if settings.learn_from is not None:
+            from relayrl.engines.offline import Offline
+
             assert isinstance(self.trainer, OffPolicyTrainer)
             return Offline(self.trainer, statistics, self.collector, clock, self.block_steps)
         if not settings.trainer.threaded:
@@ -120,10 +126,19 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     }
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
+        from relayrl.engines.offline import fill_from
+
         fill_from(settings.learn_from, parts.trainer, env.groups)
-    recorder = None if settings.record is None else Recorder(open_sink(settings.record))
+    recorder = None if settings.record is None else _recorder(settings.record)
     rules = RewardSignals(signals)
     return RunParts(env, parts.policies, acting, parts.trainer, collector, rules, block_steps, recorder)
+
+
+def _recorder(url: str) -> Recorder:
+    from relayrl.engines.recording import Recorder
+    from relayrl.sinks.contract import open_sink
+
+    return Recorder(open_sink(url))
 
 
 def _records_logp(settings: RunSettings, parts: Assembly, actors: Mapping[str, Actor]) -> bool:

@@ -1,4 +1,4 @@
-"""torch's libraries can be loaded ahead of torch, and torch does not mind."""
+"""The start of a run: torch does not mind that its libraries were loaded before, and nothing is loaded for nothing."""
 
 import subprocess
 import sys
@@ -29,3 +29,7 @@ def test_a_process_that_ends_at_once_ends_well():
 def test_a_session_module_loads_nothing_heavy():
     heavy = "('torch', 'numpy', 'pydantic', 'gymnasium', 'pyarrow')"
     assert run(f"import sys, relayrl.engines.sessions; print([m for m in {heavy} if m in sys.modules])") == "[]"
+
+
+def test_a_run_that_records_nothing_loads_no_arrow():
+    assert run("import sys, relayrl.engines.local; print('pyarrow' in sys.modules)") == "False"
