@@ -13,14 +13,15 @@ from relayrl.models.actor import Actor
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.head_registry import likelihood_head
-from relayrl.models.input_layout import plain_numbers
+from relayrl.models.input_layout import SideBySide, plain_numbers
 from relayrl.models.kernels import ImageNetwork
 from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.live_actor import live_actor
+from relayrl.models.live_actor import TorchRecurrentActor, live_actor
 from relayrl.models.memory_cell import MemoryCell
+from relayrl.models.numpy_recurrent import NumpyRecurrentActor
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic, actor_critic
-from relayrl.models.settings import MemoryKind, MemorySettings, NetworkSettings
+from relayrl.models.settings import Activation, MemoryKind, MemorySettings, NetworkSettings
 
 VECTOR = spaces.Box(-1, 1, (5,))
 ACTIONS = {
@@ -35,10 +36,12 @@ OBSERVATIONS = {
 NUM_LANES, NUM_STEPS = 20, 50  # 1,000 observations
 
 
-def make_policy(observation_space, action_space, kind, *, normalize=False, central=None) -> RecurrentActorCritic:
+def make_policy(observation_space, action_space, kind, *, normalize=False, central=None, activation=Activation.TANH):
     generator = torch.Generator().manual_seed(0)
     memory = MemorySettings(kind=kind, size=6)
-    network = NetworkSettings(hidden_sizes=(16, 12), memory=memory, normalize_observations=normalize)
+    network = NetworkSettings(
+        hidden_sizes=(16, 12), activation=activation, memory=memory, normalize_observations=normalize
+    )
     policy = actor_critic(observation_space, action_space, network, generator, central)
     assert isinstance(policy, RecurrentActorCritic)
     with torch.no_grad():
@@ -119,7 +122,7 @@ def test_the_critic_remembers_for_itself():
 
 
 def test_a_central_critics_memory_is_not_the_actors_row():
-    policy = make_policy(VECTOR, ACTIONS["discrete"], MemoryKind.GRU, central=plain_numbers(9))
+    policy = make_policy(VECTOR, ACTIONS["discrete"], MemoryKind.GRU, central=SideBySide([plain_numbers(9)]))
     assert policy.memory_width == 6
     assert policy.step(torch.randn(3, 5), None, torch.zeros(3, 6))[1] is None
 
@@ -127,6 +130,36 @@ def test_a_central_critics_memory_is_not_the_actors_row():
 def test_images_are_convolved_before_the_memory():
     policy = make_policy(OBSERVATIONS["nested"], ACTIONS["discrete"], MemoryKind.GRU)
     assert isinstance(policy.actor.trunk, ImageNetwork)
+
+
+@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("central", [None, SideBySide([plain_numbers(9)])], ids=["own critic", "central critic"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_numpy_and_torch_remember_alike(action, central, activation, kind):
+    policy = make_policy(VECTOR, ACTIONS[action], kind, normalize=True, central=central, activation=activation)
+    actors = (live_actor(policy), TorchRecurrentActor(policy))
+    assert isinstance(actors[0], NumpyRecurrentActor)
+    obs = sample(VECTOR, NUM_LANES * NUM_STEPS, seed=11)
+    got, want = (play(actor, obs, None, greedy=False) for actor in actors)
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-4)
+
+
+def test_acting_in_numpy_sees_the_newest_weights(kind):
+    policy = make_policy(VECTOR, ACTIONS["discrete"], kind)
+    actor, obs, nothing = live_actor(policy), sample(VECTOR, 4), np.zeros((4, policy.memory_width), np.float32)
+    before = actor.step(obs, None, nothing)
+    with torch.no_grad():
+        policy.actor.cell.layer.bias_hh_l0.add_(1.0)
+    after = actor.step(obs, None, nothing)
+    assert not np.allclose(before[0], after[0])
+    np.testing.assert_allclose(after[1], TorchRecurrentActor(policy).step(obs, None, nothing)[1], atol=1e-5)
+
+
+def test_images_act_in_torch():
+    assert isinstance(
+        live_actor(make_policy(OBSERVATIONS["nested"], ACTIONS["box"], MemoryKind.GRU)), TorchRecurrentActor
+    )
 
 
 def test_what_has_a_memory_does_not_act_without_it(tmp_path):

@@ -15,6 +15,7 @@ from relayrl.models.actor import Actor
 from relayrl.models.compiled_head import CompiledHead, compiled_head
 from relayrl.models.lane_memory import RecurrentActor
 from relayrl.models.numpy_policy import NumpyPolicy, runs_in_numpy
+from relayrl.models.numpy_recurrent import NumpyRecurrentActor, steps_in_numpy
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
@@ -77,7 +78,7 @@ class TorchRecurrentActor(RecurrentActor):
 def live_actor(policy: Policy) -> Actor:
     """The fastest actor for a policy in this process."""
     if isinstance(policy, RecurrentActorCritic):
-        return TorchRecurrentActor(policy)
+        return NumpyRecurrentActor(policy) if steps_in_numpy(policy) else TorchRecurrentActor(policy)
     if not runs_in_numpy(policy.actor):
         return TorchActor(policy)
     head = compiled_head(policy)

@@ -59,7 +59,10 @@ class NumpyPolicy:
 
     def distribution(self, features: Array, mask: Array | None) -> Array:
         """[M, P] parameters of the action distribution, as the head lays them out."""
-        outputs = self._actor.forward(features)
+        return self.distribution_of(self._actor.forward(features), mask)
+
+    def distribution_of(self, outputs: Array, mask: Array | None) -> Array:
+        """The same from the actor network's outputs."""
         if isinstance(self.head, GaussianHead):
             mean = outputs * self.head.half_range + self.head.center
             log_std = np.broadcast_to(self._log_std + self._log_scale, mean.shape)
