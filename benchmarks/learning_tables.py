@@ -103,13 +103,15 @@ def _curves(records: Sequence[SeedRecord]) -> list[str]:
         seeds = [record for record in records if record.env == env]
         if not seeds:
             continue
-        steps = [number for number, _ in seeds[0].curve]
+        steps = [number for number, _ in max((one.curve for one in seeds), key=len)]
         lines += [
             "",
-            f"Evaluations on the way, {env}, at thousands of steps (random: {seeds[0].random_return:.1f}):",
+            f"Evaluations on the way, in {env}, at thousands of steps (random: {seeds[0].random_return:.1f}):",
             "",
         ]
         lines += [_line(["algorithm, seed", *(f"{number / 1000:,.0f}" for number in steps)])]
         lines += ["|---" + "|--:" * len(steps) + "|"]
-        lines += [_line([f"{one.algo}, {one.seed}", *(f"{value:.1f}" for _, value in one.curve)]) for one in seeds]
+        for one in seeds:
+            cells = [f"{value:.1f}" for _, value in one.curve]
+            lines += [_line([f"{one.algo}, {one.seed}", *cells, *[""] * (len(steps) - len(cells))])]
     return lines
