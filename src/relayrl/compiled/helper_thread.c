@@ -1,4 +1,7 @@
-/* One helper for the process. After a piece of work it looks for the next for a while, and then sleeps until it is woken. */
+/* One helper for the process. After a piece of work it looks for the next for a while, and then sleeps until it is woken.
+ *
+ * On a busy machine it may not get a core. Nobody waits for that: work that it has not begun is taken back.
+ */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -10,7 +13,7 @@
 #define LOOK_NS 500000     /* gradient steps come one after the other: the next piece is nearer than this */
 #define LOOKS_PER_CHECK 64 /* between two looks at the clock, or two offers of the core to somebody else */
 
-enum { IDLE, POSTED, DONE };
+enum { IDLE, POSTED, BEGUN, DONE };
 
 static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER; /* held by the caller that the helper works for */
 static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -40,6 +43,7 @@ static int look_for_work(void) {
             if (atomic_load_explicit(&state, memory_order_acquire) == POSTED) return 1;
             breathe();
         }
+        sched_yield();
     } while (nanoseconds() < end);
     return 0;
 }
@@ -55,6 +59,8 @@ static void sleep_until_posted(void) {
 static void *help(void *unused) {
     for (;;) {
         if (!look_for_work()) sleep_until_posted();
+        int expected = POSTED;
+        if (!atomic_compare_exchange_strong(&state, &expected, BEGUN)) continue; /* taken back */
         posted_work(posted_argument);
         atomic_store_explicit(&state, DONE, memory_order_release);
     }
@@ -95,6 +101,12 @@ static void post(void (*work)(void *), void *argument) {
     pthread_mutex_unlock(&sleep_lock);
 }
 
+/* Whether the posted work had not been begun, and is the caller's again. */
+static int take_back(void) {
+    int expected = POSTED;
+    return atomic_compare_exchange_strong(&state, &expected, IDLE);
+}
+
 static void wait_until_done(void) {
     for (int i = 1; atomic_load_explicit(&state, memory_order_acquire) != DONE; i++) {
         if (i % LOOKS_PER_CHECK) breathe();
@@ -112,7 +124,7 @@ void do_both(void (*work)(void *), void *first, void *second) {
     const int is_helped = has_helper();
     if (is_helped) post(work, second);
     work(first);
-    if (is_helped) wait_until_done();
-    else work(second);
+    if (!is_helped || take_back()) work(second);
+    else wait_until_done();
     pthread_mutex_unlock(&owner);
 }
