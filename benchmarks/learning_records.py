@@ -63,11 +63,12 @@ def read_records(path: Path = RECORDS) -> list[SeedRecord]:
     if not path.exists():
         return []
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    newest = {(line["row"], line["seed"]): line for line in lines}
     order = {row.name: number for number, row in enumerate(ROWS)}
-    found = [SeedRecord(**{**line, "curve": tuple(map(tuple, line["curve"]))}) for line in newest.values()]
-    current = [one for one in found if one.row in order and one.is_current]
-    return sorted(current, key=lambda one: (order[one.row], one.seed))
+    found = [
+        SeedRecord(**{**line, "curve": tuple(map(tuple, line["curve"]))}) for line in lines if line["row"] in order
+    ]
+    current = {(one.row, one.seed): one for one in found if one.is_current}
+    return sorted(current.values(), key=lambda one: (order[one.row], one.seed))
 
 
 def append_record(record: SeedRecord, path: Path = RECORDS) -> None:
