@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
-from relayrl.algorithms.minibatch_passes import StepwisePasses, draw_plan
+from relayrl.algorithms.minibatch_passes import StepwisePasses, make_plan
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.policy_gradients import (
     AutogradGradients,
@@ -66,7 +66,7 @@ def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=No
 def run_passes(how, policy: ActorCritic, objective: Objective, batch: Batch, *, passes=(2, 3), minibatches=3):
     """Metrics, parameters and moments after a plan's steps taken by `how` from the same beginning."""
     optimizers = [FlatAdam(policy.actor_parameters(), 1e-3, 0.5), FlatAdam(policy.critic_parameters(), 2e-3, None)]
-    plan = draw_plan(
+    plan = make_plan(
         np.random.default_rng(5),
         len(batch),
         policy_passes=passes[0],

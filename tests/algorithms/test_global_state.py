@@ -165,6 +165,6 @@ def test_the_facade_learns_from_trajectories_with_states(tmp_path: Path) -> None
         assert trainer.train_model()
         explained = trainer.log_epoch()["value/explained_variance"]
     assert explained > 0.95
-    trajectory = next(collector.collect(0)["agent"].trajectories())
+    trajectory = next(iter(collector.collect(0)["agent"].trajectories()))
     with pytest.raises(ConfigError, match="has no state"):
         trainer.receive_trajectory(replace(trajectory, state=None, final_state=None))

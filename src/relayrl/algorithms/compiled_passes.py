@@ -1,4 +1,4 @@
-"""All gradient steps of an update in one call of the compiled kernels, for perceptrons on the CPU.
+"""The gradient steps of an update in one call of the compiled kernels (a few, where it is long), for perceptrons on the CPU.
 
 The actor and the critic share no parameters, so each takes its steps on a thread of its own; what comes out does not depend on
 whether there are two. Tests hold every step to `StepwisePasses` and its gradients to autograd.
@@ -30,6 +30,10 @@ _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
 _LOSSES = (ClippedSurrogate, LogLikelihood)
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
 _VALUE_METRICS = ("loss", "gradient_norm")
+Totals = dict[str, float]
+_COUNTED = ("num_steps", *_POLICY_METRICS)
+ROWS_PER_CALL = 1_000_000
+"""Rows passed over by one call: less than a second of work, after which an interrupt is seen."""
 
 
 def runs_compiled(policy: ActorCritic, objective: Objective) -> bool:
@@ -52,23 +56,39 @@ class CompiledPasses(MinibatchPasses):
         self._pi_optimizer, self._vf_optimizer = pi_optimizer, vf_optimizer
 
     def run(self, batch: Batch, plan: PassPlan) -> Metrics:
-        module = kernels()
-        assert module is not None
-        pi, vf = module.train(self._policy_job(batch, plan), self._value_job(batch, plan), num_threads())
-        self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = pi["adam_steps"], vf["adam_steps"]
-        require_finite(pi["bad_loss"], "policy", "pi_lr")
-        require_finite(vf["bad_loss"], "value", "vf_lr")
+        pi, vf = dict.fromkeys(_COUNTED, 0.0), dict.fromkeys(_COUNTED, 0.0)
+        passes_per_call = max(ROWS_PER_CALL // len(batch), 1)
+        pi_left, vf_left = plan.policy_passes, plan.value_passes
+        while pi_left or vf_left:
+            passes = min(pi_left, passes_per_call), min(vf_left, passes_per_call)
+            is_stopped = self._call(batch, plan, passes, (pi, vf))
+            pi_left, vf_left = 0 if is_stopped else pi_left - passes[0], vf_left - passes[1]
         return {
             **_means("policy", pi, _POLICY_METRICS),
             **_means("value", vf, _VALUE_METRICS),
-            "policy/gradient_steps": float(pi["num_steps"]),
-            "value/gradient_steps": float(vf["num_steps"]),
+            "policy/gradient_steps": pi["num_steps"],
+            "value/gradient_steps": vf["num_steps"],
         }
 
-    def _policy_job(self, batch: Batch, plan: PassPlan) -> dict[str, Any]:
+    def _call(self, batch: Batch, plan: PassPlan, passes: tuple[int, int], totals: tuple[Totals, Totals]) -> bool:
+        """So many passes of policy and value, added up in `totals`; whether the policy's were stopped by the KL limit."""
+        module = kernels()
+        assert module is not None
+        order = plan.draw_order(max(passes))
+        pi_rows, vf_rows = (_rows(plan, num_passes, order) for num_passes in passes)
+        own = module.train(self._policy_job(batch) | pi_rows, self._value_job(batch) | vf_rows, num_threads())
+        self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = (sums["adam_steps"] for sums in own)
+        for total, sums in zip(totals, own, strict=True):
+            for name in _COUNTED:
+                total[name] += sums[name]
+        require_finite(own[0]["bad_loss"], "policy", "pi_lr")
+        require_finite(own[1]["bad_loss"], "value", "vf_lr")
+        return bool(own[0]["status"] == module.KL_EXCEEDED)
+
+    def _policy_job(self, batch: Batch) -> dict[str, Any]:
         objective, head, loss = self._objective, self._policy.head, self._objective.policy_loss
         limit = math.inf if objective.target_kl is None else 1.5 * objective.target_kl
-        job = _job(self._policy.actor, self._pi_optimizer, batch.features, plan, plan.policy_passes)
+        job = _job(self._policy.actor, self._pi_optimizer, batch.features)
         job |= {
             "part_sizes": part_sizes(head),
             "is_surrogate": isinstance(loss, ClippedSurrogate),
@@ -84,9 +104,9 @@ class CompiledPasses(MinibatchPasses):
             job |= {"scale": head.half_range, "center": head.center}
         return job
 
-    def _value_job(self, batch: Batch, plan: PassPlan) -> dict[str, Any]:
+    def _value_job(self, batch: Batch) -> dict[str, Any]:
         clip = self._objective.value_clip
-        job = _job(self._policy.critic, self._vf_optimizer, batch.critic_features, plan, plan.value_passes)
+        job = _job(self._policy.critic, self._vf_optimizer, batch.critic_features)
         return job | {
             "clip": -1.0 if clip is None else clip,
             "target": _floats(batch.target),
@@ -94,8 +114,18 @@ class CompiledPasses(MinibatchPasses):
         }
 
 
-def _job(network: Any, optimizer: FlatAdam, features: Array, plan: PassPlan, num_passes: int) -> dict[str, Any]:
-    """What both networks' jobs hold: shape, Adam's state, rows."""
+def _rows(plan: PassPlan, num_passes: int, order: Array | None) -> dict[str, Any]:
+    """Which rows a job passes over."""
+    return {
+        "order": None if order is None or not num_passes else order[:num_passes],
+        "num_rows": plan.num_rows,
+        "num_passes": num_passes,
+        "minibatch_rows": plan.minibatch_rows,
+    }
+
+
+def _job(network: Any, optimizer: FlatAdam, features: Array) -> dict[str, Any]:
+    """What both networks' jobs hold: shape, Adam's state, features."""
     assert isinstance(network, Perceptron)
     linears = network.linears()
     return {
@@ -111,10 +141,6 @@ def _job(network: Any, optimizer: FlatAdam, features: Array, plan: PassPlan, num
         "epsilon": optimizer.epsilon,
         "max_norm": math.inf if optimizer.max_grad_norm is None else optimizer.max_grad_norm,
         "features": _floats(features),
-        "order": None if plan.order is None else plan.order[:num_passes],
-        "num_rows": len(features),
-        "num_passes": num_passes,
-        "minibatch_rows": plan.minibatch_rows,
     }
 
 

@@ -18,27 +18,31 @@ from relayrl.data.trees import Array
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """How often the policy and the value see the batch; pass `i` takes rows in the order `order[i]`, [P, M]."""
+    """How often the policy and the value see a batch, and in minibatches of how many rows."""
 
+    num_rows: int
     policy_passes: int
     value_passes: int
     minibatch_rows: int
-    order: Array | None
+    rng: np.random.Generator
 
     @property
     def num_passes(self) -> int:
         """Of whichever has more."""
         return max(self.policy_passes, self.value_passes)
 
+    def draw_order(self, num_passes: int) -> Array | None:
+        """[P, M] the rows of the next passes, in the order of each; None where a single minibatch needs no order."""
+        if self.minibatch_rows >= self.num_rows:
+            return None
+        return np.stack([self.rng.permutation(self.num_rows) for _ in range(num_passes)])
 
-def draw_plan(
+
+def make_plan(
     rng: np.random.Generator, num_rows: int, *, policy_passes: int, value_passes: int, num_minibatches: int
 ) -> PassPlan:
-    """A plan for `num_rows` rows; a single minibatch needs no order."""
-    minibatch_rows = -(-num_rows // num_minibatches)
-    num_passes = max(policy_passes, value_passes)
-    order = None if num_minibatches == 1 else np.stack([rng.permutation(num_rows) for _ in range(num_passes)])
-    return PassPlan(policy_passes, value_passes, minibatch_rows, order)
+    """A plan for `num_rows` rows."""
+    return PassPlan(num_rows, policy_passes, value_passes, -(-num_rows // num_minibatches), rng)
 
 
 class MinibatchPasses(ABC):
@@ -65,7 +69,8 @@ class StepwisePasses(MinibatchPasses):
             trains_vf = i < plan.value_passes
             if not (trains_pi or trains_vf):
                 break
-            shuffled = batch if plan.order is None else batch.rows(plan.order[i])
+            order = plan.draw_order(1)
+            shuffled = batch if order is None else batch.rows(order[0])
             for start in range(0, len(batch), plan.minibatch_rows):
                 rows = shuffled.rows(slice(start, start + plan.minibatch_rows))
                 pi_metrics = self._policy_step(rows) if trains_pi else None

@@ -22,7 +22,7 @@ import torch
 from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
 from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED
 from relayrl.algorithms.joint_observations import CentralInputs
-from relayrl.algorithms.minibatch_passes import MinibatchPasses, StepwisePasses, draw_plan
+from relayrl.algorithms.minibatch_passes import MinibatchPasses, StepwisePasses, make_plan
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.policy_gradients import (
@@ -120,7 +120,7 @@ class OnPolicyAlgorithm(ABC):
 
     def _train(self, batch: Batch) -> Metrics:
         passes = {"policy_passes": self._policy_passes, "value_passes": self._value_passes}
-        plan = draw_plan(self._rng, len(batch), **passes, num_minibatches=self._params.num_minibatches)
+        plan = make_plan(self._rng, len(batch), **passes, num_minibatches=self._params.num_minibatches)
         return self._passes.run(batch, plan)
 
     def _normalized(self, central: CentralInputs) -> CentralInputs:

@@ -6,6 +6,9 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+KL_EXCEEDED: int
+"""The `status` of passes that the KL limit ended."""
+
 class Sums(TypedDict):
     """Metrics of all gradient steps, added up; `status` is 0, 1 where the KL limit and 2 where a loss ended the passes."""
 

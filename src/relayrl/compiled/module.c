@@ -511,7 +511,8 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
-        PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type)) {
+        PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
+        PyModule_AddIntConstant(module, "KL_EXCEEDED", STATUS_KL_EXCEEDED)) {
         Py_DECREF(module);
         return NULL;
     }
