@@ -24,7 +24,7 @@ COMMON = {
 }
 ON_POLICY = {
     "trainer.time_horizon": 16,
-    "trainer.max_steps": 960,
+    "trainer.max_steps": 1920,
     "trainer.summary_freq": 96,
     "trainer.checkpoint_interval": 32,
     "evaluation.interval": 160,
@@ -33,7 +33,7 @@ ON_POLICY = {
 }
 OFF_POLICY = {
     "network.normalize_observations": False,
-    "trainer.max_steps": 400,
+    "trainer.max_steps": 1200,
     "trainer.summary_freq": 48,
     "trainer.checkpoint_interval": 20,
     "evaluation.interval": 100,
