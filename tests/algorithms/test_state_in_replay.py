@@ -67,8 +67,8 @@ def value_error(parts: Any, collector: Collector) -> float:
     batch = {name: algorithm._batch(name, rows) for name, rows in probe.groups.items()}
     state = None if algorithm.state is None else algorithm.state.encode(probe.state)
     inputs = algorithm.view.inputs("agent", features_of(batch), actions_of(batch), state)
-    judge = algorithm.groups["agent"].judges[0]
-    value = judge.forward(inputs.reshape(-1, inputs.shape[-1])).reshape(batch["agent"].reward.shape)
+    values = algorithm.groups["agent"].judges.forward(inputs.reshape(-1, inputs.shape[-1]))
+    value = values[0].reshape(batch["agent"].reward.shape)
     return float(np.sqrt(np.mean((value - VALUE * batch["agent"].reward) ** 2)))
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
-from relayrl.models.compiled_perceptron import CompiledTape
-from relayrl.models.differentiable import AutogradNetwork, differentiable
+from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes
+from relayrl.models.differentiable import AutogradNetwork, OneAfterTheOther, differentiable, differentiables
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.settings import Activation
 
@@ -103,3 +103,68 @@ def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
     np.testing.assert_array_equal(tape.forward(x), CompiledTape(module).forward(x))
     with pytest.raises(ValueError, match="gradient has"):
         tape.input_gradient(np.zeros((400, 2), np.float32))
+
+
+def twins(activation: Activation, *sizes: int, count: int = 2) -> list[Perceptron]:
+    generator = torch.Generator().manual_seed(0)
+    modules = [Perceptron(sizes, activation, 1.0, generator) for _ in range(count)]
+    FlatAdam([p for module in modules for p in module.parameters()], 1e-3, None)
+    return modules
+
+
+def gradients_of(modules: list[Perceptron]) -> list[np.ndarray]:
+    return [p.grad.numpy().copy() for module in modules for p in module.parameters()]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 250, 500])
+@pytest.mark.parametrize("sizes", [(4, 33, 17, 1), (5, 16, 3), (4, 256, 256, 1)])
+def test_regression_side_by_side_agrees_with_autograd(count, rows, sizes):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, sizes[0])).astype(np.float32)
+    target, share = rng.normal(size=(2, rows, sizes[-1])).astype(np.float32)
+    results = []
+    for wrap in (CompiledTapes, lambda modules: OneAfterTheOther([AutogradNetwork(m) for m in modules])):
+        modules = twins(Activation.RELU, *sizes, count=count)
+        outputs = [output.copy() for output in wrap(modules).regress(x, target, share)]
+        results.append([*outputs, *gradients_of(modules)])
+    for ours, autograd in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, autograd, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(autograd).max()))
+
+
+def test_regression_and_the_passes_that_it_joins_give_the_same_numbers_on_one_thread_and_two():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4)).astype(np.float32)
+    target, share = rng.normal(size=(2, 300, 1)).astype(np.float32)
+    results = []
+    for threads in (1, 2):
+        loader.limit_threads(threads)
+        joined, apart = twins(Activation.TANH, 4, 256, 256, 1), twins(Activation.TANH, 4, 256, 256, 1)
+        outputs = [output.copy() for output in CompiledTapes(joined).regress(x, target, share)]
+        OneAfterTheOther([CompiledTape(module) for module in apart]).regress(x, target, share)
+        results += [[*outputs, *gradients_of(joined)], [*outputs, *gradients_of(apart)]]
+    loader.limit_threads(None)
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_networks_with_the_same_inputs_run_side_by_side_where_all_are_perceptrons(monkeypatch):
+    perceptrons = twins(Activation.RELU, 3, 8, 1)
+    assert isinstance(differentiables(perceptrons), CompiledTapes)
+    assert isinstance(differentiables([*perceptrons, nn.Linear(3, 1)]), OneAfterTheOther)
+    monkeypatch.setenv(loader.VARIABLE, loader.OFF)
+    assert isinstance(differentiables(perceptrons), OneAfterTheOther)
+
+
+def test_after_a_regression_nothing_can_be_differentiated_and_no_tape_takes_part_twice():
+    tapes = CompiledTapes(twins(Activation.RELU, 4, 8, 1))
+    x, column = np.zeros((5, 4), np.float32), np.zeros((5, 1), np.float32)
+    tapes.regress(x, column, column)
+    with pytest.raises(ValueError, match="gradient has 20 bytes, not 0"):
+        tapes.input_gradients([column, column])
+    with pytest.raises(ValueError, match="share has 16 bytes, not 20"):
+        tapes.regress(x, column, column[1:])
+    tape = tapes._tapes[0]
+    with pytest.raises(ValueError, match="once"):
+        loader.kernels().forward_tapes((tape, tape), (x, x), (column, column.copy()), 2)

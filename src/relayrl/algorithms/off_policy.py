@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,9 +23,10 @@ from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.state_features import StateFeatures
+from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
-from relayrl.models.differentiable import Differentiable, differentiable
+from relayrl.models.differentiable import Differentiable, differentiable, differentiables
 from relayrl.models.input_layout import InputLayout
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
@@ -49,11 +50,10 @@ class GroupBatch:
     next_mask: Array | None
     state: Array | None = None  # [M, S] features of the world's global state, where critics see it
     next_state: Array | None = None
+    share: Array = field(init=False)  # [M, N] each row's share of a mean over the rows on which agents acted
 
-    @property
-    def share(self) -> Array:
-        """[M, N] each row's share of a mean over the rows on which agents acted."""
-        return np.asarray(self.valid / np.float32(max(int(self.valid.sum()), 1)), np.float32)
+    def __post_init__(self) -> None:
+        self.share = np.asarray(self.valid / np.float32(max(int(np.count_nonzero(self.valid)), 1)), np.float32)
 
     def mean(self, rows: Array) -> float:
         """Mean of `[M, N]` over the rows on which agents acted."""
@@ -80,6 +80,7 @@ class GroupLearner:
         params: OffPolicyParams,
         generator: torch.Generator,
         *,
+        num_policy_judges: int,
         has_target_policy: bool,
     ) -> None:
         self.policy, self.num_agents, self.tau, self.code = policy, num_agents, params.tau, action_code(policy)
@@ -92,8 +93,12 @@ class GroupLearner:
         if self.target_policy is not None:
             self._followers.append((flattened(self.target_policy.actor_parameters()), self.actor_optimizer.vector))
         self.actor = differentiable(policy.actor)
-        self.judges = [differentiable(judge) for judge in self.q.judges]
-        self._target_judges = [differentiable(judge) for judge in self.target_q.judges]
+        self.judges = differentiables(list(self.q.judges))
+        is_judged_by_all = num_policy_judges == num_q
+        self.policy_judges = (
+            self.judges if is_judged_by_all else differentiables(list(self.q.judges)[:num_policy_judges])
+        )
+        self._target_judges = differentiables(list(self.target_q.judges))
         self._target_actor = None if self.target_policy is None else differentiable(self.target_policy.actor)
 
     def choose(self, features: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
@@ -109,14 +114,17 @@ class GroupLearner:
 
     def lowest_target(self, inputs: Array) -> Array:
         """[M, N] the lowest value that the targets give `inputs` [M, N, width]."""
-        rows = as_rows(inputs)
-        values = [judge.forward(rows)[:, 0] for judge in self._target_judges]
+        values = [value[:, 0] for value in self._target_judges.forward(as_rows(inputs))]
         return np.asarray(np.minimum.reduce(values).reshape(inputs.shape[:2]))
 
     def follow(self) -> None:
         """Move the targets a little towards the newest parameters."""
+        compiled = kernels()
         for target, source in self._followers:
-            target.lerp_(source, self.tau)
+            if compiled is None or target.device.type != "cpu":
+                target.lerp_(source, self.tau)
+            else:
+                compiled.follow(target.numpy(), source.numpy(), self.tau, num_threads())
 
     def state_dict(self) -> dict[str, Any]:
         """Networks besides the policy, and optimisers."""
@@ -172,6 +180,7 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
                 self.num_q,
                 params,
                 generator,
+                num_policy_judges=self.num_policy_judges,
                 has_target_policy=self.has_target_policy,
             )
             for name, policy in policies.items()
@@ -258,18 +267,17 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         learner, own = self.groups[name], batch[name]
         inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch), own.state))
         share = own.share * weight
-        loss, first_value, first_error = 0.0, target, target
-        for i, judge in enumerate(learner.judges):
-            value = judge.forward(inputs).reshape(target.shape)
-            error = value - target
-            judge.backward((error * share).reshape(-1, 1))
-            loss += 0.5 * float(np.vdot(error * error, share))
-            if i == 0:
-                first_value, first_error = value, error
+        values = learner.judges.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
+        errors = [value.reshape(target.shape) - target for value in values]
+        loss = sum(0.5 * float(np.vdot(error * error, share)) for error in errors)
         require_finite(loss, "Q", "critic_lr")
         norm = learner.critic_optimizer.step()
-        surprise = (np.abs(first_error) * own.valid).max(1)
-        return {"value/loss": loss, "value/mean": own.mean(first_value), "value/gradient_norm": norm}, surprise
+        surprise = (np.abs(errors[0]) * own.valid).max(1)
+        return {
+            "value/loss": loss,
+            "value/mean": own.mean(values[0].reshape(target.shape)),
+            "value/gradient_norm": norm,
+        }, surprise
 
     @NOT_FINITE_IS_RAISED
     def _update_policy(
@@ -281,12 +289,10 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         action = choice.action.reshape(own.action.shape)
         inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action, own.state)
         rows, share = as_rows(inputs), own.share.reshape(-1)
-        judges = learner.judges[: self.num_policy_judges]
-        values = np.stack([judge.forward(rows)[:, 0] for judge in judges])
+        values = np.stack([value[:, 0] for value in learner.policy_judges.forward(rows)])
         is_lowest = values.argmin(0)
-        by_input = np.zeros_like(rows)
-        for i, judge in enumerate(judges):
-            by_input += judge.input_gradient(-(share * (is_lowest == i))[:, None])
+        weights = [-(share * (is_lowest == i))[:, None] for i in range(len(values))]
+        by_input = np.add.reduce(learner.policy_judges.input_gradients(weights))
         by_action = as_rows(self.view.own_gradient(name, by_input.reshape(inputs.shape)))
         loss = float(np.vdot(entropy_weight * choice.logp - values.min(0), share))
         require_finite(loss, "policy", "actor_lr")

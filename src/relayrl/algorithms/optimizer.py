@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from relayrl.compiled.loader import kernels
+from relayrl.compiled.loader import kernels, num_threads
 
 BETA1, BETA2 = 0.9, 0.999
 POLICY_GRADIENT_EPSILON, USUAL_EPSILON = 1e-5, 1e-8
@@ -49,7 +49,9 @@ class FlatAdam:
             return self._step_in_torch()
         arrays = (t.numpy() for t in (self.vector, self.gradient, self.first_moment, self.second_moment))
         limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
-        norm: float = compiled.adam_step(*arrays, self.num_steps, self.lr, BETA1, BETA2, self.epsilon, limit)
+        norm: float = compiled.adam_step(
+            *arrays, self.num_steps, self.lr, BETA1, BETA2, self.epsilon, limit, num_threads()
+        )
         self.num_steps += 1
         return norm
 

@@ -61,7 +61,9 @@ class TD3(DDPG[TD3Params]):
 
     def smoothed(self, action: Array) -> Array:
         noise = self._rng.standard_normal(action.shape, dtype=np.float32) * np.float32(self.params.policy_noise)
-        return np.clip(action + np.clip(noise, -self.params.noise_clip, self.params.noise_clip), -1.0, 1.0)
+        limit = np.float32(self.params.noise_clip)
+        noisy = action + np.minimum(np.maximum(noise, -limit), limit)  # np.clip costs three times as much
+        return np.asarray(np.minimum(np.maximum(noisy, np.float32(-1.0)), np.float32(1.0)))
 
 
 def exploration_noise(params: OffPolicyParams) -> float:

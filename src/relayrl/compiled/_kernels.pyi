@@ -52,12 +52,31 @@ class Tape:
 
     def __init__(self, perceptron: Perceptron, is_differentiated: bool, /) -> None:
         """Without `is_differentiated` there is a forward pass only, which touches less memory."""
-    def forward(self, x: Array, out: Array, threads: int, /) -> None:
-        """`out` [M, O] from `x` [M, I]."""
-    def backward(self, gradient: Array, flat: Array, threads: int, /) -> None:
-        """Gradients of all parameters, in their order, given those of the last outputs [M, O]."""
-    def input_gradient(self, gradient: Array, by_input: Array, threads: int, /) -> None:
-        """Gradients of the last rows [M, I]."""
+
+def forward_tapes(tapes: tuple[Tape, ...], x: tuple[Array, ...], out: tuple[Array, ...], threads: int, /) -> None:
+    """Each tape's `out` [M, O] from its `x` [M, I]. Two threads take a tape each, or half the rows of a single one."""
+
+def backward_tapes(
+    tapes: tuple[Tape, ...], gradient: tuple[Array, ...], flat: tuple[Array, ...], threads: int, /
+) -> None:
+    """Gradients of all parameters, in their order, given those of the last outputs [M, O]."""
+
+def regress_tapes(
+    tapes: tuple[Tape, ...],
+    x: Array,
+    target: Array,
+    share: Array,
+    out: tuple[Array, ...],
+    flat: tuple[Array, ...],
+    threads: int,
+    /,
+) -> None:
+    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's Σ ½ `share` (`out` − `target`)²."""
+
+def input_gradients(
+    tapes: tuple[Tape, ...], gradient: tuple[Array, ...], by_input: tuple[Array, ...], threads: int, /
+) -> None:
+    """Gradients of the last rows [M, I]."""
 
 def adam_step(
     vector: Array,
@@ -70,9 +89,13 @@ def adam_step(
     beta2: float,
     epsilon: float,
     max_norm: float,
+    threads: int,
     /,
 ) -> float:
     """Clip the gradient's norm and step; gives the norm. `num_steps` are those taken before."""
+
+def follow(target: Array, source: Array, share: float, threads: int, /) -> None:
+    """Move `target` by a share of its distance to `source`."""
 
 def train(policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> tuple[Sums, Sums]:
     """Passes over minibatches; `algorithms.compiled_passes` says what the dicts hold."""

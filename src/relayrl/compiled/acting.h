@@ -24,8 +24,55 @@ static void thaw(Frozen *frozen) {
     free(frozen);
 }
 
+#define FEW_ROWS 2 /* that are done with before the parameters would have been taken over */
+
+/* y[o] = bias[o] + weight[o] · x, for units [first, first + LANES). */
+static void few_units(const float *weight, const float *bias, const float *x, int in, int first, int num_units, float *y) {
+    vec sum[LANES] = {{0}};
+    float lines[LANES * LANES];
+    int i = 0;
+    for (; i + LANES <= in; i += LANES) {
+        const vec part = load(x + i);
+        for (int o = 0; o < num_units; o++) sum[o] += part * load(weight + (int64_t)(first + o) * in + i);
+    }
+    for (int o = 0; o < LANES; o++) store(lines + o * LANES, sum[o]);
+    transpose(lines, LANES, lines, LANES);
+    vec all = load(lines);
+    for (int o = 1; o < LANES; o++) all += load(lines + o * LANES);
+    for (int o = 0; o < num_units; o++) {
+        float rest = all[o];
+        for (int j = i; j < in; j++) rest += x[j] * weight[(int64_t)(first + o) * in + j];
+        y[first + o] = bias[first + o] + rest;
+    }
+}
+
+/* The same with the parameters where they lie, which is faster for a few rows. */
+static int forward_few(const Network *n, const float *x, int64_t num_rows, float *out) {
+    int widest = 0;
+    for (int l = 1; l <= n->num_layers; l++) widest = n->sizes[l] > widest ? n->sizes[l] : widest;
+    const int64_t wide = padded(widest);
+    float *values = malloc((size_t)(2 * wide) * sizeof(float));
+    if (!values) return -1;
+    for (int64_t r = 0; r < num_rows; r++) {
+        const float *below = x + r * n->sizes[0];
+        for (int l = 0; l < n->num_layers; l++) {
+            float *above = values + (l % 2) * wide;
+            for (int o = 0; o < n->sizes[l + 1]; o += LANES) {
+                const int left = n->sizes[l + 1] - o;
+                few_units(n->weight[l], n->bias[l], below, n->sizes[l], o, left < LANES ? left : LANES, above);
+            }
+            if (l + 1 < n->num_layers) activate(above, padded(n->sizes[l + 1]), n->is_tanh);
+            below = above;
+        }
+        memcpy(out + r * n->sizes[n->num_layers], below, (size_t)n->sizes[n->num_layers] * sizeof(float));
+    }
+    free(values);
+    return 0;
+}
+
 static int forward(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out) {
     Perceptron own, *net = frozen ? &frozen->net : &own;
+    if (!frozen && num_rows <= FEW_ROWS) return forward_few(network, x, num_rows, out);
     if (!frozen && open_with_parameters(&own, network)) return -1;
     const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
     for (int64_t first = 0; first < num_rows; first += TILE_ROWS) {

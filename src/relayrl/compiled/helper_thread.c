@@ -115,8 +115,8 @@ static void wait_until_done(void) {
     atomic_store(&state, IDLE);
 }
 
-void do_both(void (*work)(void *), void *first, void *second) {
-    if (pthread_mutex_trylock(&owner)) {
+void do_both(void (*work)(void *), void *first, void *second, int is_shared) {
+    if (!is_shared || pthread_mutex_trylock(&owner)) {
         work(first);
         work(second);
         return;

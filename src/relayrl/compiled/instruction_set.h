@@ -15,6 +15,6 @@
 #include "tape.h"
 
 const Kernels KERNELS_SYMBOL = {
-    KERNELS_NAME,  freeze,       thaw,          forward,             act,       train, open_tape,
-    close_tape,    tape_forward, tape_backward, tape_input_gradient, adam_step,
+    KERNELS_NAME, freeze,       thaw,          forward,      act,                 train,     open_tape,
+    close_tape,   tape_forward, tape_backward, tape_regress, tape_input_gradient, adam_step, follow,
 };

@@ -86,6 +86,13 @@ typedef struct {
 
 typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see tape.h */
 
+/* Rows whose outputs should be `target`; `share` weighs each output in the loss. */
+typedef struct {
+    int64_t num_rows;
+    const float *x, *target, *share;
+    float *out;
+} Regression;
+
 /* The kernels of one instruction set. */
 typedef struct {
     const char *name;
@@ -98,8 +105,10 @@ typedef struct {
     void (*close_tape)(Tape *tape);
     int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads);
     void (*tape_backward)(Tape *tape, const float *gradient, float *flat, int num_threads);
+    int (*tape_regress)(Tape *tape, const Regression *rows, float *flat, int num_threads); /* -1: out of memory */
     void (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, int num_threads);
-    double (*adam_step)(Adam *adam, float *gradient);
+    double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
+    void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;
 
 extern const Kernels portable_kernels;

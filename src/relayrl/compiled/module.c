@@ -128,7 +128,7 @@ static int forward_shared(ForwardRows all, int num_threads) {
     float *half_out = all.out + half * n->sizes[n->num_layers];
     ForwardRows first = {n, NULL, all.x, half, all.out, 0};
     ForwardRows second = {n, NULL, all.x + half * n->sizes[0], all.num_rows - half, half_out, 0};
-    do_both(forward_rows, &first, &second);
+    do_both(forward_rows, &first, &second, 1);
     return first.failed || second.failed;
 }
 
@@ -408,16 +408,6 @@ static PyObject *sums_of(const Training *t) {
 
 static void train_one(void *argument) { kernels->train(argument); }
 
-/* The actor and the critic share nothing but what they read, so each has a thread, and the result does not depend on it. */
-static void train_both(Training *first, Training *second, int num_threads) {
-    if (num_threads > 1) {
-        do_both(train_one, first, second);
-        return;
-    }
-    train_one(first);
-    train_one(second);
-}
-
 static PyObject *train_module(PyObject *module, PyObject *args) {
     PyObject *policy, *value;
     int num_threads;
@@ -428,7 +418,7 @@ static PyObject *train_module(PyObject *module, PyObject *args) {
     PyObject *result = NULL;
     if (!read_policy(&actor, policy) && !read_value(&critic, value)) {
         Py_BEGIN_ALLOW_THREADS
-        train_both(&actor.training, &critic.training, num_threads);
+        do_both(train_one, &actor.training, &critic.training, num_threads > 1);
         Py_END_ALLOW_THREADS
         if (actor.training.out_of_memory || critic.training.out_of_memory) PyErr_NoMemory();
         else result = Py_BuildValue("NN", sums_of(&actor.training), sums_of(&critic.training));
@@ -494,7 +484,12 @@ static PyObject *use_instruction_set(PyObject *module, PyObject *name) {
 
 static PyMethodDef methods[] = {
     {"train", train_module, METH_VARARGS, "Passes over minibatches for an actor and a critic."},
+    {"forward_tapes", forward_tapes, METH_VARARGS, "Outputs of rows, for tapes; what the gradients need is kept."},
+    {"backward_tapes", backward_tapes, METH_VARARGS, "Gradients of all parameters, into a flat array for each tape."},
+    {"regress_tapes", regress_tapes, METH_VARARGS, "Outputs, and gradients of what they differ from a target by."},
+    {"input_gradients", input_gradients, METH_VARARGS, "Gradients of the rows that went into tapes."},
     {"adam_step", take_adam_step, METH_VARARGS, "One step of Adam over a flat vector."},
+    {"follow", follow_module, METH_VARARGS, "Move a vector a little towards another."},
     {"advantages", advantages, METH_VARARGS, "Generalised advantage estimates."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},

@@ -3,7 +3,7 @@
  * Widths are padded to whole vectors with units that are 0 and stay 0.
  */
 
-#define TILE_ROWS 96 /* a multiple of every BLOCK_ROWS and of LANES */
+#define TILE_ROWS 144 /* a multiple of every BLOCK_ROWS and of LANES */
 
 typedef struct {
     int num_layers, is_tanh;
@@ -76,10 +76,13 @@ static void read_weights_across(Perceptron *net, const Network *network, int fir
     for (int l = 0; l < net->num_layers; l++) {
         const int in = net->size[l], out = net->size[l + 1], wide_out = net->wide[l + 1];
         const float *weight = network->weight[l];
-        /* As many rows at a time as lines of the cache stay at hand. */
         for (int start = first * LANES; start < wide_out; start += count * LANES) {
             const int end = start + LANES < out ? start + LANES : out;
-            for (int i = 0; i < in; i++) {
+            int i = 0;
+            for (; end == start + LANES && i + LANES <= in; i += LANES) {
+                transpose(weight + (int64_t)start * in + i, in, net->across[l] + (int64_t)i * wide_out + start, wide_out);
+            }
+            for (; i < in; i++) {
                 float *line = net->across[l] + (int64_t)i * wide_out;
                 for (int o = start; o < end; o++) line[o] = weight[(int64_t)o * in + i];
                 for (int o = end; o < start + LANES; o++) line[o] = 0.0f;
@@ -130,13 +133,6 @@ static void forward_tile(Perceptron *net, const float *x, int64_t stride, int nu
     }
 }
 
-static void forget_gradients(Perceptron *net) {
-    for (int l = 0; l < net->num_layers; l++) {
-        memset(net->weight_gradient[l], 0, (size_t)gradient_size(net, l) * sizeof(float));
-        memset(net->bias_gradient[l], 0, (size_t)net->wide[l + 1] * sizeof(float));
-    }
-}
-
 /* delta *= the activation's slope, from its output: 1 − tanh², or 1 where relu is positive. */
 static void multiply_by_slope(float *delta, const float *output, int64_t count, int is_tanh) {
     for (int64_t i = 0; i < count; i += LANES) {
@@ -146,9 +142,9 @@ static void multiply_by_slope(float *delta, const float *output, int64_t count, 
     }
 }
 
-static void add_rows(float *sum, const float *rows, int num_rows, int wide) {
+static void add_rows(float *sum, const float *rows, int num_rows, int wide, Beginning beginning) {
     for (int j = 0; j < wide; j += LANES) {
-        vec total_of_column = load(sum + j);
+        vec total_of_column = beginning == FROM_ZERO ? (vec){0} : load(sum + j);
         for (int r = 0; r < num_rows; r++) total_of_column += load(rows + (int64_t)r * wide + j);
         store(sum + j, total_of_column);
     }
@@ -162,36 +158,45 @@ static void delta_below(Perceptron *net, int l, int num_rows) {
     if (l > 0) multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
 }
 
-/* Add the gradients of the tile whose inputs are value[0] and whose outputs' derivatives are delta[num_layers]. */
-static void backward_tile(Perceptron *net, int num_rows) {
+/* Gradients of the tile whose inputs are value[0] and whose outputs' derivatives are delta[num_layers], added to those of the
+ * tiles before it where it is not the first. */
+static void backward_tile(Perceptron *net, int num_rows, int is_first) {
+    const Beginning beginning = is_first ? FROM_ZERO : FROM_TARGET;
     for (int l = net->num_layers - 1; l >= 0; l--) {
         const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
         const float *input = net->value[l], *delta = net->delta[l + 1];
         float *gradient = net->weight_gradient[l];
         if (is_along(net, l)) {
             Left left = {delta, 1, wide_out};
-            product(net->size[l + 1], wide_in, num_rows, left, input, wide_in, gradient, wide_in, FROM_TARGET, NULL);
+            product(net->size[l + 1], wide_in, num_rows, left, input, wide_in, gradient, wide_in, beginning, NULL);
         } else {
             Left left = {input, 1, wide_in};
-            product(net->size[l], wide_out, num_rows, left, delta, wide_out, gradient, wide_out, FROM_TARGET, NULL);
+            product(net->size[l], wide_out, num_rows, left, delta, wide_out, gradient, wide_out, beginning, NULL);
         }
-        add_rows(net->bias_gradient[l], delta, num_rows, wide_out);
+        add_rows(net->bias_gradient[l], delta, num_rows, wide_out, beginning);
         if (l > 0) delta_below(net, l, num_rows);
     }
 }
 
-/* The gradients in the order of the parameters; gives how many there are. */
-static int64_t write_gradients(const Perceptron *net, float *flat) {
-    float *next = flat;
+/* The gradients in the order of the parameters, of one part of every layer's units; with those of `other` rows added, where
+ * there are any. */
+static void write_gradients(const Perceptron *net, const Perceptron *other, int part, int num_parts, float *flat) {
     for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1];
-        for (int o = 0; o < out; o++, next += in) {
-            const float *found = net->weight_gradient[l];
-            if (is_along(net, l)) memcpy(next, found + (int64_t)o * net->wide[l], (size_t)in * sizeof(float));
-            else for (int i = 0; i < in; i++) next[i] = found[(int64_t)i * net->wide[l + 1] + o];
+        const int in = net->size[l], out = net->size[l + 1], end = out * (part + 1) / num_parts;
+        const int64_t unit_stride = is_along(net, l) ? net->wide[l] : 1, stride = is_along(net, l) ? 1 : net->wide[l + 1];
+        float *bias = flat + (int64_t)in * out;
+        for (int o = out * part / num_parts; o < end; o++) {
+            const float *own = net->weight_gradient[l] + o * unit_stride;
+            float *target = flat + (int64_t)o * in;
+            if (stride == 1) memcpy(target, own, (size_t)in * sizeof(float));
+            else for (int i = 0; i < in; i++) target[i] = own[i * stride];
+            bias[o] = net->bias_gradient[l][o];
+            if (!other) continue;
+            const float *more = other->weight_gradient[l] + o * unit_stride;
+            if (stride == 1) for (int i = 0; i < in; i++) target[i] += more[i];
+            else for (int i = 0; i < in; i++) target[i] += more[i * stride];
+            bias[o] += other->bias_gradient[l][o];
         }
-        memcpy(next, net->bias_gradient[l], (size_t)out * sizeof(float));
-        next += out;
+        flat = bias + out;
     }
-    return next - flat;
 }

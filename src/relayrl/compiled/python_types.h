@@ -19,6 +19,11 @@ typedef struct {
 /* Whether a buffer holds so many items; sets a ValueError where it does not. */
 int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name);
 
+PyObject *forward_tapes(PyObject *module, PyObject *args);
+PyObject *backward_tapes(PyObject *module, PyObject *args);
+PyObject *regress_tapes(PyObject *module, PyObject *args);
+PyObject *input_gradients(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
+PyObject *follow_module(PyObject *module, PyObject *args);
 
 #endif

@@ -1,7 +1,8 @@
-/* The Python binding of what is differentiated step by step: `Tape`, and Adam by itself. */
+/* The Python binding of what is learned step by step: `Tape`, Adam, and targets that follow. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "helper_thread.h"
 #include "python_types.h"
 
 typedef struct {
@@ -36,69 +37,6 @@ static void Tape_dealloc(PyObject *object) {
     Py_TYPE(object)->tp_free(object);
 }
 
-static PyObject *Tape_forward(PyObject *object, PyObject *args) {
-    TapeObject *self = (TapeObject *)object;
-    const Network *n = &self->perceptron->network;
-    Py_buffer x, out;
-    int num_threads, failed = 0;
-    if (!PyArg_ParseTuple(args, "y*w*i:forward", &x, &out, &num_threads)) return NULL;
-    const int64_t rows = x.len / 4 / n->sizes[0];
-    if (has_size(&x, rows * n->sizes[0], 4, "x") && has_size(&out, rows * n->sizes[n->num_layers], 4, "out")) {
-        Py_BEGIN_ALLOW_THREADS
-        failed = self->kernels->tape_forward(self->tape, x.buf, rows, out.buf, num_threads);
-        Py_END_ALLOW_THREADS
-        self->num_rows = failed || !self->is_kept ? 0 : rows;
-        if (failed) PyErr_NoMemory();
-    }
-    PyBuffer_Release(&x);
-    PyBuffer_Release(&out);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
-static int64_t num_parameters(const Network *n) {
-    int64_t count = 0;
-    for (int l = 0; l < n->num_layers; l++) count += ((int64_t)n->sizes[l] + 1) * n->sizes[l + 1];
-    return count;
-}
-
-static PyObject *pull_back(
-    TapeObject *self, PyObject *args, int64_t num_results, void (*work)(Tape *, const float *, float *, int)
-) {
-    const Network *n = &self->perceptron->network;
-    Py_buffer gradient, result;
-    int num_threads;
-    if (!PyArg_ParseTuple(args, "y*w*i", &gradient, &result, &num_threads)) return NULL;
-    if (has_size(&gradient, self->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
-        has_size(&result, num_results, 4, "result")) {
-        Py_BEGIN_ALLOW_THREADS
-        work(self->tape, gradient.buf, result.buf, num_threads);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&gradient);
-    PyBuffer_Release(&result);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *Tape_backward(PyObject *object, PyObject *args) {
-    TapeObject *self = (TapeObject *)object;
-    return pull_back(self, args, num_parameters(&self->perceptron->network), self->kernels->tape_backward);
-}
-
-static PyObject *Tape_input_gradient(PyObject *object, PyObject *args) {
-    TapeObject *self = (TapeObject *)object;
-    const int64_t count = self->num_rows * self->perceptron->network.sizes[0];
-    return pull_back(self, args, count, self->kernels->tape_input_gradient);
-}
-
-static PyMethodDef Tape_methods[] = {
-    {"forward", Tape_forward, METH_VARARGS, "Outputs of rows, into an array; what the gradients need is kept."},
-    {"backward", Tape_backward, METH_VARARGS, "Gradients of all parameters, into a flat array."},
-    {"input_gradient", Tape_input_gradient, METH_VARARGS, "Gradients of the rows that went in, into an array."},
-    {NULL, NULL, 0, NULL},
-};
-
 PyTypeObject Tape_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.Tape",
     .tp_doc = "A perceptron that is differentiated step by step.",
@@ -107,16 +45,198 @@ PyTypeObject Tape_type = {
     .tp_new = PyType_GenericNew,
     .tp_init = Tape_init,
     .tp_dealloc = Tape_dealloc,
-    .tp_methods = Tape_methods,
 };
+
+#define MAX_TAPES 16
+
+/* One tape's part of a pass over several. */
+typedef struct {
+    TapeObject *object;
+    Py_buffer in, out;
+    int64_t num_rows;
+    const Py_buffer *x, *target, *share; /* of a regression; `in` is where the outputs go */
+    int num_threads, failed;
+} TapePart;
+
+typedef struct {
+    TapePart parts[MAX_TAPES];
+    Py_ssize_t num_parts;
+    const Py_buffer *x, *target, *share;
+    int (*fits)(TapePart *); /* whether the arrays have the right sizes; sets an error where they have not */
+    void (*run)(TapePart *);
+} Pass;
+
+/* Every second part of a pass. */
+typedef struct {
+    Pass *pass;
+    Py_ssize_t first;
+} Share;
+
+static void run_share(void *argument) {
+    const Share *share = argument;
+    for (Py_ssize_t i = share->first; i < share->pass->num_parts; i += 2) share->pass->run(&share->pass->parts[i]);
+}
+
+/* Where there are several tapes, each is one thread's affair, whose cache then holds it; a single one has both threads. */
+static void run_pass(Pass *pass, int num_threads) {
+    const int is_shared = num_threads > 1 && pass->num_parts > 1;
+    for (Py_ssize_t i = 0; i < pass->num_parts; i++) pass->parts[i].num_threads = is_shared ? 1 : num_threads;
+    Share first = {pass, 0}, second = {pass, 1};
+    do_both(run_share, &first, &second, is_shared);
+}
+
+static int read_part(TapePart *part, PyObject *tape, PyObject *in, PyObject *out) {
+    if (!PyObject_TypeCheck(tape, &Tape_type)) {
+        PyErr_SetString(PyExc_TypeError, "tapes must be of type Tape");
+        return -1;
+    }
+    part->object = (TapeObject *)tape;
+    if (PyObject_GetBuffer(in, &part->in, PyBUF_C_CONTIGUOUS)) return -1;
+    return PyObject_GetBuffer(out, &part->out, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+}
+
+static int read_parts(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(tapes);
+    if (count > MAX_TAPES || PyTuple_GET_SIZE(ins) != count || PyTuple_GET_SIZE(outs) != count) {
+        PyErr_Format(PyExc_ValueError, "at most %d tapes, and an array in and one out for each", MAX_TAPES);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        TapePart *part = &pass->parts[pass->num_parts++];
+        part->x = pass->x;
+        part->target = pass->target;
+        part->share = pass->share;
+        if (read_part(part, PyTuple_GET_ITEM(tapes, i), PyTuple_GET_ITEM(ins, i), PyTuple_GET_ITEM(outs, i))) return -1;
+        if (!pass->fits(part)) return -1;
+        for (Py_ssize_t j = 0; j < i; j++) {
+            if (pass->parts[j].object != part->object) continue;
+            PyErr_SetString(PyExc_ValueError, "a tape takes part once");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *pass_over_tapes(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs, int num_threads) {
+    if (!read_parts(pass, tapes, ins, outs)) {
+        Py_BEGIN_ALLOW_THREADS
+        run_pass(pass, num_threads);
+        Py_END_ALLOW_THREADS
+    }
+    for (Py_ssize_t i = 0; i < pass->num_parts; i++) {
+        if (pass->parts[i].failed) PyErr_NoMemory();
+        PyBuffer_Release(&pass->parts[i].in);
+        PyBuffer_Release(&pass->parts[i].out);
+    }
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *parse_and_pass(PyObject *args, int (*fits)(TapePart *), void (*run)(TapePart *)) {
+    Pass pass = {.fits = fits, .run = run};
+    PyObject *tapes, *ins, *outs;
+    int num_threads;
+    if (!PyArg_ParseTuple(args, "O!O!O!i", &PyTuple_Type, &tapes, &PyTuple_Type, &ins, &PyTuple_Type, &outs, &num_threads))
+        return NULL;
+    return pass_over_tapes(&pass, tapes, ins, outs, num_threads);
+}
+
+static const Network *network_of(const TapePart *part) { return &part->object->perceptron->network; }
+
+static int fits_forward(TapePart *part) {
+    const Network *n = network_of(part);
+    part->num_rows = part->in.len / 4 / n->sizes[0];
+    return has_size(&part->in, part->num_rows * n->sizes[0], 4, "x") &&
+           has_size(&part->out, part->num_rows * n->sizes[n->num_layers], 4, "out");
+}
+
+static void run_forward(TapePart *part) {
+    TapeObject *self = part->object;
+    part->failed = self->kernels->tape_forward(self->tape, part->in.buf, part->num_rows, part->out.buf, part->num_threads);
+    self->num_rows = part->failed || !self->is_kept ? 0 : part->num_rows;
+}
+
+static int64_t num_parameters(const Network *n) {
+    int64_t count = 0;
+    for (int l = 0; l < n->num_layers; l++) count += ((int64_t)n->sizes[l] + 1) * n->sizes[l + 1];
+    return count;
+}
+
+static int fits_backward(TapePart *part) {
+    const Network *n = network_of(part);
+    return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
+           has_size(&part->out, num_parameters(n), 4, "flat");
+}
+
+static void run_backward(TapePart *part) {
+    part->object->kernels->tape_backward(part->object->tape, part->in.buf, part->out.buf, part->num_threads);
+}
+
+static int fits_input_gradients(TapePart *part) {
+    const Network *n = network_of(part);
+    return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
+           has_size(&part->out, part->object->num_rows * n->sizes[0], 4, "by_input");
+}
+
+static void run_input_gradients(TapePart *part) {
+    part->object->kernels->tape_input_gradient(part->object->tape, part->in.buf, part->out.buf, part->num_threads);
+}
+
+PyObject *forward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_forward, run_forward); }
+
+PyObject *backward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_backward, run_backward); }
+
+PyObject *input_gradients(PyObject *module, PyObject *args) {
+    return parse_and_pass(args, fits_input_gradients, run_input_gradients);
+}
+
+static int fits_regression(TapePart *part) {
+    const Network *n = network_of(part);
+    if (part->in.readonly || !part->object->is_kept) {
+        PyErr_SetString(PyExc_ValueError, "outputs must be writable, and tapes differentiated");
+        return 0;
+    }
+    part->num_rows = part->in.len / 4 / n->sizes[n->num_layers];
+    const int64_t num_outputs = part->num_rows * n->sizes[n->num_layers];
+    return has_size(part->x, part->num_rows * n->sizes[0], 4, "x") && has_size(part->target, num_outputs, 4, "target") &&
+           has_size(part->share, num_outputs, 4, "share") && has_size(&part->in, num_outputs, 4, "out") &&
+           has_size(&part->out, num_parameters(n), 4, "flat");
+}
+
+static void run_regression(TapePart *part) {
+    TapeObject *self = part->object;
+    const Regression rows = {
+        part->num_rows, part->x->buf, part->target->buf, part->share->buf, part->in.buf,
+    };
+    part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->num_threads);
+    self->num_rows = 0; /* what a backward pass would need was overwritten tile by tile */
+}
+
+PyObject *regress_tapes(PyObject *module, PyObject *args) {
+    PyObject *tapes, *outs, *flats;
+    Py_buffer x, target, share;
+    int num_threads;
+    if (!PyArg_ParseTuple(
+            args, "O!y*y*y*O!O!i", &PyTuple_Type, &tapes, &x, &target, &share, &PyTuple_Type, &outs, &PyTuple_Type, &flats,
+            &num_threads
+        ))
+        return NULL;
+    Pass pass = {.fits = fits_regression, .run = run_regression, .x = &x, .target = &target, .share = &share};
+    PyObject *result = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&target);
+    PyBuffer_Release(&share);
+    return result;
+}
 
 PyObject *take_adam_step(PyObject *module, PyObject *args) {
     Py_buffer vector, gradient, first, second;
     Adam adam = {0};
     long long num_steps;
+    int num_threads;
     if (!PyArg_ParseTuple(
-            args, "w*w*w*w*Lddddd:adam_step", &vector, &gradient, &first, &second, &num_steps, &adam.learning_rate,
-            &adam.beta1, &adam.beta2, &adam.epsilon, &adam.max_norm
+            args, "w*w*w*w*Ldddddi:adam_step", &vector, &gradient, &first, &second, &num_steps, &adam.learning_rate,
+            &adam.beta1, &adam.beta2, &adam.epsilon, &adam.max_norm, &num_threads
         ))
         return NULL;
     double norm = 0.0;
@@ -129,10 +249,27 @@ PyObject *take_adam_step(PyObject *module, PyObject *args) {
         adam.first_moment = first.buf;
         adam.second_moment = second.buf;
         Py_BEGIN_ALLOW_THREADS
-        norm = kernels->adam_step(&adam, gradient.buf);
+        norm = kernels->adam_step(&adam, gradient.buf, num_threads);
         Py_END_ALLOW_THREADS
     }
     Py_buffer *all[] = {&vector, &gradient, &first, &second};
     for (int i = 0; i < 4; i++) PyBuffer_Release(all[i]);
     return PyErr_Occurred() ? NULL : PyFloat_FromDouble(norm);
+}
+
+PyObject *follow_module(PyObject *module, PyObject *args) {
+    Py_buffer target, source;
+    double share;
+    int num_threads;
+    if (!PyArg_ParseTuple(args, "w*y*di:follow", &target, &source, &share, &num_threads)) return NULL;
+    const int64_t count = target.len / 4;
+    if (has_size(&target, count, 4, "target") && has_size(&source, count, 4, "source")) {
+        Py_BEGIN_ALLOW_THREADS
+        kernels->follow(target.buf, source.buf, count, share, num_threads);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&target);
+    PyBuffer_Release(&source);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
 }

@@ -74,6 +74,7 @@ typedef struct {
     int h;
     const float *in;
     float *out;
+    const float *target, *share; /* of a regression */
 } TapeWork;
 
 static void read_half(void *argument) {
@@ -81,21 +82,24 @@ static void read_half(void *argument) {
     read_weights_across(&work->tape->whole, work->tape->network, work->h, 2);
 }
 
+/* Rows from number `row` on through the network, and their outputs to where they are wanted. */
+static void pass_rows_on(Perceptron *net, const TapeWork *work, int64_t row, int num_rows) {
+    const int last = net->num_layers, width = net->size[0], outputs = net->size[last];
+    for (int r = 0; r < num_rows; r++) {
+        memcpy(net->value[0] + (int64_t)r * net->wide[0], work->in + (row + r) * width, (size_t)width * sizeof(float));
+    }
+    forward_tile(net, net->value[0], net->wide[0], num_rows);
+    for (int r = 0; r < num_rows; r++) {
+        const float *found = net->value[last] + (int64_t)r * net->wide[last];
+        memcpy(work->out + (row + r) * outputs, found, (size_t)outputs * sizeof(float));
+    }
+}
+
 static void forward_half(void *argument) {
     const TapeWork *work = argument;
     Tape *tape = work->tape;
-    const int last = tape->whole.num_layers, width = tape->whole.size[0], outputs = tape->whole.size[last];
     for (int64_t row = half_start(tape, work->h); row < half_start(tape, work->h + 1); row += TILE_ROWS) {
-        Perceptron *net = at_tile(tape, work->h, row);
-        const int n = tile_size(tape, work->h, row);
-        for (int r = 0; r < n; r++) {
-            memcpy(net->value[0] + (int64_t)r * net->wide[0], work->in + (row + r) * width, (size_t)width * sizeof(float));
-        }
-        forward_tile(net, net->value[0], net->wide[0], n);
-        for (int r = 0; r < n; r++) {
-            const float *found = net->value[last] + (int64_t)r * net->wide[last];
-            memcpy(work->out + (row + r) * outputs, found, (size_t)outputs * sizeof(float));
-        }
+        pass_rows_on(at_tile(tape, work->h, row), work, row, tile_size(tape, work->h, row));
     }
 }
 
@@ -111,12 +115,30 @@ static void backward_half(void *argument) {
     const TapeWork *work = argument;
     Tape *tape = work->tape;
     const int outputs = tape->whole.size[tape->whole.num_layers];
-    forget_gradients(&tape->half[work->h]);
-    for (int64_t row = half_start(tape, work->h); row < half_start(tape, work->h + 1); row += TILE_ROWS) {
+    const int64_t start = half_start(tape, work->h);
+    for (int64_t row = start; row < half_start(tape, work->h + 1); row += TILE_ROWS) {
         Perceptron *net = at_tile(tape, work->h, row);
         const int n = tile_size(tape, work->h, row);
         take_gradient(net, work->in + row * outputs, n);
-        backward_tile(net, n);
+        backward_tile(net, n, row == start);
+    }
+}
+
+/* Forward and backward, tile by tile, of the loss Σ ½ share (output − target)²: activations do not leave the cache. */
+static void regress_half(void *argument) {
+    const TapeWork *work = argument;
+    Tape *tape = work->tape;
+    const int outputs = tape->whole.size[tape->whole.num_layers];
+    const int64_t start = half_start(tape, work->h);
+    for (int64_t row = start; row < half_start(tape, work->h + 1); row += TILE_ROWS) {
+        Perceptron *net = at_tile(tape, work->h, start);
+        const int n = tile_size(tape, work->h, row), last = net->num_layers;
+        pass_rows_on(net, work, row, n);
+        for (int64_t i = 0; i < (int64_t)n * outputs; i++) {
+            const int64_t at = row * outputs + i;
+            net->delta[last][i / outputs * net->wide[last] + i % outputs] = (work->out[at] - work->target[at]) * work->share[at];
+        }
+        backward_tile(net, n, row == start);
     }
 }
 
@@ -137,42 +159,54 @@ static void input_gradient_half(void *argument) {
 
 #define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
 
-static void both_halves(Tape *tape, void (*do_half)(void *), const float *in, float *out, int num_threads) {
+static void both_halves(void (*do_half)(void *), TapeWork work, int num_threads) {
+    const Perceptron *net = &work.tape->whole;
     int64_t products = 0;
-    for (int l = 0; l < tape->whole.num_layers; l++) products += (int64_t)tape->whole.size[l] * tape->whole.size[l + 1];
-    TapeWork first = {tape, 0, in, out}, second = {tape, 1, in, out};
-    if (num_threads > 1 && tape->num_rows * products >= MIN_SHARED_PRODUCTS) {
-        do_both(do_half, &first, &second);
-        return;
-    }
-    do_half(&first);
-    do_half(&second);
+    for (int l = 0; l < net->num_layers; l++) products += (int64_t)net->size[l] * net->size[l + 1];
+    TapeWork first = work, second = work;
+    second.h = 1;
+    do_both(do_half, &first, &second, num_threads > 1 && work.tape->num_rows * products >= MIN_SHARED_PRODUCTS);
 }
 
-static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads) {
+/* Make room for rows, and take over the parameters as they are now. */
+static int begin_rows(Tape *tape, int64_t num_rows, int num_threads) {
     if (reserve_rows(tape, num_rows)) return -1;
-    both_halves(tape, read_half, NULL, NULL, num_threads);
+    both_halves(read_half, (TapeWork){.tape = tape}, num_threads);
     read_other_parameters(&tape->whole, tape->network, 1);
     for (int h = 0; h < 2; h++) {
         memcpy(tape->half[h].across, tape->whole.across, sizeof tape->whole.across);
         memcpy(tape->half[h].along, tape->whole.along, sizeof tape->whole.along);
         memcpy(tape->half[h].bias, tape->whole.bias, sizeof tape->whole.bias);
     }
-    both_halves(tape, forward_half, x, out, num_threads);
     return 0;
 }
 
+static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads) {
+    if (begin_rows(tape, num_rows, num_threads)) return -1;
+    both_halves(forward_half, (TapeWork){.tape = tape, .in = x, .out = out}, num_threads);
+    return 0;
+}
+
+/* Put the gradients of a half of the units together, from both halves of the rows. */
+static void write_half(void *argument) {
+    const TapeWork *work = argument;
+    const Tape *tape = work->tape;
+    write_gradients(&tape->half[0], tape->num_rows > 1 ? &tape->half[1] : NULL, work->h, 2, work->out);
+}
+
 static void tape_backward(Tape *tape, const float *gradient, float *flat, int num_threads) {
-    both_halves(tape, backward_half, gradient, NULL, num_threads);
-    Perceptron *first = &tape->half[0], *second = &tape->half[1];
-    for (int l = 0; l < first->num_layers; l++) {
-        const int64_t count = gradient_size(first, l);
-        for (int64_t i = 0; i < count; i++) first->weight_gradient[l][i] += second->weight_gradient[l][i];
-        for (int i = 0; i < first->wide[l + 1]; i++) first->bias_gradient[l][i] += second->bias_gradient[l][i];
-    }
-    write_gradients(first, flat);
+    both_halves(backward_half, (TapeWork){.tape = tape, .in = gradient}, num_threads);
+    both_halves(write_half, (TapeWork){.tape = tape, .out = flat}, num_threads);
+}
+
+static int tape_regress(Tape *tape, const Regression *rows, float *flat, int num_threads) {
+    if (begin_rows(tape, rows->num_rows, num_threads)) return -1;
+    TapeWork work = {.tape = tape, .in = rows->x, .out = rows->out, .target = rows->target, .share = rows->share};
+    both_halves(regress_half, work, num_threads);
+    both_halves(write_half, (TapeWork){.tape = tape, .out = flat}, num_threads);
+    return 0;
 }
 
 static void tape_input_gradient(Tape *tape, const float *gradient, float *by_input, int num_threads) {
-    both_halves(tape, input_gradient_half, gradient, by_input, num_threads);
+    both_halves(input_gradient_half, (TapeWork){.tape = tape, .in = gradient, .out = by_input}, num_threads);
 }

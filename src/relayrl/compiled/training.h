@@ -1,33 +1,94 @@
 /* Passes over minibatches: forward, loss, backward, clipping of the gradient's norm, Adam. */
 
-/* θ ← θ − α m̂ / (√v̂ + ε), with m ← β₁ m + (1 − β₁) g and v ← β₂ v + (1 − β₂) g²; gives the norm before clipping. */
-static double adam_step(Adam *adam, float *gradient) {
-    double square = 0.0;
-    for (int64_t i = 0; i < adam->num_parameters; i += 256) {
-        const int64_t end = i + 256 < adam->num_parameters ? i + 256 : adam->num_parameters;
+static double sum_of_squares(const float *x, int64_t count) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i += 256) {
+        const int64_t end = i + 256 < count ? i + 256 : count;
         vec part = {0};
         int64_t j = i;
-        for (; j + LANES <= end; j += LANES) part += load(gradient + j) * load(gradient + j);
+        for (; j + LANES <= end; j += LANES) part += load(x + j) * load(x + j);
         float rest = total(part);
-        for (; j < end; j++) rest += gradient[j] * gradient[j];
-        square += rest;
+        for (; j < end; j++) rest += x[j] * x[j];
+        sum += rest;
     }
-    const double norm = sqrt(square);
-    const float factor = norm > adam->max_norm ? (float)(adam->max_norm / (norm + 1e-6)) : 1.0f;
-    adam->num_steps++;
-    const double correction1 = 1.0 - pow(adam->beta1, (double)adam->num_steps);
-    const double correction2 = 1.0 - pow(adam->beta2, (double)adam->num_steps);
-    const float inverse = (float)(1.0 / sqrt(correction2)), rate = (float)(adam->learning_rate / correction1);
+    return sum;
+}
+
+/* What all parameters have in common in one step of Adam. */
+typedef struct {
+    Adam *adam;
+    const float *gradient;
+    float factor, rate, inverse; /* that clip the gradient and correct both moments */
+} AdamStep;
+
+static void step_parameters(const AdamStep *step, int64_t first, int64_t end) {
+    const Adam *adam = step->adam;
+    const float *gradient = step->gradient;
+    const float factor = step->factor, rate = step->rate, inverse = step->inverse, epsilon = (float)adam->epsilon;
     const float keep1 = (float)adam->beta1, new1 = (float)(1.0 - adam->beta1);
-    const float keep2 = (float)adam->beta2, new2 = (float)(1.0 - adam->beta2), epsilon = (float)adam->epsilon;
+    const float keep2 = (float)adam->beta2, new2 = (float)(1.0 - adam->beta2);
     float *restrict theta = adam->vector, *restrict m = adam->first_moment, *restrict v = adam->second_moment;
-    for (int64_t i = 0; i < adam->num_parameters; i++) {
+    for (int64_t i = first; i < end; i++) {
         const float g = gradient[i] * factor;
         m[i] = keep1 * m[i] + new1 * g;
         v[i] = keep2 * v[i] + new2 * g * g;
         theta[i] -= rate * m[i] / (sqrtf(v[i]) * inverse + epsilon);
     }
+}
+
+typedef struct {
+    AdamStep *step;
+    int64_t first, end;
+    double square;
+} AdamHalf;
+
+static void square_half(void *argument) {
+    AdamHalf *half = argument;
+    half->square = sum_of_squares(half->step->gradient + half->first, half->end - half->first);
+}
+
+static void step_half(void *argument) {
+    const AdamHalf *half = argument;
+    step_parameters(half->step, half->first, half->end);
+}
+
+#define MIN_SHARED_PARAMETERS 20000 /* that take longer than waking the helper */
+
+/* θ ← θ − α m̂ / (√v̂ + ε), with m ← β₁ m + (1 − β₁) g and v ← β₂ v + (1 − β₂) g²; gives the norm before clipping. The halves
+ * are the same with one thread and with two, and so are the numbers. */
+static double adam_step(Adam *adam, const float *gradient, int num_threads) {
+    const int64_t middle = adam->num_parameters / 512 * 256;
+    AdamStep step = {.adam = adam, .gradient = gradient, .factor = 1.0f};
+    AdamHalf halves[2] = {{&step, 0, middle, 0.0}, {&step, middle, adam->num_parameters, 0.0}};
+    const int is_shared = num_threads > 1 && adam->num_parameters >= MIN_SHARED_PARAMETERS;
+    do_both(square_half, &halves[0], &halves[1], is_shared);
+    const double norm = sqrt(halves[0].square + halves[1].square);
+    adam->num_steps++;
+    const double correction1 = 1.0 - pow(adam->beta1, (double)adam->num_steps);
+    const double correction2 = 1.0 - pow(adam->beta2, (double)adam->num_steps);
+    if (norm > adam->max_norm) step.factor = (float)(adam->max_norm / (norm + 1e-6));
+    step.inverse = (float)(1.0 / sqrt(correction2));
+    step.rate = (float)(adam->learning_rate / correction1);
+    do_both(step_half, &halves[0], &halves[1], is_shared);
     return norm;
+}
+
+typedef struct {
+    float *target;
+    const float *source;
+    float share;
+    int64_t first, end;
+} FollowHalf;
+
+static void follow_half(void *argument) {
+    const FollowHalf *half = argument;
+    for (int64_t i = half->first; i < half->end; i++) half->target[i] += half->share * (half->source[i] - half->target[i]);
+}
+
+/* target ← target + share (source − target) */
+static void follow(float *target, const float *source, int64_t count, double share, int num_threads) {
+    FollowHalf first = {target, source, (float)share, 0, count / 2}, second = {target, source, (float)share, count / 2, count};
+    do_both(follow_half, &first, &second, num_threads > 1 && count >= MIN_SHARED_PARAMETERS);
 }
 
 static void point_into(Network *network, const float *vector) {
@@ -39,17 +100,19 @@ static void point_into(Network *network, const float *vector) {
     }
 }
 
+/* Whether log deviations of a normal distribution lie behind the network's parameters. */
+static int has_deviations(const Training *t) { return t->policy && !t->policy->num_parts; }
+
 static void begin_minibatch(Training *t, Perceptron *net, PolicyScratch *scratch) {
     read_parameters(net, &t->shape, 1);
-    forget_gradients(net);
-    if (!t->policy || t->policy->num_parts) return;
+    if (!has_deviations(t)) return;
     const int outputs = net->size[net->num_layers];
     read_deviations(scratch, t->adam.vector + t->adam.num_parameters - outputs, t->policy->scale, outputs);
 }
 
 static void add_tile(
     Training *t, Perceptron *net, PolicyScratch *scratch, const int64_t *rows, int num_rows, float inverse_count,
-    TileSums *sums
+    int is_first, TileSums *sums
 ) {
     const int width = net->size[0], wide = net->wide[0];
     for (int r = 0; r < num_rows; r++) {
@@ -58,7 +121,7 @@ static void add_tile(
     forward_tile(net, net->value[0], wide, num_rows);
     if (t->policy) policy_loss(t->policy, scratch, net, rows, num_rows, inverse_count, sums);
     else value_loss(t->value, net, rows, num_rows, inverse_count, sums);
-    backward_tile(net, num_rows);
+    backward_tile(net, num_rows, is_first);
 }
 
 /* One gradient step; the status says whether there will be another. */
@@ -72,7 +135,7 @@ static int train_minibatch(
         const int num_rows = (int)(count - first < TILE_ROWS ? count - first : TILE_ROWS);
         const int64_t at = start + first;
         for (int r = 0; r < num_rows; r++) rows[r] = t->rows.order ? t->rows.order[pass * t->rows.num_rows + at + r] : at + r;
-        add_tile(t, net, scratch, rows, num_rows, 1.0f / (float)count, &sums);
+        add_tile(t, net, scratch, rows, num_rows, 1.0f / (float)count, first == 0, &sums);
     }
     const double loss = sums.loss / (double)count, kl = sums.kl / (double)count;
     if (t->policy && kl > t->policy->kl_limit) return STATUS_KL_EXCEEDED;
@@ -80,11 +143,12 @@ static int train_minibatch(
         t->sums.bad_loss = loss;
         return STATUS_NOT_FINITE;
     }
-    const int64_t written = write_gradients(net, gradient);
-    if (written < t->adam.num_parameters) {
-        memcpy(gradient + written, scratch->deviation_gradient, (size_t)(t->adam.num_parameters - written) * sizeof(float));
+    write_gradients(net, NULL, 0, 1, gradient);
+    if (has_deviations(t)) {
+        const int outputs = net->size[net->num_layers];
+        memcpy(gradient + t->adam.num_parameters - outputs, scratch->deviation_gradient, (size_t)outputs * sizeof(float));
     }
-    t->sums.gradient_norm += adam_step(&t->adam, gradient);
+    t->sums.gradient_norm += adam_step(&t->adam, gradient, 1);
     t->sums.loss += loss;
     t->sums.kl += kl;
     t->sums.entropy += sums.entropy / (double)count;

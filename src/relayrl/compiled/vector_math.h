@@ -21,6 +21,34 @@ INLINE float total(vec x) {
     return sum;
 }
 
+#if defined(__clang__)
+INLINE void transpose(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+    for (int i = 0; i < LANES; i++) {
+        for (int j = 0; j < LANES; j++) to[j * to_stride + i] = from[i * from_stride + j];
+    }
+}
+#else
+/* LANES × LANES numbers, rows into columns: blocks of 1, 2, 4 … numbers change places within pairs of rows. */
+INLINE void transpose(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+    vec row[LANES];
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) row[i] = load(from + i * from_stride);
+    _Pragma("GCC unroll 4") for (int size = 1; size < LANES; size *= 2) {
+        ivec upper, lower;
+        _Pragma("GCC unroll 16") for (int j = 0; j < LANES; j++) {
+            upper[j] = j & size ? LANES + j - size : j;
+            lower[j] = j & size ? LANES + j : j + size;
+        }
+        _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) {
+            if (i & size) continue;
+            const vec first = row[i], second = row[i | size];
+            row[i] = __builtin_shuffle(first, second, upper);
+            row[i | size] = __builtin_shuffle(first, second, lower);
+        }
+    }
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) store(to + i * to_stride, row[i]);
+}
+#endif
+
 /* x P(x²) / Q(x²), a minimax fit over |x| ≤ 8.2, beyond which tanh is 1 in float32; relative error about 3e-7. */
 INLINE vec vector_tanh(vec x) {
     const vec bound = splat(8.2f);

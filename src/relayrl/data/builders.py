@@ -24,6 +24,11 @@ from relayrl.data.successor_rows import SuccessorRows, write_lanes
 from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree
 from relayrl.errors import ConfigError, EnvError
 
+_COLUMN_NAMES = (
+    *("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version"),
+    *("action_mask", "logp", "value", "memory"),
+)
+
 
 class EndedLanes(Protocol):
     """Lanes `(env[k], agent[k])` that ended on a row, sorted, each with what it saw last in `obs[k]`."""
@@ -126,7 +131,8 @@ class RolloutBuilder:
         if self._row_is_open or T == 0:
             raise ConfigError(f"build() after {T} finished rows; finish the open row, or fill at least one, before it")
         ended = np.logical_or(columns.terminated[:T], columns.truncated[:T])
-        self._require_final_observations(ended)
+        if columns.successors.size or ended.any():
+            self._require_final_observations(ended)
         columns.successors.complete_last_row(T - 1, ended[-1], next_obs)
         rollout = columns.rollout(self._header, T, policy_version, self._first_episode, self._first_step)
         self._count(ended, rollout.valid)
@@ -165,6 +171,10 @@ class RolloutBuilder:
         """Number the next block's first row. Rows before a lane's first action of an episode do not count across blocks:
         the fragment that begins the lane's part of an episode has `first_step` 0, however late its turn came."""
         T = len(ended)
+        if not ended.any():
+            has_acted = valid.any(0) | (self._first_step > 0)
+            self._first_step = np.where(has_acted, self._first_step + T, 0)
+            return
         last_end, last_valid = (
             np.where(flags.any(0), T - 1 - np.argmax(flags[::-1], axis=0), -1) for flags in (ended, valid)
         )
@@ -198,6 +208,7 @@ class _Columns:
         self.memory: Any = None if memory_space is None else allocate(memory_space, leading)
         self.successors = SuccessorRows(header.observation_space, capacity=2 * header.num_lanes)
         self._has_failed_rows = False
+        self._views: dict[str, Any] = {}  # of the rows of the last block
 
     def clear(self) -> None:
         """Everything else is overwritten row by row."""
@@ -224,14 +235,13 @@ class _Columns:
 
     def rollout(self, header: LaneHeader, T: int, version: int, first_episode: Array, first_step: Array) -> Rollout:
         self.policy_version[:T] = version
-        names = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
-        optional = ("action_mask", "logp", "value", "memory")
-        present = (name for name in names + optional if getattr(self, name) is not None)
-        columns = {name: index(getattr(self, name), slice(T)) for name in present}
+        if len(self._views.get("reward", ())) != T:
+            present = (name for name in _COLUMN_NAMES if getattr(self, name) is not None)
+            self._views = {name: index(getattr(self, name), slice(T)) for name in present}
         return Rollout(
             header=header,
             first_episode=first_episode,
             first_step=first_step,
             successors=self.successors.view(),
-            **columns,
+            **self._views,
         )

@@ -47,14 +47,15 @@ class SuccessorRows:
 
     def complete_last_row(self, row: int, ended: Array, next_obs: Tree) -> None:
         """`next_obs` for lanes that go on, beside what is already here of those that ended on `row`."""
-        num_ended = int(ended.sum())
+        num_ended = int(np.count_nonzero(ended))
         self.size -= num_ended
         final_obs = map_tree(np.copy, index(self._columns["obs"], slice(self.size, self.size + num_ended)))
         where = self._reserve(len(ended))
         self._columns["step"][where] = row
         self._columns["lane"][where] = np.arange(len(ended))
         write_lanes(self._columns["obs"], where, next_obs)
-        write(self._columns["obs"], where.start + np.flatnonzero(ended), final_obs)
+        if num_ended:
+            write(self._columns["obs"], where.start + np.flatnonzero(ended), final_obs)
         self.size = where.stop
 
     def rows(self, num_lanes: int) -> Array:

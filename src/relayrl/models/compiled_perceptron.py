@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,35 +30,66 @@ class CompiledPerceptron:
         return self._outputs
 
 
-class CompiledTape:
-    """A `Perceptron` on the CPU that is differentiated, where it has parameters to train: `Differentiable`, compiled."""
+class CompiledTapes:
+    """`Differentiables`, compiled: perceptrons on the CPU, differentiated where they have parameters to train."""
 
-    def __init__(self, module: Perceptron) -> None:
+    def __init__(self, modules: Sequence[Perceptron]) -> None:
         """The kernels must be there, and the parameters' gradients be one vector (`FlatAdam`) by the first `backward`."""
         found = kernels()
         assert found is not None
-        is_trained = any(p.requires_grad for p in module.parameters())
-        self._module, self._tape = module, found.Tape(_live(module), is_trained)
-        linears = module.linears()
-        self._width, self._num_outputs = linears[0].in_features, linears[-1].out_features
-        self._outputs = np.empty((0, self._num_outputs), np.float32)
-        self._gradient: Array | None = None
+        self._kernels, self._modules = found, tuple(modules)
+        self._tapes = tuple(found.Tape(_live(m), any(p.requires_grad for p in m.parameters())) for m in modules)
+        self._widths = [(m.linears()[0].in_features, m.linears()[-1].out_features) for m in modules]
+        self._outputs: tuple[Array, ...] = ()
+        self._gradients: tuple[Array, ...] = ()
+        self._num_rows = -1
 
-    def forward(self, x: Array) -> Array:
-        if len(x) != len(self._outputs):
-            self._outputs = np.empty((len(x), self._num_outputs), np.float32)
-        self._tape.forward(as_rows(x), self._outputs, num_threads())
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        self._reserve(len(x))
+        self._kernels.forward_tapes(self._tapes, (as_rows(x),) * len(self._tapes), self._outputs, num_threads())
         return self._outputs
 
+    def backward(self, gradients: Sequence[Array]) -> None:
+        given = tuple(as_rows(gradient) for gradient in gradients)
+        self._kernels.backward_tapes(self._tapes, given, self._flat_gradients(), num_threads())
+
+    def regress(self, x: Array, target: Array, share: Array) -> tuple[Array, ...]:
+        self._reserve(len(x))
+        given = as_rows(x), as_rows(target), as_rows(share)
+        self._kernels.regress_tapes(self._tapes, *given, self._outputs, self._flat_gradients(), num_threads())
+        return self._outputs
+
+    def input_gradients(self, gradients: Sequence[Array]) -> tuple[Array, ...]:
+        by_input = tuple(np.empty((self._num_rows, width), np.float32) for width, _ in self._widths)
+        given = tuple(as_rows(gradient) for gradient in gradients)
+        self._kernels.input_gradients(self._tapes, given, by_input, num_threads())
+        return by_input
+
+    def _reserve(self, num_rows: int) -> None:
+        if num_rows != self._num_rows:
+            self._num_rows = num_rows
+            self._outputs = tuple(np.empty((num_rows, width), np.float32) for _, width in self._widths)
+
+    def _flat_gradients(self) -> tuple[Array, ...]:
+        if not self._gradients:
+            self._gradients = tuple(_flat_gradient(module) for module in self._modules)
+        return self._gradients
+
+
+class CompiledTape:
+    """`Differentiable`, compiled: one such perceptron."""
+
+    def __init__(self, module: Perceptron) -> None:
+        self._tapes = CompiledTapes([module])
+
+    def forward(self, x: Array) -> Array:
+        return self._tapes.forward(x)[0]
+
     def backward(self, gradient: Array) -> None:
-        if self._gradient is None:
-            self._gradient = _flat_gradient(self._module)
-        self._tape.backward(as_rows(gradient), self._gradient, num_threads())
+        self._tapes.backward([gradient])
 
     def input_gradient(self, gradient: Array) -> Array:
-        by_input = np.empty((len(gradient), self._width), np.float32)
-        self._tape.input_gradient(as_rows(gradient), by_input, num_threads())
-        return by_input
+        return self._tapes.input_gradients([gradient])[0]
 
 
 def _live(module: Perceptron) -> Any:

@@ -2,11 +2,13 @@
 
 An algorithm that writes its loss's derivative down needs three things of a network: its outputs, the gradient of its
 parameters and that of its input, given the gradient of the outputs. Perceptrons on the CPU give them by compiled kernels
-(`compiled_perceptron.CompiledTape`) or in NumPy (`perceptron.NumpyPerceptron`); every other module through autograd.
+(`compiled_perceptron.CompiledTape`) or in NumPy (`perceptron.NumpyPerceptron`); every other module through autograd. Networks
+that see the same inputs, such as twin critics, are `Differentiables`: the kernels give each of them a thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from relayrl.compiled.loader import kernels
 from relayrl.data.trees import Array
-from relayrl.models.compiled_perceptron import CompiledTape
+from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes
 from relayrl.models.numpy_policy import runs_in_numpy
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 
@@ -31,6 +33,36 @@ class Differentiable(Protocol):
 
     def input_gradient(self, gradient: Array) -> Array:
         """[M, I] the gradient of the input, given that of the outputs; the parameters' stays as it is."""
+
+
+class Differentiables(Protocol):
+    """Networks with the same inputs; as `Differentiable`, with an array for each."""
+
+    def forward(self, x: Array) -> Sequence[Array]: ...
+
+    def regress(self, x: Array, target: Array, share: Array) -> Sequence[Array]:
+        """Outputs [M, O] of `x`, and, in `.grad`, the gradients of each network's Σ ½ `share` (output − `target`)²."""
+
+    def input_gradients(self, gradients: Sequence[Array]) -> Sequence[Array]: ...
+
+
+class OneAfterTheOther:
+    """`Differentiables` of any kind."""
+
+    def __init__(self, networks: Sequence[Differentiable]) -> None:
+        self._networks = networks
+
+    def forward(self, x: Array) -> list[Array]:
+        return [network.forward(x) for network in self._networks]
+
+    def regress(self, x: Array, target: Array, share: Array) -> list[Array]:
+        outputs = self.forward(x)
+        for network, output in zip(self._networks, outputs, strict=True):
+            network.backward((output - target) * share)
+        return outputs
+
+    def input_gradients(self, gradients: Sequence[Array]) -> list[Array]:
+        return [network.input_gradient(g) for network, g in zip(self._networks, gradients, strict=True)]
 
 
 class AutogradNetwork:
@@ -70,3 +102,11 @@ def differentiable(module: nn.Module) -> Differentiable:
         return AutogradNetwork(module)
     assert isinstance(module, Perceptron)
     return NumpyPerceptron(module) if kernels() is None else CompiledTape(module)
+
+
+def differentiables(modules: Sequence[nn.Module]) -> Differentiables:
+    """The fastest way to differentiate networks that see the same inputs."""
+    perceptrons = [module for module in modules if isinstance(module, Perceptron) and runs_in_numpy(module)]
+    if kernels() is None or len(perceptrons) < len(modules):
+        return OneAfterTheOther([differentiable(module) for module in modules])
+    return CompiledTapes(perceptrons)

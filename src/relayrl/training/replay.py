@@ -21,6 +21,8 @@ from relayrl.errors import CheckpointError, ConfigError
 from relayrl.training.priority_sums import PrioritySums
 from relayrl.training.state_replay import StateRecords
 
+_ONE_STEP = 2
+"""Rows on the path of a return of one step: its own, and the one that follows."""
 _WORLD = "world//"
 """What the names of saved states begin with; no group's do."""
 
@@ -82,7 +84,9 @@ class JointReplay:
             raise ConfigError(
                 f"a block of {num_rows} transitions does not fit a replay of {self.capacity}; raise buffer_size"
             )
-        rows = (self._head + np.arange(num_rows)) % self.capacity
+        rows: Array | slice = slice(self._head, self._head + num_rows)
+        if self._head + num_rows > self.capacity:
+            rows = (self._head + np.arange(num_rows)) % self.capacity
         for name, rollout in rollouts.items():
             if name not in self._groups:
                 self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
@@ -90,7 +94,8 @@ class JointReplay:
         if self._states is not None:
             self._states.write(rows, rollouts)
         if self._priorities is not None:
-            self._priorities.set(rows, np.full(num_rows, self._largest_priority))
+            numbers = np.arange(self._head, self._head + num_rows) % self.capacity
+            self._priorities.set(numbers, np.full(num_rows, self._largest_priority))
         self._head = (self._head + num_rows) % self.capacity
         self._size = min(self._size + num_rows, self.capacity)
 
@@ -130,10 +135,10 @@ class JointReplay:
 
     def _ahead(self, rows: Array, k: int) -> Array:
         """The rows `k` steps later, −1 where the ring does not hold them."""
-        ahead = (rows + k * self._num_envs) % self.capacity
-        age, age_ahead = (rows - self._head) % self.capacity, (ahead - self._head) % self.capacity
-        is_there = (age_ahead > age) & (ahead < self._size) & (k * self._num_envs < self._size)
-        return np.where(is_there, ahead, -1)
+        distance = k * self._num_envs
+        num_newer = (self._head - 1 - rows) % self.capacity
+        ahead = rows + distance
+        return np.where(num_newer >= distance, np.where(ahead < self.capacity, ahead, ahead - self.capacity), -1)
 
     def set_priorities(self, rows: Array, errors: Array) -> None:
         """Tell how surprising sampled rows were; does nothing for uniform replay."""
@@ -221,7 +226,7 @@ class _GroupRecords:
             group.records[name][rows] = array
         return group
 
-    def write(self, rows: Array, rollout: Rollout) -> None:
+    def write(self, rows: Array | slice, rollout: Rollout) -> None:
         self._refuse_turns(rollout)
         for name, array in _fields(rollout):
             self.records[name][rows] = array
@@ -256,8 +261,9 @@ class _GroupRecords:
             later = self.records.take(np.where(counted, path[k], path[0]))
             reward = reward + np.where(counted[:, None], np.float32(gamma**k) * later["reward"] * later["valid"], 0.0)
             last = np.where(counted, later, last)
-        follows = np.stack(path[1:])[length, np.arange(len(length))]
+        follows = path[1] if len(path) == _ONE_STEP else np.stack(path[1:])[length, np.arange(len(length))]
         known = (follows >= 0)[:, None] & ~last["ended"]
+        powers = np.array([gamma**k for k in range(1, len(path))], np.float32)
         after = self.records.take(np.maximum(follows, 0))
         mask = None
         if "mask" in self.fields:
@@ -268,7 +274,7 @@ class _GroupRecords:
             action=now["action"],
             reward=np.asarray(reward, np.float32),
             next_obs=self._tree(last, "next_obs"),
-            discount=np.asarray(gamma ** (length + 1.0), np.float32)[:, None] * ~last["terminated"],
+            discount=powers[length][:, None] * ~last["terminated"],
             valid=now["valid"],
             next_valid=np.where(known, after["valid"], last["valid"]),
             mask=now["mask"] if "mask" in self.fields else None,

@@ -22,7 +22,7 @@ class StateRecords:
         layout = [(f"{root}/{path}", leaf.dtype, tuple(leaf.shape or ())) for root, path, leaf in names]
         self.records = np.zeros(capacity, np.dtype(layout, align=True))
 
-    def write(self, rows: Array, rollouts: Mapping[str, Rollout]) -> None:
+    def write(self, rows: Array | slice, rollouts: Mapping[str, Rollout]) -> None:
         """Keep the states of a block whose joint transitions lie on `rows`."""
         for name, array in _fields(list(rollouts.values())):
             self.records[name][rows] = array
