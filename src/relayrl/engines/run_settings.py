@@ -45,7 +45,11 @@ class RunSettings(Settings):
     engine: EngineKind = Field(
         EngineKind.LOCAL, description="local: everything in this process, worlds also in workers"
     )
-    threads: int = Field(1, ge=1, description="threads of torch and BLAS; small networks are fastest with one")
+    threads: int = Field(
+        1,
+        ge=0,
+        description="threads of torch and BLAS; small networks are fastest with one; 0: measured before the run",
+    )
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the worlds are run")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")

@@ -61,6 +61,7 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
         raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
     if create:
         _check_environment_exists(settings)
+        settings = _with_measured_threads(settings, notes)
         directory.create(settings)
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
@@ -78,10 +79,26 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     before = directory.settings()
     base = request.config or directory.require()
     after = build_run_settings(request.env, base, request.flags, request.assignments)
-    notes = check_changes(before, after)
+    trials: list[str] = []
+    if create:
+        after = _with_measured_threads(after, trials)
+    notes = trials + check_changes(before, after)
     if create and notes:
         directory.write_settings(after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
+
+
+def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettings:
+    """The settings with a number of threads, where it was left to measurement."""
+    if settings.threads:
+        return settings
+    from relayrl.engines.thread_trial import fewest_fast_threads, measured_rates
+
+    rates = measured_rates(settings)
+    threads = fewest_fast_threads(rates)
+    measured = ", ".join(f"{rate:,.0f} steps/s with {count}" for count, rate in rates.items())
+    notes.append(f"threads={threads}: {measured}")
+    return settings.model_copy(update={"threads": threads})
 
 
 def _check_environment_exists(settings: RunSettings) -> None:
