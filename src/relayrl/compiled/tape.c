@@ -54,17 +54,17 @@ typedef struct {
     TapeObject *object;
     Py_buffer in, out;
     int64_t num_rows;
-    const Py_buffer *x, *target, *share; /* of a regression; `in` is where the outputs go */
     int num_threads, failed;
 } TapePart;
 
-typedef struct {
+typedef struct Pass Pass;
+struct Pass {
     TapePart parts[MAX_TAPES];
     Py_ssize_t num_parts;
-    const Py_buffer *x, *target, *share;
-    int (*fits)(TapePart *); /* whether the arrays have the right sizes; sets an error where they have not */
-    void (*run)(TapePart *);
-} Pass;
+    int (*fits)(const Pass *, TapePart *); /* whether the arrays have the right sizes; sets an error where they have not */
+    void (*run)(const Pass *, TapePart *);
+    Py_buffer x, target, share; /* of a regression, in which all tapes see the same; `in` is where outputs go */
+};
 
 /* Every second part of a pass. */
 typedef struct {
@@ -74,7 +74,7 @@ typedef struct {
 
 static void run_share(void *argument) {
     const Share *share = argument;
-    for (Py_ssize_t i = share->first; i < share->pass->num_parts; i += 2) share->pass->run(&share->pass->parts[i]);
+    for (Py_ssize_t i = share->first; i < share->pass->num_parts; i += 2) share->pass->run(share->pass, &share->pass->parts[i]);
 }
 
 /* Where there are several tapes, each is one thread's affair, whose cache then holds it; a single one has both threads. */
@@ -103,11 +103,8 @@ static int read_parts(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         TapePart *part = &pass->parts[pass->num_parts++];
-        part->x = pass->x;
-        part->target = pass->target;
-        part->share = pass->share;
         if (read_part(part, PyTuple_GET_ITEM(tapes, i), PyTuple_GET_ITEM(ins, i), PyTuple_GET_ITEM(outs, i))) return -1;
-        if (!pass->fits(part)) return -1;
+        if (!pass->fits(pass, part)) return -1;
         for (Py_ssize_t j = 0; j < i; j++) {
             if (pass->parts[j].object != part->object) continue;
             PyErr_SetString(PyExc_ValueError, "a tape takes part once");
@@ -132,7 +129,7 @@ static PyObject *pass_over_tapes(Pass *pass, PyObject *tapes, PyObject *ins, PyO
     Py_RETURN_NONE;
 }
 
-static PyObject *parse_and_pass(PyObject *args, int (*fits)(TapePart *), void (*run)(TapePart *)) {
+static PyObject *parse_and_pass(PyObject *args, int (*fits)(const Pass *, TapePart *), void (*run)(const Pass *, TapePart *)) {
     Pass pass = {.fits = fits, .run = run};
     PyObject *tapes, *ins, *outs;
     int num_threads;
@@ -143,14 +140,14 @@ static PyObject *parse_and_pass(PyObject *args, int (*fits)(TapePart *), void (*
 
 static const Network *network_of(const TapePart *part) { return &part->object->perceptron->network; }
 
-static int fits_forward(TapePart *part) {
+static int fits_forward(const Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     part->num_rows = part->in.len / 4 / n->sizes[0];
     return has_size(&part->in, part->num_rows * n->sizes[0], 4, "x") &&
            has_size(&part->out, part->num_rows * n->sizes[n->num_layers], 4, "out");
 }
 
-static void run_forward(TapePart *part) {
+static void run_forward(const Pass *pass, TapePart *part) {
     TapeObject *self = part->object;
     part->failed = self->kernels->tape_forward(self->tape, part->in.buf, part->num_rows, part->out.buf, part->num_threads);
     self->num_rows = part->failed || !self->is_kept ? 0 : part->num_rows;
@@ -162,23 +159,23 @@ static int64_t num_parameters(const Network *n) {
     return count;
 }
 
-static int fits_backward(TapePart *part) {
+static int fits_backward(const Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
            has_size(&part->out, num_parameters(n), 4, "flat");
 }
 
-static void run_backward(TapePart *part) {
+static void run_backward(const Pass *pass, TapePart *part) {
     part->object->kernels->tape_backward(part->object->tape, part->in.buf, part->out.buf, part->num_threads);
 }
 
-static int fits_input_gradients(TapePart *part) {
+static int fits_input_gradients(const Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
            has_size(&part->out, part->object->num_rows * n->sizes[0], 4, "by_input");
 }
 
-static void run_input_gradients(TapePart *part) {
+static void run_input_gradients(const Pass *pass, TapePart *part) {
     part->object->kernels->tape_input_gradient(part->object->tape, part->in.buf, part->out.buf, part->num_threads);
 }
 
@@ -190,7 +187,7 @@ PyObject *input_gradients(PyObject *module, PyObject *args) {
     return parse_and_pass(args, fits_input_gradients, run_input_gradients);
 }
 
-static int fits_regression(TapePart *part) {
+static int fits_regression(const Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     if (part->in.readonly || !part->object->is_kept) {
         PyErr_SetString(PyExc_ValueError, "outputs must be writable, and tapes differentiated");
@@ -198,34 +195,33 @@ static int fits_regression(TapePart *part) {
     }
     part->num_rows = part->in.len / 4 / n->sizes[n->num_layers];
     const int64_t num_outputs = part->num_rows * n->sizes[n->num_layers];
-    return has_size(part->x, part->num_rows * n->sizes[0], 4, "x") && has_size(part->target, num_outputs, 4, "target") &&
-           has_size(part->share, num_outputs, 4, "share") && has_size(&part->in, num_outputs, 4, "out") &&
+    return has_size(&pass->x, part->num_rows * n->sizes[0], 4, "x") && has_size(&pass->target, num_outputs, 4, "target") &&
+           has_size(&pass->share, num_outputs, 4, "share") && has_size(&part->in, num_outputs, 4, "out") &&
            has_size(&part->out, num_parameters(n), 4, "flat");
 }
 
-static void run_regression(TapePart *part) {
+static void run_regression(const Pass *pass, TapePart *part) {
     TapeObject *self = part->object;
     const Regression rows = {
-        part->num_rows, part->x->buf, part->target->buf, part->share->buf, part->in.buf,
+        part->num_rows, pass->x.buf, pass->target.buf, pass->share.buf, part->in.buf,
     };
     part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->num_threads);
     self->num_rows = 0; /* what a backward pass would need was overwritten tile by tile */
 }
 
 PyObject *regress_tapes(PyObject *module, PyObject *args) {
+    Pass pass = {.fits = fits_regression, .run = run_regression};
     PyObject *tapes, *outs, *flats;
-    Py_buffer x, target, share;
     int num_threads;
     if (!PyArg_ParseTuple(
-            args, "O!y*y*y*O!O!i", &PyTuple_Type, &tapes, &x, &target, &share, &PyTuple_Type, &outs, &PyTuple_Type, &flats,
-            &num_threads
+            args, "O!y*y*y*O!O!i", &PyTuple_Type, &tapes, &pass.x, &pass.target, &pass.share, &PyTuple_Type, &outs,
+            &PyTuple_Type, &flats, &num_threads
         ))
         return NULL;
-    Pass pass = {.fits = fits_regression, .run = run_regression, .x = &x, .target = &target, .share = &share};
     PyObject *result = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
-    PyBuffer_Release(&x);
-    PyBuffer_Release(&target);
-    PyBuffer_Release(&share);
+    PyBuffer_Release(&pass.x);
+    PyBuffer_Release(&pass.target);
+    PyBuffer_Release(&pass.share);
     return result;
 }
 
