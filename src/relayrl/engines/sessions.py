@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relayrl.engines.garbage import collection_paused, living_set_aside
 from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from relayrl.engines.local import LocalEngine
     from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_record import Progress, RunResult
     from relayrl.engines.run_settings import Assignment, RunSettings
@@ -45,6 +47,7 @@ class Session:
     notes: list[str]
 
 
+@collection_paused()
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     """Settle the settings and, unless `create` is False, make the folder."""
     if create:
@@ -114,20 +117,28 @@ def run_session(
     session: Session, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool]
 ) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened."""
+    with logging_to(session.directory.log):
+        engine = _engine(session)
+        with living_set_aside():
+            return engine.run(on_progress, is_interrupted)
+
+
+@collection_paused()
+def _engine(session: Session) -> LocalEngine:
+    """The engine, ready to begin or to continue; where that cannot be, a new run leaves no folder behind."""
     from relayrl.engines.local import LocalEngine
 
-    with logging_to(session.directory.log):
-        try:
-            engine = LocalEngine(session.settings, session.directory)
-            if session.resume:
-                engine.resume()
-            if session.init_from is not None:
-                engine.init_from(session.init_from)
-        except ConfigError:
-            if not session.resume:
-                session.directory.discard()
-            raise
-        return engine.run(on_progress, is_interrupted)
+    try:
+        engine = LocalEngine(session.settings, session.directory)
+        if session.resume:
+            engine.resume()
+        if session.init_from is not None:
+            engine.init_from(session.init_from)
+    except ConfigError:
+        if not session.resume:
+            session.directory.discard()
+        raise
+    return engine
 
 
 @contextlib.contextmanager

@@ -1,21 +1,27 @@
 """Loading torch's libraries in a thread while the settings are read: importing torch is most of a run's start.
 
-The dynamic loader runs without the interpreter's lock, so the second core does it meanwhile; `import torch` then finds the
-libraries in place. Where they are not found, nothing happens, and torch loads them itself.
+The second core loads them and registers torch's operations; `import torch` then finds them in place. Where they are not
+found, nothing happens, and torch loads them itself.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
+import os
 import sys
 import threading
 from functools import cache
 from pathlib import Path
 
-# In the order, and with the visibility, in which `import torch` loads them.
-_LIBRARIES = (("libtorch_global_deps", ctypes.RTLD_GLOBAL), ("libtorch_python", ctypes.RTLD_LOCAL))
+# In the order, and with the visibility, in which `import torch` loads them. What is left to it needs the interpreter's lock.
+_LIBRARIES = (("libtorch_global_deps", os.RTLD_GLOBAL), ("libtorch", os.RTLD_LOCAL))
 _SUFFIXES = {"linux": ".so", "darwin": ".dylib"}
+# The loader has one lock: a module with a library of its own, or the first pydantic model, would wait for torch. So they
+# come before it, those at least that every run imports next.
+_BEFORE = ("csv", "fcntl", "hashlib", "json", "mmap", "multiprocessing.connection", "numpy.random", "yaml")
+_FIRST_MODEL = "relayrl.config.settings"
 
 
 @cache
@@ -28,12 +34,16 @@ def preload_torch() -> None:
     folder = Path(spec.origin).parent / "lib"
     found = [(folder / (name + suffix), mode) for name, mode in _LIBRARIES]
     if all(path.exists() for path, _ in found):
+        for name in (*_BEFORE, _FIRST_MODEL):
+            importlib.import_module(name)
         threading.Thread(target=_load, args=(found,), name="torch-preload").start()
 
 
 def _load(libraries: list[tuple[Path, int]]) -> None:
+    # Not `ctypes.CDLL(path)`, which keeps the interpreter's lock while it loads. Where a library cannot be loaded,
+    # `import torch` will say what is wrong with it.
+    dlopen = ctypes.CDLL(None).dlopen
+    dlopen.argtypes, dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
     for path, mode in libraries:
-        try:
-            ctypes.CDLL(str(path), mode=mode)
-        except OSError:
-            return  # `import torch` will say what is wrong with its libraries
+        if dlopen(os.fsencode(path), mode | os.RTLD_NOW) is None:
+            return
