@@ -15,13 +15,11 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 from relayrl.errors import MissingExtraError
 from relayrl.training.atomic_files import disk_error, write_whole
-
-if TYPE_CHECKING:
-    from tensorboard.summary.writer.record_writer import RecordWriter
+from relayrl.training.event_records import first_record, restart_record, scalars_record
 
 STEP_COLUMN = "num_env_steps"
 
@@ -112,45 +110,33 @@ class TensorBoardEvents(StatisticsWriter):
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._records: RecordWriter | None = None
+        self._file: BinaryIO | None = None
         self._path = directory
         self._first_step: int | None = None
 
     def write(self, num_env_steps: int, row: dict[str, float]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=number) for name, number in row.items()]
-        self._add(step=num_env_steps, summary=Summary(value=values))
+        try:
+            file = self._file or self._open()
+            file.write(scalars_record(time.time(), num_env_steps, row))
+            file.flush()
+        except OSError as error:
+            raise disk_error(self._path, error) from error
 
     def rewind(self, num_env_steps: int) -> None:
         self._first_step = num_env_steps + 1
 
-    def _add(self, **fields: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        try:
-            records = self._records or self._open()
-            records.write(Event(wall_time=time.time(), **fields).SerializeToString())
-            records.flush()
-        except OSError as error:
-            raise disk_error(self._path, error) from error
-
-    def _open(self) -> RecordWriter:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
+    def _open(self) -> BinaryIO:
         name = f"events.out.tfevents.{time.time_ns() // 1_000:016d}.{socket.gethostname()}.{os.getpid()}"
         self._path = self._directory / name
-        self._records = RecordWriter(self._path.open("wb"))
-        self._add(file_version="brain.Event:2")
+        self._file = self._path.open("wb")
+        self._file.write(first_record(time.time()))
         if self._first_step is not None:
-            # TensorBoard then hides what an earlier file says of this step and later ones.
-            self._add(step=self._first_step, session_log=SessionLog(status=SessionLog.START))
-        return self._records
+            self._file.write(restart_record(time.time(), self._first_step))
+        return self._file
 
     def close(self) -> None:
-        if self._records is not None:
-            self._records.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class WeightsAndBiases(StatisticsWriter):
