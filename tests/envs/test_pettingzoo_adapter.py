@@ -291,6 +291,39 @@ def play(env: MultiAgentEnvironment, seed: int, num_steps: int) -> list[Any]:
     return seen
 
 
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("name", known_names("mpe2"))
+def test_turns_taken_directly_give_what_pettingzoos_conversion_gives(name: str, continuous: bool) -> None:
+    options = {"max_cycles": 4, "continuous_actions": continuous}
+    direct = pettingzoo_adapter.make("mpe2", name, **options)
+    converted = pettingzoo_adapter.load("mpe2", name).parallel_env(**options)
+    rng = np.random.default_rng(0)
+    for episode in range(2):
+        direct.reset(seed=episode)
+        converted.reset(seed=episode)
+        for _ in range(4):
+            spaces_of = direct.action_spaces.items()
+            actions = {a: int(rng.integers(s.n)) if not continuous else rng.random(s.shape, "f4") for a, s in spaces_of}
+            step, (observations, rewards, terminated, truncated, infos) = direct.step(actions), converted.step(actions)
+            np.testing.assert_equal(dict(step.observations), observations)
+            assert (dict(step.rewards), dict(step.infos)) == (dict(rewards), infos)
+            assert set(step.terminated) == {agent for agent, flag in terminated.items() if flag}
+            assert set(step.truncated) == {agent for agent, flag in truncated.items() if flag}
+            np.testing.assert_equal(direct.state(), converted.state())
+            assert list(direct.agents) == list(converted.agents)
+        assert not direct.agents
+
+
+def test_an_action_that_mpe2_does_not_have_is_refused_before_anybody_moves() -> None:
+    env = pettingzoo_adapter.make("mpe2", "simple_spread_v3")
+    env.reset(seed=0)
+    assert isinstance(env, StatefulEnvironment)
+    before = env.get_state()
+    with pytest.raises(EnvError, match="'agent_2' cannot do 5; its actions are 0 to 4"):
+        env.step({"agent_0": 1, "agent_1": 1, "agent_2": 5})
+    np.testing.assert_equal(env.get_state(), before)
+
+
 @pytest.mark.parametrize("name", known_names("mpe2"))
 def test_an_mpe2_world_continues_bit_for_bit_from_its_state(name: str) -> None:
     env = pettingzoo_adapter.make("mpe2", name, max_cycles=10)

@@ -263,7 +263,8 @@ class Mpe2Adapter(ParallelAdapter, StatefulEnvironment):
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
         turns, acting = self._turns, self._alive
-        for agent, action in [(agent, self._action_for(agent, actions)) for agent in acting]:
+        # All of them before the first turn: an action that is refused must leave the world as it was.
+        for action in [self._action_for(agent, actions) for agent in acting]:
             turns.step(action)
         self._observations = {agent: turns.observe(agent) for agent in acting}
         terminated = {agent: True for agent in acting if turns.terminations[agent]}
