@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -171,16 +172,26 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
 def preset(env: str, algo: str) -> dict[str, Any]:
     """Settings shipped for an environment and algorithm; empty where there are none."""
-    return presets().get((env, algo), {})
+    file = _preset_folder() / f"{algo}.yaml"
+    values: dict[str, Any] = _read_presets(file).get(env, {}) if file.is_file() else {}
+    return values
 
 
 def presets() -> dict[tuple[str, str], dict[str, Any]]:
     """All shipped presets by environment and algorithm."""
-    found = {}
-    for file in sorted((resources.files("relayrl.engines") / "presets").iterdir(), key=lambda f: f.name):
-        algo = file.name.removesuffix(".yaml")
-        for env, values in yaml.safe_load(file.read_text()).items():
-            found[env, algo] = values
+    files = sorted(_preset_folder().iterdir(), key=lambda file: file.name)
+    return {
+        (env, file.name.removesuffix(".yaml")): values for file in files for env, values in _read_presets(file).items()
+    }
+
+
+def _preset_folder() -> Traversable:
+    return resources.files("relayrl.engines") / "presets"
+
+
+def _read_presets(file: Traversable) -> dict[str, dict[str, Any]]:
+    # libyaml is ten times as fast, and in PyYAML's wheels; other builds may come without.
+    found: dict[str, dict[str, Any]] = yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return found
 
 
