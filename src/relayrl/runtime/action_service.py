@@ -210,11 +210,9 @@ class ActionService:
         for i, handle in enumerate(plan.handles):
             if final_obs is not None:
                 final[i] = index(handle.pages.layout.observations(final_obs, L), i)
-            with handle.pages.lock:
-                handle.pages.require_steps(handle.lane)
+            handle.pages.require_steps(handle.lane)
         for i, handle in enumerate(plan.handles):
-            with handle.pages.lock:
-                ended = handle.pages.end(handle.lane, float(rewards[i]), bool(over[i]), bool(cut_off[i]), final[i])
+            ended = handle.pages.end(handle.lane, float(rewards[i]), bool(over[i]), bool(cut_off[i]), final[i])
             self._dispatcher.put(handle.lane.key, ended, Priority.EPISODE)
 
     def _wait_for_room(self, lane_keys: Sequence[UUID]) -> None:

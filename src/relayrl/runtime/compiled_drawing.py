@@ -124,7 +124,7 @@ class NumbersAhead:
         try:
             return self._ahead.pop()
         except IndexError:  # asked for rather than looked at: another thread may take the last one
-            ahead = np.split(self._draw(DRAWS_AHEAD), DRAWS_AHEAD)[::-1]
+            ahead: list[Array] = list(self._draw(DRAWS_AHEAD)[::-1, None])  # the last of a list is the first to go
             first = ahead.pop()
             self._ahead = ahead
             return first

@@ -195,11 +195,7 @@ class PublishedPolicy:
     ) -> tuple[ActionRecord, Fragments]:
         action, logp, value = drawn
         self._require_finite(action, logp, actor_ids)
-        pages = self.pages
-        with pages.lock:
-            if not pages.is_open(lane):
-                raise _removed(actor_ids[0])
-            cut = pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+        cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
         taken = self.model.head.to_environment(action)
         return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
 
@@ -212,28 +208,19 @@ class PublishedPolicy:
         memory: Array | None = None,
     ) -> None:
         self._require_finite(action, logp, request.actor_ids)
-        pages = self.pages
-        with pages.lock:
-            self._require_open(request)
-            if request.num_rows == 1:
-                reward = request.reward
-                one = reward if reward is None or isinstance(reward, float) else float(reward[0])
-                request.cut = pages.append_one(
-                    request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one, memory
-                )
-            else:
-                assert request.numbers is not None
-                assert not isinstance(request.reward, float)
+        reward, pages = request.reward, self.pages
+        if request.num_rows == 1:
+            one = reward if reward is None or isinstance(reward, float) else float(reward[0])
+            request.cut = pages.append_one(
+                request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one, memory
+            )
+        else:
+            assert request.numbers is not None
+            assert not isinstance(reward, float)
+            with pages.lock:
+                self._require_open(request)
                 request.cut = pages.append(
-                    request.numbers,
-                    request.obs,
-                    action,
-                    logp,
-                    value,
-                    self.version,
-                    request.mask,
-                    request.reward,
-                    memory,
+                    request.numbers, request.obs, action, logp, value, self.version, request.mask, reward, memory
                 )
         taken = self.model.head.to_environment(action)
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))

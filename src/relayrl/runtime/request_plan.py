@@ -83,6 +83,8 @@ def make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state: 
 
 
 def checked_reward(reward: Any) -> float:
+    if type(reward) is float and math.isfinite(reward):
+        return reward
     value = float(reward) if isinstance(reward, float | int) else float(checked_rewards(reward, 1)[0])
     if not math.isfinite(value):
         raise ConfigError(f"reward is {value}; it must be a finite number")

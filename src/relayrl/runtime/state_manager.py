@@ -139,7 +139,8 @@ class StateManager:
             if new in self.handles:
                 raise ConfigError(f"there is an actor {new} already; remove it, or choose another id")
             with handle.pages.lock:
-                handle.actor_id, handle.lane.agent_id = new, str(new)
+                handle.pages.rename(handle.lane, str(new))
+            handle.actor_id = new
             self.handles = {(new if key == old else key): other for key, other in self.handles.items()}
 
     def publish(self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None) -> int:

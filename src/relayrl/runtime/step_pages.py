@@ -10,7 +10,13 @@ indexed write per column, whatever `L` is, and memory follows the steps that are
 Semantics are those of `relayrl.data.trajectory_builder`, lane by lane; a property test holds the two to each other.
 
 Invariants: a lane's rows are in the order of its requests; a call that raises has written nothing; trajectories own their
-memory. The owner holds `lock` around every call.
+memory.
+
+Threads: `append_one` and `end` concern one lane, and may be called by any thread at any time; around all other calls that
+change anything the owner holds `lock`. Threads of different lanes do not wait for each other: behind one lock they would
+hand it around, and to wake a thread takes longer than five actions. So one lane's work is done under the lane's own lock,
+unless `lock` is held by then; whoever holds `lock` waits for the lanes that somebody was at before. Each side first says that
+it is there and then looks for the other. What lanes share (free pages, who is idle) changes in single steps.
 
 Not its job: choosing actions, or who the lanes belong to outside (`actor_handle`).
 """
@@ -18,6 +24,8 @@ Not its job: choosing actions, or who the lanes belong to outside (`actor_handle
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -31,15 +39,18 @@ from relayrl.runtime.step_rows import StepRows
 
 PAGE_ROWS = 64
 _FIRST_PAGES = 16
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Lane:
     """One actor's place in the pages: who it is, and which episode it is in."""
 
-    __slots__ = ("agent_id", "episode", "first_step", "key", "memory", "memory_episode", "number", "pages")
+    __slots__ = ("agent_id", "episode", "first_step", "key", "lock", "memory", "memory_episode", "number", "pages")
 
     def __init__(self, key: UUID, number: int, agent_id: str) -> None:
         self.key, self.number, self.agent_id = key, number, agent_id
+        self.lock = threading.Lock()
         self.episode = self.first_step = 0
         self.pages: list[int] = []
         self.memory: Array | None = None  # what a policy with a memory remembers, and of which episode
@@ -56,7 +67,8 @@ class StepPages:
         """Grows whenever a lane closes: whoever remembers lane numbers checks them again then."""
         self._lanes: list[Lane | None] = []
         self._free_numbers: list[int] = []
-        self._num_idle = 0  # open lanes without rows
+        self._at_work: set[Lane] = set()  # lanes that somebody is at, or looks whether he may be
+        self._idle: set[int] = set()  # numbers of open lanes without rows
         self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to nobody
         self._stop = np.zeros(0, np.int64)  # the last row before a new page or a cut is due; 0 for lanes without rows
         self._rows = StepRows(layout, _FIRST_PAGES * PAGE_ROWS)
@@ -69,6 +81,7 @@ class StepPages:
 
     def open_lane(self, key: UUID, agent_id: str) -> Lane:
         """A lane in its first episode; `key` is never used again, so that trajectory ids are unique."""
+        self._wait_for_lanes()
         if not self._free_numbers:
             more = max(16, len(self._lanes))
             self._free_numbers += range(len(self._lanes) + more - 1, len(self._lanes) - 1, -1)
@@ -77,14 +90,15 @@ class StepPages:
             self._stop = np.concatenate([self._stop, np.zeros(more, np.int64)])
         lane = Lane(key, self._free_numbers.pop(), agent_id)
         self._lanes[lane.number] = lane
-        self._num_idle += 1
+        self._idle.add(lane.number)
         return lane
 
     def close_lane(self, lane: Lane) -> None:
         """The lane's number may be given to another; its open steps must have been taken."""
+        self._wait_for_lanes()
         self._drop_pages(lane)
         self._lanes[lane.number] = None
-        self._num_idle -= 1
+        self._idle.discard(lane.number)
         self._free_numbers.append(lane.number)
         self.num_closed += 1
 
@@ -110,9 +124,10 @@ class StepPages:
         memory: Array | None = None,
     ) -> list[tuple[UUID, Trajectory]]:
         """One step of each of `lanes` [L], which are open and differ. `reward` [L] belongs to their steps before it."""
+        self._wait_for_lanes()
         last = self._last[lanes]
         if reward is not None:
-            if self._num_idle and reward[last == 0].any():
+            if self._idle and reward[last == 0].any():
                 raise ConfigError("a reward for an actor that has not acted in this episode; rewards belong to actions")
             self._rows.set_rewards(last, reward)
         is_due = last == self._stop[lanes]
@@ -135,33 +150,21 @@ class StepPages:
         memory: Array | None = None,
     ) -> list[tuple[UUID, Trajectory]]:
         """The same as `append` for one lane and rows [1, …], at a third of its cost."""
-        number = lane.number
-        last = self._last.item(number)
-        if reward:
-            if not last:
-                raise ConfigError(_no_action(lane))
-            self._rows.add_reward(last, reward)
-        cut: list[tuple[UUID, Trajectory]] = []
-        if last == self._stop.item(number):
-            last, cut = self._turn_page(lane, last, index(obs, 0))
-        self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask, memory)
-        self._last[number] = last + 1
+        step = (obs, action, logp, value, policy_version, mask, reward, memory)
+        while (cut := self._at(lane, self._append_one, *step)) is None:
+            with self.lock:
+                self._wait_for_lanes()
+                self._provide_page()
         return cut
 
     def end(self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None) -> Trajectory:
         """The lane's episode is over; where nobody gave a final observation, the last one stands in for it."""
-        self.require_steps(lane)
-        row = int(self._last[lane.number])
-        self._rows.add_reward(row, reward)
-        final = self._rows.observation(row) if final_obs is None else final_obs
-        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final)
-        lane.episode, lane.first_step = lane.episode + 1, 0
-        return trajectory
+        return self._at(lane, self._end, reward, terminated, truncated, final_obs)
 
     def require_steps(self, lane: Lane) -> None:
         """Raise unless the lane is open and has acted in its present episode."""
         if not self.is_open(lane):
-            raise ConfigError(f"actor {lane.agent_id} was removed; make a new one with new_actor()")
+            raise ConfigError(_removed(lane))
         if not lane.pages:
             raise ConfigError(_no_action(lane))
 
@@ -170,6 +173,7 @@ class StepPages:
 
         The step is kept. `failed` and `truncated` say so, and its own observation stands in for the one after it.
         """
+        self._wait_for_lanes()
         if not lane.pages:
             return None
         last_obs = self._rows.observation(int(self._last[lane.number]))
@@ -177,10 +181,84 @@ class StepPages:
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
 
+    def rename(self, lane: Lane, agent_id: str) -> None:
+        """The lane's steps, the open ones included, are somebody else's."""
+        self._wait_for_lanes()
+        lane.agent_id = agent_id
+
     def set_max_length(self, max_length: int) -> None:
         """Cut at another length; every lane looks at it again before its next row."""
+        self._wait_for_lanes()
         self.max_length = max_length
         self._stop[:] = self._last
+
+    def _at(self, lane: Lane, work: Callable[Concatenate[Lane, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """What work gives that is done while nobody else is at the lane."""
+        with lane.lock:
+            self._at_work.add(lane)
+            try:
+                if not self.lock.locked():
+                    return work(lane, *given, **named)
+            finally:
+                self._at_work.discard(lane)
+        with self.lock:
+            self._wait_for_lanes()
+            return work(lane, *given, **named)
+
+    def _wait_for_lanes(self) -> None:
+        """Wait until nobody is at a single lane; nobody comes while the caller holds `lock`."""
+        if self._at_work:
+            for lane in tuple(self._at_work):
+                with lane.lock:
+                    pass
+
+    def _append_one(
+        self,
+        lane: Lane,
+        obs: Tree,
+        action: Array,
+        logp: Array | None,
+        value: Array | None,
+        policy_version: int,
+        mask: Array | None,
+        reward: float | None,
+        memory: Array | None,
+    ) -> list[tuple[UUID, Trajectory]] | None:
+        """None, and nothing was written, where it takes a page and there is none."""
+        number = lane.number
+        if self._lanes[number] is not lane:
+            raise ConfigError(_removed(lane))
+        last = self._last.item(number)
+        if reward and not last:
+            raise ConfigError(_no_action(lane))
+        is_due = last == self._stop.item(number)
+        if is_due:
+            try:
+                page = self._free_pages.pop()
+            except IndexError:
+                return None
+        if reward:
+            self._rows.add_reward(last, reward)
+        cut: list[tuple[UUID, Trajectory]] = []
+        if is_due:
+            last, cut = self._turn_page(lane, last, index(obs, 0), page)
+        self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask, memory)
+        self._last[number] = last + 1
+        return cut
+
+    def _end(self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None) -> Trajectory:
+        self.require_steps(lane)
+        row = int(self._last[lane.number])
+        self._rows.add_reward(row, reward)
+        final = self._rows.observation(row) if final_obs is None else final_obs
+        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final)
+        lane.episode, lane.first_step = lane.episode + 1, 0
+        return trajectory
+
+    def _provide_page(self) -> None:
+        if not self._free_pages:
+            self._free_pages += range(2 * self.num_pages - 1, self.num_pages - 1, -1)
+            self._rows.grow()
 
     def _make_room(self, lanes: Array, last: Array, is_due: Array, obs: Tree) -> list[tuple[UUID, Trajectory]]:
         """Change `last` in place so that every lane that is due has a row after its last."""
@@ -188,12 +266,13 @@ class StepPages:
         for i in np.flatnonzero(is_due).tolist():
             lane = self._lanes[lanes[i]]
             assert lane is not None
-            last[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i))
+            self._provide_page()
+            last[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i), self._free_pages.pop())
             cut += fragments
         return cut
 
-    def _turn_page(self, lane: Lane, last: int, obs: Tree) -> tuple[int, list[tuple[UUID, Trajectory]]]:
-        """`(last row, fragments)` of a lane that is due, after a cut where it is long enough, and with a new page."""
+    def _turn_page(self, lane: Lane, last: int, obs: Tree, page: int) -> tuple[int, list[tuple[UUID, Trajectory]]]:
+        """`(last row, fragments)` of a lane that is due: cut where it is long enough, with `page` where its own is full."""
         cut: list[tuple[UUID, Trajectory]] = []
         length = self.num_open_steps(lane)
         if length >= self.max_length:
@@ -202,13 +281,11 @@ class StepPages:
             cut.append((lane.key, fragment))
             length = 0
         if length % PAGE_ROWS == 0:
-            if not self._free_pages:
-                self._free_pages += range(2 * self.num_pages - 1, self.num_pages - 1, -1)
-                self._rows.grow()
-            page = self._free_pages.pop()
-            self._num_idle -= not lane.pages
+            self._idle.discard(lane.number)
             lane.pages.append(page)
             last = page * PAGE_ROWS - 1
+        else:
+            self._free_pages.append(page)
         self._stop[lane.number] = last + min(PAGE_ROWS - length % PAGE_ROWS, self.max_length - length)
         return last, cut
 
@@ -238,10 +315,14 @@ class StepPages:
         return trajectory
 
     def _drop_pages(self, lane: Lane) -> None:
-        self._num_idle += bool(lane.pages)
+        self._idle.add(lane.number)
         self._free_pages += lane.pages
         lane.pages = []
         self._last[lane.number] = self._stop[lane.number] = 0
+
+
+def _removed(lane: Lane) -> str:
+    return f"actor {lane.agent_id} was removed; make a new one with new_actor()"
 
 
 def _no_action(lane: Lane) -> str:
