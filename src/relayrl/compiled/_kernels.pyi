@@ -115,6 +115,9 @@ def advantages(
 ) -> None:
     """`out` [T, L] as `algorithms.returns.gae`, where every lane acts on every row; flags are bool."""
 
+def join_rows(arrays: list[Any], lengths: list[int], dtype: np.dtype[Any], out: Array, /) -> bool:
+    """Plain contiguous arrays of `dtype` with so many rows each, one after the other in `out`; False where one is not that."""
+
 def instruction_sets() -> tuple[str, ...]:
     """Those of this machine, best first."""
 

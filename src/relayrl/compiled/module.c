@@ -491,6 +491,7 @@ static PyMethodDef methods[] = {
     {"adam_step", take_adam_step, METH_VARARGS, "One step of Adam over a flat vector."},
     {"follow", follow_module, METH_VARARGS, "Move a vector a little towards another."},
     {"advantages", advantages, METH_VARARGS, "Generalised advantage estimates."},
+    {"join_rows", join_rows, METH_VARARGS, "Arrays one after the other."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},
     {NULL, NULL, 0, NULL},

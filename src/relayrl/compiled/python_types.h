@@ -25,5 +25,6 @@ PyObject *regress_tapes(PyObject *module, PyObject *args);
 PyObject *input_gradients(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *follow_module(PyObject *module, PyObject *args);
+PyObject *join_rows(PyObject *module, PyObject *args);
 
 #endif

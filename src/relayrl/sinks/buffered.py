@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from relayrl.data.columns import Trajectory
 from relayrl.sinks.contract import SinkClosedError, TrajectorySink
-from relayrl.sinks.layout_book import LayoutBook
+from relayrl.sinks.layout_book import layout_book
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.stored_block import StoredBlock
 
@@ -26,7 +26,7 @@ class BufferedSink(TrajectorySink):
         self._settings = settings
         self._lock = threading.RLock()
         self._is_closed = False
-        self._layouts = LayoutBook()
+        self._layouts = layout_book()
         self._held: list[StoredBlock] = []
         self._held_ids: set[bytes] = set()
         self._num_held_bytes = 0

@@ -2,19 +2,22 @@
 
 Trajectories are checked when they are written, not when they are flushed, so that a wrong one is refused where it came from.
 They are checked column by column, many at once: a look at each array of each of them would cost more than to write it. Only
-when something is wrong is it looked for one by one. Equal layouts are one object within a sink; its schema is worked out once.
+when something is wrong is it looked for one by one. Equal layouts are one object for all sinks of a process, and a schema is
+worked out once.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.arrow_arrays import space_of_tree, tree_leaves
+from relayrl.compiled.loader import kernels
+from relayrl.data.arrow_arrays import pooled_empty, space_of_tree, tree_leaves
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Kind, Layout, Leaf
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
@@ -31,11 +34,17 @@ class _Known:
     def __init__(self, layout: Layout, example: Trajectory | TrajectoryBlock) -> None:
         self.layout = layout
         self.leaves = stored_leaves(layout)
-        self._example = example  # keeps alive the spaces whose ids are the key to this
+        self._spaces = (example.observation_space, example.action_space)  # alive, since their ids are the key to this
+
+
+@cache
+def layout_book() -> LayoutBook:
+    """The one of this process: a router's sink need not work out what another one's has."""
+    return LayoutBook()
 
 
 class LayoutBook:
-    """Finds the layout of trajectories; equal ones get the same object."""
+    """Finds the layout of trajectories; equal ones get the same object. Any thread may ask."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[Any, _Known] = OrderedDict()
@@ -208,6 +217,11 @@ def _leaf_columns(space: Space, trees: list[Any], name: str) -> list[list[Any]]:
 
 
 def _joined(leaf: Leaf, arrays: list[Any], lengths: list[int]) -> Array:
+    compiled = kernels()
+    if compiled is not None:
+        rows = pooled_empty((sum(lengths), *leaf.shape), leaf.dtype)
+        if compiled.join_rows(arrays, lengths, leaf.dtype, rows):
+            return rows
     if arrays[0].dtype != leaf.dtype or set(map(type, arrays)) != {np.ndarray} or list(map(len, arrays)) != lengths:
         raise ValueError(leaf.name)
     return joined_arrays(arrays, leaf.shape)

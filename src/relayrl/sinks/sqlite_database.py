@@ -34,7 +34,7 @@ from relayrl.sinks.layout_keys import LayoutKeys
 from relayrl.sinks.part_files import make_directory, sync_path
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories
+from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, uuid_text
 from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class SqliteSink(BufferedSink):
 
     def _store(self, blocks: Sequence[StoredBlock]) -> None:
         connection = self._connected()
-        ids = [str(UUID(bytes=each)) for block in blocks for each in block.headers.trajectory_ids]
+        ids = [uuid_text(each) for block in blocks for each in block.headers.trajectory_ids]
         query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))"
         known = {UUID(found).bytes for (found,) in connection.execute(query, (json.dumps(ids),))}
         new = [joined(group) for group in by_layout(without(blocks, known))]

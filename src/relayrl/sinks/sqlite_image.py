@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from relayrl.data.arrow_arrays import pooled_empty
 from relayrl.data.trees import Array
 
 FIRST_ROW_ID = 1 << 21
@@ -38,18 +39,20 @@ def table_capacity(columns: Sequence[Array]) -> int:
 def image_of(tables: Sequence[Sequence[Array]]) -> Array:
     """A database with tables `t0`, `t1`, …, columns `c0`, `c1`, …; of int64, float64 (NaN reads as NULL) or bytes as text."""
     template, roots = _template(tuple(len(columns) for columns in tables))
-    pages, below = template.copy(), list[Array]()
-    num_pages = len(pages)
-    for columns, root in zip(tables, roots, strict=True):
-        leaves = _leaves(columns)
-        if len(leaves) == 1:
-            pages[root - 1] = leaves[0]
-            continue
-        pages[root - 1] = _root(len(leaves), _rows_per_leaf(_cell_dtype(columns)), num_pages + 1)
-        below.append(leaves)
-        num_pages += len(leaves)
+    leaves_of = [_num_leaves(columns) for columns in tables]
+    num_pages = len(template) + sum(count for count in leaves_of if count > 1)
+    pages = pooled_empty((num_pages, _PAGE), np.uint8)  # what lies between cells and pointers is nobody's
+    pages[: len(template)] = template
+    end = len(template)
+    for columns, root, count in zip(tables, roots, leaves_of, strict=True):
+        if count == 1:
+            _write_leaves(columns, pages[root - 1 : root])
+        else:
+            pages[root - 1] = _root(count, _rows_per_leaf(_cell_dtype(columns)), end + 1)
+            _write_leaves(columns, pages[end : end + count])
+            end += count
     pages[0, _NUM_PAGES_AT] = _big_endian(num_pages, ">u4")
-    return np.concatenate([pages, *below]).reshape(-1)
+    return pages.reshape(-1)
 
 
 @lru_cache(maxsize=64)
@@ -67,42 +70,39 @@ def _template(widths: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
     return pages, roots
 
 
-def _leaves(columns: Sequence[Array]) -> Array:
-    """[pages, bytes]; the last page's cells stand at its end, as in the others."""
-    num_rows, dtype = len(columns[0]), _cell_dtype(columns)
+def _num_leaves(columns: Sequence[Array]) -> int:
+    return -(-len(columns[0]) // _rows_per_leaf(_cell_dtype(columns)))
+
+
+def _write_leaves(columns: Sequence[Array], pages: Array) -> None:
+    """Fill `pages` [leaves, bytes]; the last page's cells stand at its end, as in the others."""
+    num_rows, dtype, num_leaves = len(columns[0]), _cell_dtype(columns), len(pages)
     per_leaf = _rows_per_leaf(dtype)
-    num_leaves = -(-num_rows // per_leaf)
-    on_last = num_rows - (num_leaves - 1) * per_leaf
-    cells = np.zeros((num_leaves, per_leaf), dtype)
-    prefix = np.frombuffer(_varint(_payload_bytes(columns)), np.uint8)
-    header = np.frombuffer(_header(columns), np.uint8)
-    cells["payload_bytes"], cells["header"] = prefix, header
-    rows = cells.reshape(-1)
     whole = (num_leaves - 1) * per_leaf
-    for name, column in (
-        ("row_id", _varints(np.arange(num_rows) + FIRST_ROW_ID)),
-        *((f"c{i}", c) for i, c in enumerate(columns)),
-    ):
-        rows[name][:whole] = column[:whole]
-        rows[name][len(rows) - on_last :] = column[whole:]
-    pages = np.zeros((num_leaves, _PAGE), np.uint8)
+    on_last = num_rows - whole
     content = _PAGE - per_leaf * dtype.itemsize
-    pages[:, content:] = cells.view(np.uint8)
+    cells = np.ndarray((num_leaves, per_leaf), dtype, pages, content, (_PAGE, dtype.itemsize))
+    cells["payload_bytes"] = np.frombuffer(_varint(_payload_bytes(columns)), np.uint8)
+    cells["header"] = np.frombuffer(_header(columns), np.uint8)
+    row_ids = _varints(np.arange(FIRST_ROW_ID, FIRST_ROW_ID + num_rows, dtype=np.uint32))
+    for name, column in (("row_id", row_ids), *((f"c{i}", column) for i, column in enumerate(columns))):
+        cells[name][:-1] = column[:whole].reshape(num_leaves - 1, per_leaf)
+        cells[name][-1, per_leaf - on_last :] = column[whole:]
+    pages[:, :_LEAF_HEADER] = 0
     pages[:, 0] = 13  # a leaf of a table
     begins = (content + np.arange(per_leaf) * dtype.itemsize).astype(">u2")
     for page, count in ((slice(0, -1), per_leaf), (slice(-1, None), on_last)):
         pages[page, 3:5] = _big_endian(count, ">u2")
         pages[page, 5:7] = begins[per_leaf - count : per_leaf - count + 1].view(np.uint8)
         pages[page, _LEAF_HEADER : _LEAF_HEADER + 2 * count] = begins[per_leaf - count :].view(np.uint8)
-    return pages
 
 
 def _root(num_leaves: int, per_leaf: int, first_leaf: int) -> Array:
     """An interior page: for every leaf but the last its number and last row id, then the last leaf's number."""
     num_cells = num_leaves - 1
-    cells = np.zeros(num_cells, np.dtype([("child", ">u4"), ("last_row_id", "u1", (4,))]))
+    cells = np.zeros(num_cells, np.dtype([("child", ">u4"), ("last_row_id", ">u4")]))
     cells["child"] = first_leaf + np.arange(num_cells)
-    cells["last_row_id"] = _varints(FIRST_ROW_ID - 1 + per_leaf * np.arange(1, num_cells + 1))
+    cells["last_row_id"] = _varints(FIRST_ROW_ID - 1 + per_leaf * np.arange(1, num_cells + 1, dtype=np.uint32))
     content = _PAGE - cells.nbytes
     page = np.zeros(_PAGE, np.uint8)
     page[0] = 5  # an interior page of a table
@@ -117,7 +117,7 @@ def _root(num_leaves: int, per_leaf: int, first_leaf: int) -> Array:
 
 def _cell_dtype(columns: Sequence[Array]) -> np.dtype[Any]:
     prefix, header = len(_varint(_payload_bytes(columns))), len(_header(columns))
-    fields: list[Any] = [("payload_bytes", "u1", (prefix,)), ("row_id", "u1", (4,)), ("header", "u1", (header,))]
+    fields: list[Any] = [("payload_bytes", "u1", (prefix,)), ("row_id", ">u4"), ("header", "u1", (header,))]
     return np.dtype(fields + [(f"c{i}", column.dtype.newbyteorder(">")) for i, column in enumerate(columns)])
 
 
@@ -145,9 +145,11 @@ def _varint(number: int) -> bytes:
 
 
 def _varints(numbers: Array) -> Array:
-    """[N, 4]: varints of numbers from 2**21 to 2**28 - 1."""
-    digits = numbers[:, None] >> np.array([21, 14, 7, 0]) & 0x7F
-    return np.asarray(digits | np.array([0x80, 0x80, 0x80, 0]), np.uint8)
+    """[N] the four bytes of varints of uint32 numbers from 2**21 to 2**28 - 1, the highest first."""
+    found = numbers & 0x7F | 0x80808000
+    for shift in (1, 2, 3):
+        found |= (numbers & (0x7F << 7 * shift)) << shift
+    return np.asarray(found)
 
 
 def _big_endian(number: int, kind: str) -> Array:

