@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
 import numpy as np
@@ -39,8 +39,8 @@ from relayrl.runtime.step_rows import StepRows
 
 PAGE_ROWS = 64
 _FIRST_PAGES = 16
-P = ParamSpec("P")
 T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 
 class Lane:
@@ -192,18 +192,18 @@ class StepPages:
         self.max_length = max_length
         self._stop[:] = self._last
 
-    def _at(self, lane: Lane, work: Callable[Concatenate[Lane, P], T], *given: P.args, **named: P.kwargs) -> T:
+    def _at(self, lane: Lane, work: Callable[[Lane, *Given], T], *given: *Given) -> T:
         """What work gives that is done while nobody else is at the lane."""
         with lane.lock:
             self._at_work.add(lane)
             try:
                 if not self.lock.locked():
-                    return work(lane, *given, **named)
+                    return work(lane, *given)
             finally:
                 self._at_work.discard(lane)
         with self.lock:
             self._wait_for_lanes()
-            return work(lane, *given, **named)
+            return work(lane, *given)
 
     def _wait_for_lanes(self) -> None:
         """Wait until nobody is at a single lane; nobody comes while the caller holds `lock`."""

@@ -98,14 +98,15 @@ class StoredBlock:
 
     def without(self, trajectory_ids: set[bytes]) -> StoredBlock | None:
         """Those that are not among the given; None if all are. A trajectory that occurs twice is kept once."""
+        own = self.headers.trajectory_ids
+        if trajectory_ids.isdisjoint(own) and len(set(own)) == len(own):
+            return self
         seen = set(trajectory_ids)
         kept = []
-        for i, name in enumerate(self.headers.trajectory_ids):
+        for i, name in enumerate(own):
             if name not in seen:
                 seen.add(name)
                 kept.append(i)
-        if len(kept) == len(self):
-            return self
         return joined([self.between(i, i + 1) for i in kept]) if kept else None
 
 
