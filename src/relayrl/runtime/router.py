@@ -76,18 +76,19 @@ class Router:
         flush_at_s = 0.0
         try:
             while not self._out_of_time():
+                is_stopping = self._is_stopping  # looked at before the buffer: everything was put there before the stop
                 wait_s = max(0.0, flush_at_s - time.monotonic()) if self._unflushed else self._config.flush_interval_s
-                entries = self.buffer.take(self._config.max_write_trajectories, 0.0 if self._is_stopping else wait_s)
+                entries = self.buffer.take(self._config.max_write_trajectories, 0.0 if is_stopping else wait_s)
                 hurried = self.buffer.take_hurry()
                 if entries and not self._unflushed:
                     flush_at_s = time.monotonic() + self._config.flush_interval_s
                 self._write(entries)
-                if hurried or self._is_stopping or time.monotonic() >= flush_at_s:
+                if hurried or is_stopping or time.monotonic() >= flush_at_s:
                     self._flush()
                     self._switch_sinks()
                 if hurried and entries:  # more of what somebody waits for may have been left behind
                     self.buffer.hurry()
-                if self._is_stopping and not entries:
+                if is_stopping and not entries:
                     break
         finally:
             self._close_sink()
