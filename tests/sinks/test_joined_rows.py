@@ -1,14 +1,18 @@
 """Many small arrays one after the other: the compiled way gives what NumPy gives, and leaves alone what does not fit."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from uuid import UUID
 
 import numpy as np
 import pytest
 from recorded_steps import plain_trajectory
 
 from relayrl.compiled.loader import VARIABLE, kernels
+from relayrl.data.trajectory_block import TrajectoryHeaders
 from relayrl.errors import ConfigError
+from relayrl.sinks.header_columns import header_columns
 from relayrl.sinks.layout_book import LayoutBook, layout_book
+from relayrl.sinks.postgres_copy import trajectory_rows
 
 LENGTHS = [1, 20, 3, 64]
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no compiled kernels here")
@@ -21,7 +25,7 @@ def parts(dtype=np.float32, shape: tuple[int, ...] = (4,)) -> list[np.ndarray]:
 
 def join(arrays, lengths=LENGTHS, dtype=np.float32, shape=(4,)):
     out = np.zeros((sum(LENGTHS), *shape), dtype)
-    return kernels().join_rows(arrays, list(lengths), np.dtype(dtype), out), out
+    return kernels().join_rows([arrays], np.array(lengths, np.int64), (out,)), out
 
 
 @needs_kernels
@@ -60,6 +64,76 @@ def test_rows_are_never_written_beyond_the_end():
     assert join(longer, [length + 1 for length in LENGTHS])[0] is False
     assert join(parts()[:-1], LENGTHS[:-1])[0] is False
     assert join(parts(), LENGTHS[:-1])[0] is False
+
+
+@needs_kernels
+def test_rows_without_an_axis_of_rows_are_stacked():
+    finals, out = list(parts()[1]), np.zeros((20, 4), np.float32)
+    assert kernels().join_rows([finals], None, (out,))
+    assert np.array_equal(out, parts()[1])
+    assert not kernels().join_rows([[*finals[:-1], np.zeros((1, 4), np.float32)]], None, (out,))
+
+
+@needs_kernels
+def test_ids_become_the_bytes_and_texts_of_uuids():
+    ids = [UUID(int=0), UUID(int=2**128 - 1), UUID("12345678-9abc-def0-1234-56789abcdef0")]
+    found = kernels().uuid_bytes(ids)
+    texts = np.zeros((3, 36), np.uint8)
+    kernels().uuid_texts(found, texts)
+    assert found == [each.bytes for each in ids]
+    assert [bytes(text).decode() for text in texts] == [str(each) for each in ids]
+    assert kernels().uuid_bytes([ids[0], "no id"]) is None
+
+
+@needs_kernels
+def test_attributes_come_from_slots_and_from_code():
+    class Slots:
+        __slots__ = ("held",)
+        twice = property(lambda self: 2 * self.held)
+
+    first, second = Slots(), Slots()
+    first.held, second.held = 1, 2
+    assert kernels().attributes([first, second], ("held", "twice")) == [[1, 2], [2, 4]]
+    with pytest.raises(AttributeError, match="held"):
+        kernels().attributes([first, Slots()], ("held",))
+
+
+def given_headers(num_trajectories: int = 5) -> TrajectoryHeaders:
+    rng = np.random.default_rng(1)
+    ids = [rng.bytes(16) for _ in range(num_trajectories)]
+    numbers = [rng.integers(0, 1000, num_trajectories) for _ in range(2)]
+    flags = [rng.integers(0, 2, num_trajectories).astype(bool) for _ in range(3)]
+    num_steps = rng.integers(1, 20, num_trajectories)
+    return TrajectoryHeaders(
+        ids, [ids[i // 2] for i in range(num_trajectories)], ["a", "b"] * 2 + ["a"], *numbers, num_steps, *flags
+    )
+
+
+@needs_kernels
+def test_header_columns_are_the_same_with_and_without_kernels(monkeypatch):
+    headers = given_headers()
+    num_rows = int(headers.num_steps.sum())
+    compiled = header_columns(headers, num_rows)
+    monkeypatch.setenv(VARIABLE, "off")
+    plain = header_columns(headers, num_rows)
+    for field in fields(compiled):
+        assert getattr(compiled, field.name) == getattr(plain, field.name), field.name
+
+
+@needs_kernels
+def test_headers_are_not_spread_over_rows_that_they_do_not_have():
+    with pytest.raises(ValueError, match="do not fit"):
+        header_columns(given_headers(), int(given_headers().num_steps.sum()) + 1)
+
+
+@needs_kernels
+def test_copy_streams_are_the_same_with_and_without_kernels(monkeypatch):
+    (block,) = LayoutBook().check([plain_trajectory(1, i, num_steps=length) for i, length in enumerate(LENGTHS * 100)])
+    keys = range(7, 7 + len(block))
+    pieces = [bytes(piece) for piece in trajectory_rows(block, keys, 3)]
+    assert len(pieces) > 1
+    monkeypatch.setenv(VARIABLE, "off")
+    assert b"".join(pieces) == b"".join(trajectory_rows(block, keys, 3))
 
 
 @pytest.mark.parametrize("compiled", ["", "off"])

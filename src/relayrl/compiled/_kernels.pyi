@@ -115,8 +115,48 @@ def advantages(
 ) -> None:
     """`out` [T, L] as `algorithms.returns.gae`, where every lane acts on every row; flags are bool."""
 
-def join_rows(arrays: list[Any], lengths: list[int], dtype: np.dtype[Any], out: Array, /) -> bool:
-    """Plain contiguous arrays of `dtype` with so many rows each, one after the other in `out`; False where one is not that."""
+def join_rows(columns: list[list[Any]], num_steps: Array | None, outs: tuple[Array, ...], /) -> bool:
+    """Each column's plain contiguous arrays, with so many rows each, one after the other in its `out`.
+
+    `num_steps` [K] is int64; without it, each array is one row and lacks the axis of rows. False where an array is not that.
+    """
+
+def attributes(objects: list[Any], names: tuple[str, ...], /) -> list[list[Any]]:
+    """For each name, that attribute of every object."""
+
+def all_alike(identical: list[list[Any]], optional: list[list[Any]], /) -> bool:
+    """Whether each of `identical` holds one object only, and each of `optional` None everywhere or nowhere."""
+
+def uuid_bytes(ids: list[Any], /) -> list[bytes] | None:
+    """The 16 bytes of each UUID; None where one is not that."""
+
+def uuid_texts(ids: list[bytes], out: Array, /) -> None:
+    """`out` [K, 36]: each id as text."""
+
+def header_numbers(columns: tuple[list[Any], ...], numbers: Array, flags: Array, /) -> bool:
+    """Two columns of ints and the lengths of a third as int64 [3, K], three of bools as bool [3, K]; False if they are not."""
+
+def headers_fit(num_steps: Array, first_step: Array, episode: Array, truncated: Array, failed: Array, /) -> bool:
+    """Whether all have steps and numbers of 64 bits that are not negative, and who failed is truncated."""
+
+def spread_headers(given: tuple[Array, ...], num_rows: int, begins: tuple[int, ...], memory: Any, /) -> None:
+    """Fill the columns that begin at those bytes of `memory`; `sinks.header_columns` says which."""
+
+def copy_records(
+    fixed: Array,
+    texts: tuple[list[bytes], ...],
+    data: tuple[tuple[tuple[memoryview, int], ...], ...],
+    finals: tuple[tuple[memoryview, int], ...],
+    num_steps: Array,
+    first: int,
+    first_row: int,
+    out: Array,
+    /,
+) -> None:
+    """`out`: for trajectories from the `first` on, fixed fields, texts, data of their rows from `first_row` on, and finals.
+
+    What is not fixed stands behind its length. `fixed` and `num_steps` are of the trajectories to be written, the rest of all.
+    """
 
 def instruction_sets() -> tuple[str, ...]:
     """Those of this machine, best first."""

@@ -26,5 +26,13 @@ PyObject *input_gradients(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *follow_module(PyObject *module, PyObject *args);
 PyObject *join_rows(PyObject *module, PyObject *args);
+PyObject *attributes(PyObject *module, PyObject *args);
+PyObject *all_alike(PyObject *module, PyObject *args);
+PyObject *uuid_bytes(PyObject *module, PyObject *ids);
+PyObject *uuid_texts(PyObject *module, PyObject *args);
+PyObject *header_numbers(PyObject *module, PyObject *args);
+PyObject *headers_fit(PyObject *module, PyObject *args);
+PyObject *copy_records(PyObject *module, PyObject *args);
+PyObject *spread_headers(PyObject *module, PyObject *args);
 
 #endif

@@ -82,8 +82,10 @@ def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
         raise ConfigError(
             f"column {leaf.name!r} is {array.dtype} {list(array.shape)}, expected {leaf.dtype} {list(shape)}"
         )
-    flat = np.ascontiguousarray(array).reshape(-1)
-    buffer = pa.py_buffer(np.packbits(flat, bitorder="little") if leaf.dtype.kind == "b" else flat.view(np.uint8))
+    flat: Array = np.asarray(array)
+    if not (flat.ndim and flat.flags.c_contiguous):
+        flat = np.ascontiguousarray(flat)
+    buffer = pa.py_buffer(np.packbits(flat, bitorder="little") if leaf.dtype.kind == "b" else flat)
     kind = leaf.arrow_type
     if not leaf.shape:
         return pa.Array.from_buffers(kind, flat.size, [None, buffer])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -26,6 +27,12 @@ from relayrl.errors import ConfigError
 from relayrl.sinks.stored_block import StoredBlock, joined_arrays, stored_leaves
 
 _MAX_CACHED_KEYS = 256
+_FIELDS = tuple(field.name for field in fields(Trajectory))
+_IDENTICAL = ("group", "observation_space", "action_space")
+_BLOCK_FIELDS = tuple(field.name for field in fields(TrajectoryBlock))
+_OPTIONAL = ("action_mask", "logp", "value", "memory", "state")
+_Columns: TypeAlias = dict[str, list[Any]]
+"""Fields by name, each of many trajectories or of one block."""
 
 
 class _Known:
@@ -56,13 +63,14 @@ class LayoutBook:
             return (
                 [_stored_columns(self._known(_key(trajectories), trajectories), trajectories)] if trajectories else []
             )
-        keys = [_key(trajectory) for trajectory in trajectories]
-        if len(set(keys)) == 1:
-            return [_stored(self._known(keys[0], trajectories[0]), trajectories)]
+        given = list(trajectories)
+        columns = _columns_of(given)
+        if given and _are_alike(columns):
+            return [_stored(self._known(_key(given[0]), given[0]), columns)]
         groups: dict[Any, list[Trajectory]] = {}
-        for key, trajectory in zip(keys, trajectories, strict=True):
-            groups.setdefault(key, []).append(trajectory)
-        return [_stored(self._known(key, group[0]), group) for key, group in groups.items()]
+        for trajectory in given:
+            groups.setdefault(_key(trajectory), []).append(trajectory)
+        return [_stored(self._known(key, group[0]), _columns_of(group)) for key, group in groups.items()]
 
     def _known(self, key: Any, example: Trajectory | TrajectoryBlock) -> _Known:
         known = self._by_key.get(key)
@@ -73,6 +81,26 @@ class LayoutBook:
             if len(self._by_key) > _MAX_CACHED_KEYS:
                 self._by_key.popitem(last=False)
         return known
+
+
+def _columns_of(trajectories: list[Trajectory]) -> _Columns:
+    """Every field of the trajectories."""
+    compiled = kernels()
+    if compiled is not None:
+        return dict(zip(_FIELDS, compiled.attributes(trajectories, _FIELDS), strict=True))
+    return {name: [getattr(each, name) for each in trajectories] for name in _FIELDS}
+
+
+def _are_alike(columns: _Columns) -> bool:
+    """Whether trajectories surely have the same key; in a fraction of the time that their keys take."""
+    compiled = kernels()
+    if compiled is None:
+        return False
+    identical, optional = ([columns[name] for name in names] for names in (_IDENTICAL, _OPTIONAL))
+    if not compiled.all_alike(identical, optional):
+        return False
+    trees = (columns[name] for name in ("action_mask", "memory", "state") if columns[name][0] is not None)
+    return all(len(set(map(_signature, column))) == 1 for column in trees)
 
 
 def _key(steps: Trajectory | TrajectoryBlock) -> Any:
@@ -122,60 +150,67 @@ def _stored_columns(known: _Known, block: TrajectoryBlock) -> StoredBlock:
     _check_headers(headers, layout.group)
     if (block.state is None) != (block.final_state is None):
         raise ConfigError("a trajectory needs state and final_state, or neither")
-    arrays = [column for (column,) in _step_columns(layout, [block])]
-    finals = [column for (column,) in _final_columns(layout, [block])]
+    columns = {name: [getattr(block, name)] for name in _BLOCK_FIELDS}
+    arrays = [column for (column,) in _step_columns(layout, columns)]
+    finals = [column for (column,) in _final_columns(layout, columns)]
     num_rows = int(headers.num_steps.sum())
     _require(known.leaves, arrays, (num_rows,))
     _require(layout.successor, finals, (len(headers),))
     return StoredBlock(layout, headers, tuple(arrays), tuple(finals))
 
 
-def _stored(known: _Known, trajectories: Sequence[Trajectory]) -> StoredBlock:
+def _stored(known: _Known, given: _Columns) -> StoredBlock:
     """Trajectories of one layout, joined."""
-    layout, headers = known.layout, _headers(trajectories)
+    layout, headers = known.layout, _headers(given)
     _check_headers(headers, layout.group)
-    if {t.state is None for t in trajectories} != {t.final_state is None for t in trajectories}:
+    if {each is None for each in given["state"]} != {each is None for each in given["final_state"]}:
         raise ConfigError("a trajectory needs state and final_state, or neither")
-    columns, finals = _step_columns(layout, trajectories), _final_columns(layout, trajectories)
-    lengths = headers.num_steps.tolist()
+    columns, finals = _step_columns(layout, given), _final_columns(layout, given)
     try:
-        arrays = tuple(_joined(leaf, parts, lengths) for leaf, parts in zip(known.leaves, columns, strict=True))
-        last = tuple(_stacked(leaf, parts) for leaf, parts in zip(layout.successor, finals, strict=True))
+        arrays = _joined(known.leaves, columns, headers.num_steps)
+        last = _stacked(layout.successor, finals)
     except (TypeError, ValueError, AttributeError) as error:
-        for i, length in enumerate(lengths):
+        for i, length in enumerate(headers.num_steps.tolist()):
             _require(known.leaves, [parts[i] for parts in columns], (length,))
             _require(layout.successor, [parts[i] for parts in finals], ())
         raise ConfigError(f"columns do not fit their spaces: {error}") from error
     return StoredBlock(layout, headers, arrays, last)
 
 
-def _headers(trajectories: Sequence[Trajectory]) -> TrajectoryHeaders:
+def _headers(given: _Columns) -> TrajectoryHeaders:
+    columns = tuple(given[name] for name in ("episode", "first_step", "reward", "terminated", "truncated", "failed"))
     try:
-        return TrajectoryHeaders(
-            [t.trajectory_id.int.to_bytes(16, "big") for t in trajectories],
-            [t.env_id.int.to_bytes(16, "big") for t in trajectories],
-            [t.agent_id for t in trajectories],
-            np.array([t.episode for t in trajectories], np.int64),
-            np.array([t.first_step for t in trajectories], np.int64),
-            np.array([len(t.reward) for t in trajectories], np.int64),
-            np.array([t.terminated for t in trajectories], bool),
-            np.array([t.truncated for t in trajectories], bool),
-            np.array([t.failed for t in trajectories], bool),
-        )
+        ids = (_uuid_bytes(given["trajectory_id"]), _uuid_bytes(given["env_id"]), given["agent_id"])
+        return TrajectoryHeaders(*ids, *_header_numbers(columns))
     except AttributeError as error:
         raise ConfigError("trajectory_id and env_id must be UUIDs") from error
     except OverflowError as error:
         raise ConfigError("an episode's or first step's number does not fit 64 bits") from error
 
 
+def _header_numbers(columns: tuple[list[Any], ...]) -> tuple[Array, ...]:
+    """The columns as arrays: two of numbers, the lengths of a third, three of flags."""
+    count, compiled = len(columns[0]), kernels()
+    if compiled is not None:
+        numbers, flags = np.empty((3, count), np.int64), np.empty((3, count), bool)
+        if compiled.header_numbers(columns, numbers, flags):
+            return (*numbers, *flags)
+    episode, first_step, arrays, *bools = columns
+    ints = (episode, first_step, list(map(len, arrays)))
+    return (*(np.array(column, np.int64) for column in ints), *(np.array(column, bool) for column in bools))
+
+
+def _uuid_bytes(ids: list[Any]) -> list[bytes]:
+    compiled = kernels()
+    found: list[bytes] | None = None if compiled is None else compiled.uuid_bytes(ids)
+    return [each.int.to_bytes(16, "big") for each in ids] if found is None else found
+
+
 def _check_headers(headers: TrajectoryHeaders, group: str) -> None:
-    if not headers.num_steps.all():
-        raise ConfigError("a trajectory without steps cannot be stored")
-    if (headers.failed & ~headers.truncated).any():
-        raise ConfigError("a failed trajectory must be truncated")
-    last = headers.first_step + headers.num_steps  # negative where it does not fit
-    if min(headers.episode.min(), headers.first_step.min(), last.min()) < 0:
-        raise ConfigError("an episode's or step's number does not fit 64 bits, or is negative")
+    numbers = (headers.num_steps, headers.first_step, headers.episode, headers.truncated, headers.failed)
+    compiled = kernels()
+    if compiled is None or not compiled.headers_fit(*map(np.ascontiguousarray, numbers)):
+        _check_numbers(headers)
     try:
         group.encode()
         "".join(headers.agent_ids).encode()
@@ -183,29 +218,39 @@ def _check_headers(headers: TrajectoryHeaders, group: str) -> None:
         raise ConfigError(f"an agent's id or group is no valid text: {error}") from error
 
 
-def _step_columns(layout: Layout, each: Sequence[Trajectory | TrajectoryBlock]) -> list[list[Any]]:
+def _check_numbers(headers: TrajectoryHeaders) -> None:
+    if not headers.num_steps.all():
+        raise ConfigError("a trajectory without steps cannot be stored")
+    if (headers.failed & ~headers.truncated).any():
+        raise ConfigError("a failed trajectory must be truncated")
+    last = headers.first_step + headers.num_steps  # negative where it does not fit
+    if min(headers.episode.min(), headers.first_step.min(), last.min()) < 0:
+        raise ConfigError("an episode's or step's number does not fit 64 bits, or is negative")
+
+
+def _step_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
     """The arrays of every step column, in the order of `stored_leaves`."""
-    found: list[list[Any]] = [[t.reward for t in each], [t.policy_version for t in each]]
-    found += _leaf_columns(layout.observation_space, [t.obs for t in each], "obs")
-    found += _leaf_columns(layout.action_space, [t.action for t in each], "action")
+    found: list[list[Any]] = [given["reward"], given["policy_version"]]
+    found += _leaf_columns(layout.observation_space, given["obs"], "obs")
+    found += _leaf_columns(layout.action_space, given["action"], "action")
     if layout.action_mask is not None:
-        found.append([t.action_mask for t in each])
+        found.append(given["action_mask"])
     if layout.has_logp:
-        found.append([t.logp for t in each])
+        found.append(given["logp"])
     if layout.has_value:
-        found.append([t.value for t in each])
+        found.append(given["value"])
     if layout.memory_space is not None:
-        found += _leaf_columns(layout.memory_space, [t.memory for t in each], "memory")
+        found += _leaf_columns(layout.memory_space, given["memory"], "memory")
     if layout.state_space is not None:
-        found += _leaf_columns(layout.state_space, [t.state for t in each], "state")
+        found += _leaf_columns(layout.state_space, given["state"], "state")
     return found
 
 
-def _final_columns(layout: Layout, each: Sequence[Trajectory | TrajectoryBlock]) -> list[list[Any]]:
+def _final_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
     """In the order of `layout.successor`."""
-    found = _leaf_columns(layout.observation_space, [t.final_obs for t in each], "final_obs")
+    found = _leaf_columns(layout.observation_space, given["final_obs"], "final_obs")
     if layout.state_space is not None:
-        found += _leaf_columns(layout.state_space, [t.final_state for t in each], "final_state")
+        found += _leaf_columns(layout.state_space, given["final_state"], "final_state")
     return found
 
 
@@ -216,18 +261,37 @@ def _leaf_columns(space: Space, trees: list[Any], name: str) -> list[list[Any]]:
     return [list(column) for column in zip(*columns, strict=True)]
 
 
-def _joined(leaf: Leaf, arrays: list[Any], lengths: list[int]) -> Array:
+def _joined(leaves: Sequence[Leaf], columns: list[list[Any]], num_steps: Array) -> tuple[Array, ...]:
+    """The arrays of each leaf one after the other."""
     compiled = kernels()
     if compiled is not None:
-        rows = pooled_empty((sum(lengths), *leaf.shape), leaf.dtype)
-        if compiled.join_rows(arrays, lengths, leaf.dtype, rows):
-            return rows
+        num_rows = int(num_steps.sum())
+        outs = tuple(pooled_empty((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves)
+        if compiled.join_rows(columns, num_steps, outs):
+            return outs
+    lengths = num_steps.tolist()
+    return tuple(_joined_leaf(leaf, arrays, lengths) for leaf, arrays in zip(leaves, columns, strict=True))
+
+
+def _joined_leaf(leaf: Leaf, arrays: list[Any], lengths: list[int]) -> Array:
     if arrays[0].dtype != leaf.dtype or set(map(type, arrays)) != {np.ndarray} or list(map(len, arrays)) != lengths:
         raise ValueError(leaf.name)
     return joined_arrays(arrays, leaf.shape)
 
 
-def _stacked(leaf: Leaf, arrays: list[Any]) -> Array:
+def _stacked(leaves: Sequence[Leaf], columns: list[list[Any]]) -> tuple[Array, ...]:
+    """The arrays of each leaf, which lack the axis of rows, as rows."""
+    compiled = kernels()
+    if compiled is not None:
+        outs = tuple(
+            np.empty((len(arrays), *leaf.shape), leaf.dtype) for leaf, arrays in zip(leaves, columns, strict=True)
+        )
+        if compiled.join_rows(columns, None, outs):
+            return outs
+    return tuple(_stacked_leaf(leaf, arrays) for leaf, arrays in zip(leaves, columns, strict=True))
+
+
+def _stacked_leaf(leaf: Leaf, arrays: list[Any]) -> Array:
     """As `np.stack`, without its cost for each array."""
     if {(array.dtype, array.shape) for array in arrays} != {(leaf.dtype, leaf.shape)}:
         raise ValueError(leaf.name)

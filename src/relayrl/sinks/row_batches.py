@@ -8,26 +8,26 @@ Reading believes nothing: what breaks a rule of the data model is a `DecodeError
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
+from relayrl.compiled.loader import kernels
 from relayrl.data.arrow_arrays import (
     from_arrow,
     names_from_arrow,
-    names_to_arrow,
     successors_from_arrow,
-    successors_to_arrow,
     to_arrow,
 )
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout
+from relayrl.data.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
 from relayrl.data.trajectory_block import TrajectoryHeaders
 from relayrl.data.trees import Array
 from relayrl.errors import DecodeError
+from relayrl.sinks.header_columns import header_columns
 from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, stored_leaves
 
 
@@ -60,54 +60,47 @@ def _pieces(block: StoredBlock, max_rows: int) -> Iterator[StoredBlock]:
 def to_batch(block: StoredBlock) -> pa.RecordBatch:
     """All rows of a block; columns share its memory."""
     layout, headers, num_rows = block.layout, block.headers, block.num_rows
-    lengths, last, leading = headers.num_steps, headers.ends - 1, (num_rows,)
     leaves = zip(stored_leaves(layout), block.arrays, strict=True)
-    columns = {leaf.name: to_arrow(leaf, array, leading) for leaf, array in leaves}
-    flags = (headers.terminated, headers.truncated, headers.failed)
-    for leaf, on_last_row in zip((TERMINATED, TRUNCATED, FAILED), flags, strict=True):
-        flag = np.zeros(num_rows, dtype=bool)
-        flag[last] = on_last_row
-        columns[leaf.name] = to_arrow(leaf, flag, leading)
-    columns["valid"] = to_arrow(VALID, np.ones(num_rows, dtype=bool), leading)
-
-    def repeated(values: Array) -> Array:
-        return np.repeat(values, lengths)
-
-    columns["episode"] = to_arrow(EPISODE, repeated(headers.episode), leading)
-    steps = repeated(headers.first_step - (last + 1 - lengths))
-    steps += np.arange(num_rows)
-    columns["step"] = to_arrow(STEP, steps, leading)
-    which = np.arange(len(block), dtype=np.int32)
-    columns["trajectory_id"] = _uuids_to_arrow(repeated(which), headers.trajectory_ids)
-    worlds, world_of = _numbered(headers.env_ids)
-    columns["env_id"] = _uuids_to_arrow(repeated(world_of), worlds)
-    agents, agent_of = _numbered(headers.agent_ids)
-    columns["agent_id"] = names_to_arrow(ID, repeated(agent_of), agents)
-    columns["group"] = names_to_arrow(GROUP, np.zeros(num_rows, dtype=np.int8), [layout.group])
+    columns = {leaf.name: to_arrow(leaf, array, (num_rows,)) for leaf, array in leaves}
+    given = header_columns(headers, num_rows)
+    for leaf, numbers in ((EPISODE, given.episode), (STEP, given.step)):
+        columns[leaf.name] = _plain(leaf, numbers, num_rows)
+    for leaf, bits in ((TERMINATED, given.terminated), (TRUNCATED, given.truncated), (FAILED, given.failed)):
+        columns[leaf.name] = _plain(leaf, bits, num_rows)
+    columns["valid"] = _plain(VALID, given.valid, num_rows)
+    text = pa.string()
+    for name, kind, indices, names in (
+        ("trajectory_id", ID, given.trajectory, _uuid_texts(headers.trajectory_ids)),
+        ("env_id", ID, given.world, _uuid_texts(given.worlds)),
+        ("agent_id", ID, given.agent, pa.array(given.agents, type=text)),
+        ("group", GROUP, given.group, pa.array([layout.group], type=text)),
+    ):
+        columns[name] = pa.DictionaryArray.from_buffers(kind, num_rows, [None, indices], names)
     finals = zip(layout.successor, block.finals, strict=True)
     records = [to_arrow(leaf, final, (len(block),)) for leaf, final in finals]
-    columns["successor"] = successors_to_arrow(layout.schema.field("successor").type, last, num_rows, records)
+    successor = layout.schema.field("successor").type
+    struct = pa.Array.from_buffers(successor.value_type, len(block), [None], children=records)
+    columns["successor"] = pa.Array.from_buffers(successor, num_rows, [None, given.offset], children=[struct])
     schema = layout.schema
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _uuids_to_arrow(indices: Array, ids: Sequence[bytes]) -> pa.Array:
-    """As `names_to_arrow` with the text of each UUID, in a fraction of the time."""
-    digits = np.frombuffer(b"".join(ids).hex().encode(), np.uint8).reshape(-1, 32)
-    texts = np.full((len(ids), 36), ord("-"), np.uint8)
-    for begin, end, dashes in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
-        texts[:, begin + dashes : end + dashes] = digits[:, begin:end]
+def _plain(leaf: Leaf, values: pa.Buffer, num_rows: int) -> pa.Array:
+    """A column whose memory is as Arrow wants it: booleans are bits."""
+    return pa.Array.from_buffers(leaf.arrow_type, num_rows, [None, values])
+
+
+def _uuid_texts(ids: list[bytes]) -> pa.Array:
+    """The text of each UUID."""
+    texts, compiled = np.full((len(ids), 36), ord("-"), np.uint8), kernels()
+    if compiled is not None:
+        compiled.uuid_texts(ids, texts)
+    else:
+        digits = np.frombuffer(b"".join(ids).hex().encode(), np.uint8).reshape(-1, 32)
+        for begin, end, dashes in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
+            texts[:, begin + dashes : end + dashes] = digits[:, begin:end]
     offsets = np.arange(0, 36 * len(ids) + 1, 36, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(texts.reshape(-1))]
-    names = pa.Array.from_buffers(pa.string(), len(ids), buffers)
-    return pa.DictionaryArray.from_buffers(ID, len(indices), [None, pa.py_buffer(indices)], names)
-
-
-def _numbered(values: Sequence[Hashable]) -> tuple[list[Any], Array]:
-    """The distinct values in order of appearance, and which of them each is."""
-    numbers: dict[Hashable, int] = {}
-    indices = [numbers.setdefault(value, len(numbers)) for value in values]
-    return list(numbers), np.array(indices, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(ids), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
 
 
 def count_rows(column: pa.Array) -> list[tuple[UUID, int]]:
