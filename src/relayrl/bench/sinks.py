@@ -227,7 +227,7 @@ def _copy_streams(block: StoredBlock) -> dict[str, list[bytes]]:
     """The pieces that the sink sends, as bytes."""
     keys = list(range(1, len(block) + 1))
     return {
-        COPY_TRAJECTORIES: [BEGIN, *trajectory_rows(block, keys, 1), END],
+        COPY_TRAJECTORIES: [BEGIN, *map(bytes, trajectory_rows(block, keys, 1)), END],
         COPY_STEPS: [BEGIN, *map(bytes, step_rows(block, keys)), END],
     }
 

@@ -29,6 +29,8 @@ from relayrl.sinks.text_escapes import escape_for_database, unescape
 
 Bytes: TypeAlias = bytes | memoryview
 """What drivers take as a binary field."""
+RowBytes: TypeAlias = list[tuple[memoryview, int]]
+"""The bytes of arrays, and how many a row of each has."""
 HEADER = (
     "trajectory",
     "trajectory_id",
@@ -63,12 +65,17 @@ _MAX_FIELD_BYTES = 1_000_000_000
 
 def headers(block: StoredBlock, keys: Sequence[int], layout_key: int) -> list[tuple[Any, ...]]:
     """The plain columns of each trajectory, in the order of `HEADER`; ids are bytes."""
+    return list(zip(*plain_columns(block, keys, layout_key), strict=True))
+
+
+def plain_columns(block: StoredBlock, keys: Sequence[int], layout_key: int) -> tuple[Sequence[Any], ...]:
+    """The same, column by column."""
     found, begins = block.headers, block.headers.ends - block.headers.num_steps
     rewards, versions = block.column(REWARD), block.column(POLICY_VERSION)
     with np.errstate(all="ignore"):
         returns = np.add.reduceat(rewards, begins, dtype=np.float64).tolist()
     group = escape_for_database(block.layout.group)
-    columns = (
+    return (
         keys,
         found.trajectory_ids,
         found.env_ids,
@@ -85,7 +92,6 @@ def headers(block: StoredBlock, keys: Sequence[int], layout_key: int) -> list[tu
         [group] * len(block),
         [escape_for_database(name) for name in found.agent_ids],
     )
-    return list(zip(*columns, strict=True))
 
 
 def require_fits(block: StoredBlock) -> StoredBlock:
@@ -102,16 +108,22 @@ def require_fits(block: StoredBlock) -> StoredBlock:
 
 def data_of(block: StoredBlock) -> Iterator[tuple[Bytes, ...]]:
     """The binary columns of each trajectory, in the order of `DATA`; they share the arrays' memory where they can."""
+    columns, finals = data_columns(block)
+    first = 0
+    for i, end in enumerate(block.headers.ends.tolist()):
+        yield (*[_joined(column, first, end) for column in columns], _joined(finals, i, i + 1))
+        first = end
+
+
+def data_columns(block: StoredBlock) -> tuple[list[RowBytes], RowBytes]:
+    """What each of `DATA` is made of, the last one aside: the rows of leaves, one leaf after the other; and the last one."""
     layout, arrays = block.layout, block.arrays
     counts = (1, 1, len(layout.observation), len(layout.action), layout.action_mask is not None)
     columns, begin = [], 0
     for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory) + len(layout.state)):
         columns.append(_row_bytes(arrays[begin : begin + count]))
         begin += count
-    finals, first = _row_bytes(block.finals), 0
-    for i, end in enumerate(block.headers.ends.tolist()):
-        yield (*[_joined(column, first, end) for column in columns], _joined(finals, i, i + 1))
-        first = end
+    return columns, _row_bytes(block.finals)
 
 
 def data_leaves(layout: Layout) -> dict[str, list[Leaf]]:
@@ -165,7 +177,7 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
     return StoredBlock(layout, header, tuple(arrays), tuple(finals)).trajectories()[0]
 
 
-def _row_bytes(arrays: Sequence[Array]) -> list[tuple[memoryview, int]]:
+def _row_bytes(arrays: Sequence[Array]) -> RowBytes:
     """The bytes of each array, in C order and little-endian, and how many a row has."""
     if sys.byteorder == "big":
         arrays = [array.byteswap() for array in arrays]
@@ -173,7 +185,7 @@ def _row_bytes(arrays: Sequence[Array]) -> list[tuple[memoryview, int]]:
     return [(data, array.nbytes // len(array)) for data, array in zip(flat, arrays, strict=True)]
 
 
-def _joined(columns: list[tuple[memoryview, int]], begin: int, end: int) -> Bytes:
+def _joined(columns: RowBytes, begin: int, end: int) -> Bytes:
     if len(columns) == 1 and columns[0][1]:  # drivers take an empty view for NULL
         ((data, size),) = columns
         return data[begin * size : end * size]

@@ -1,4 +1,4 @@
-"""PostgreSQL's binary COPY stream, built in NumPy: no Python object per step, no text.
+"""PostgreSQL's binary COPY stream, built from columns: no Python object per step, no text.
 
     stream   "PGCOPY\\n\\xff\\r\\n\\0", int32 flags, int32 extension length; rows; int16 -1
     row      int16 number of fields; for each int32 length (-1: NULL) and its bytes, numbers big-endian
@@ -11,13 +11,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from relayrl.compiled.loader import kernels
+from relayrl.data.arrow_arrays import pooled_empty
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.trees import Array
-from relayrl.sinks.database_rows import DATA, HEADER, action_elements, data_of, headers, row_numbers
+from relayrl.sinks.database_rows import (
+    DATA,
+    HEADER,
+    Bytes,
+    action_elements,
+    data_columns,
+    data_of,
+    plain_columns,
+    row_numbers,
+)
 from relayrl.sinks.stored_block import StoredBlock
 
 BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -28,26 +40,68 @@ _FLOAT8_TYPE = 701
 _PIECE_BYTES, _PIECE_ROWS = 1 << 18, 1 << 12
 """The server works on a piece while the next one is made."""
 _LENGTH = struct.Struct(">i")
-# Field count, then the header's fields of fixed size, each behind its length.
-_FIXED = struct.Struct(">h iq i16s i16s iq iq iq iq i? i? i? iq iq id")
+_FIXED = ("q", "16s", "16s", "q", "q", "q", "q", "?", "?", "?", "q", "q", "d")
+"""The header's fields of fixed size."""
+_NUMPY_KINDS = {"q": ">i8", "16s": "V16", "?": "?", "d": ">f8"}
 
 
-def trajectory_rows(block: StoredBlock, keys: Sequence[int], layout_key: int) -> Iterator[bytes]:
-    """The rows of a block for `COPY_TRAJECTORIES`, in pieces of many."""
-    num_fields = len(HEADER) + len(DATA)
+def trajectory_rows(block: StoredBlock, keys: Sequence[int], layout_key: int) -> Iterator[Bytes]:
+    """The rows of a block for `COPY_TRAJECTORIES`, in pieces of many; a piece is good until the next one is asked for."""
+    *plain, groups, agents = plain_columns(block, keys, layout_key)
+    fixed = _fixed_fields(plain)
+    texts = tuple([name.encode() for name in names] for names in (groups, agents))
+    compiled = kernels()
+    if compiled is None:
+        yield from _joined_rows(fixed, texts, block)
+        return
+    columns, finals = data_columns(block)
+    num_steps, data = np.ascontiguousarray(block.headers.num_steps), tuple(map(tuple, columns))
+    per_step, per_row = (sum(size for part in parts for _, size in part) for parts in (columns, [finals]))
+    sizes = fixed.itemsize + 4 * (len(texts) + len(DATA)) + per_row + per_step * num_steps
+    sizes += np.array([sum(map(len, each)) for each in zip(*texts, strict=True)], np.int64)
+    ends = _piece_ends(sizes)
+    memory = pooled_empty((max(int(sizes[a:b].sum()) for a, b in pairwise([0, *ends])),), np.uint8)
+    first_step = 0
+    for begin, end in pairwise([0, *ends]):
+        piece = memory[: int(sizes[begin:end].sum())]
+        compiled.copy_records(
+            fixed[begin:end], texts, data, tuple(finals), num_steps[begin:end], begin, first_step, piece
+        )
+        first_step += int(num_steps[begin:end].sum())
+        yield piece.data
+
+
+def _piece_ends(sizes: Array) -> list[int]:
+    """Behind which records pieces end: each has `_PIECE_BYTES` or more, but the last."""
+    ends, num_bytes = [], 0
+    for i, size in enumerate(sizes.tolist(), 1):
+        num_bytes += size
+        if num_bytes >= _PIECE_BYTES or i == len(sizes):
+            ends.append(i)
+            num_bytes = 0
+    return ends
+
+
+def _fixed_fields(columns: Sequence[Sequence[Any]]) -> Array:
+    """Field count, then the header's fields of fixed size, each behind its length."""
+    fields: list[Any] = [("fields", ">i2")]
+    for i, kind in enumerate(_FIXED):
+        fields += [(f"length_{i}", ">i4"), (f"field_{i}", _NUMPY_KINDS[kind])]
+    rows = np.zeros(len(columns[0]), np.dtype(fields))
+    rows["fields"] = len(HEADER) + len(DATA)
+    for i, (kind, column) in enumerate(zip(_FIXED, columns, strict=True)):
+        rows[f"length_{i}"] = rows.dtype[f"field_{i}"].itemsize
+        rows[f"field_{i}"] = np.frombuffer(b"".join(column), "V16") if kind == "16s" else np.array(column)
+    return rows
+
+
+def _joined_rows(fixed: Array, texts: tuple[list[bytes], ...], block: StoredBlock) -> Iterator[bytes]:
+    """What `copy_records` does, in pieces."""
     pieces: list[Any] = []
     num_bytes = 0
-    for header, arrays in zip(headers(block, keys, layout_key), data_of(block), strict=True):
-        key, trajectory_id, env_id, _, episode, first_step, num_steps = header[:7]
-        terminated, truncated, failed, min_version, max_version, episode_return, group, agent_id = header[7:]
-        pieces.append(
-            _FIXED.pack(
-                *(num_fields, 8, key, 16, trajectory_id, 16, env_id, 8, layout_key),
-                *(8, episode, 8, first_step, 8, num_steps, 1, terminated, 1, truncated, 1, failed),
-                *(8, min_version, 8, max_version, 8, episode_return),
-            )
-        )
-        for data in (group.encode(), agent_id.encode(), *arrays):
+    for i, (names, arrays) in enumerate(zip(zip(*texts, strict=True), data_of(block), strict=True)):
+        pieces.append(fixed[i].tobytes())
+        for data in (*names, *arrays):
             pieces += (_LENGTH.pack(len(data)), data)
             num_bytes += len(data)
         if num_bytes >= _PIECE_BYTES:

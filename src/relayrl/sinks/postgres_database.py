@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
@@ -118,8 +117,8 @@ class PostgresSink(BufferedSink):
     def _store(self, connection: psycopg.Connection, blocks: Sequence[StoredBlock]) -> None:
         self._layout_keys.begin()
         with connection.transaction():
-            ids = [UUID(bytes=each) for block in blocks for each in block.headers.trajectory_ids]
-            query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%b::uuid[])"
+            ids = f"{{{','.join(each.hex() for block in blocks for each in block.headers.trajectory_ids)}}}"
+            query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%s::uuid[])"
             known = {found.bytes for (found,) in connection.execute(query, (ids,), binary=True)}
             new = [joined(group) for group in by_layout(without(blocks, known))]
             if not new:
