@@ -33,10 +33,12 @@ def policy_file(path: Path, version: int) -> Path:
     return export_policy(policy, metadata, path, ExportFormat.ONNX)
 
 
-def control(agent: RelayRLAgent, actor_id: UUID, seed: int) -> None:
+def control(agent: RelayRLAgent, actor_id: UUID, seed: int, newest_is_out: threading.Event) -> None:
     """A traffic light: cars arrive, and green lets them go. A bus forbids to stay on red."""
     rng, ids = np.random.default_rng(seed), (actor_id,)
-    for _ in range(NUM_EPISODES):
+    for episode in range(NUM_EPISODES):
+        if episode == NUM_EPISODES - 1:
+            newest_is_out.wait(60)
         cars, reward = 0, 0.0
         for _ in range(EPISODE_STEPS):
             bus = rng.random() < 0.1
@@ -57,11 +59,13 @@ def main(folder: Path) -> None:
     builder = AgentBuilder().actor_count(NUM_THREADS).router_scale(2).default_model(files[0]).sink(url)
     with builder.build() as agent:
         ids = agent.get_actor_ids()
-        threads = [threading.Thread(target=control, args=(agent, each, seed)) for seed, each in enumerate(ids)]
+        newest_is_out = threading.Event()
+        threads = [threading.Thread(target=control, args=(agent, each, i, newest_is_out)) for i, each in enumerate(ids)]
         for thread in threads:
             thread.start()
         for newer in files[1:]:
             agent.update_model(newer)
+        newest_is_out.set()
         for thread in threads:
             thread.join(60)
         latency = agent.metrics["runtime/request_seconds"].read()
