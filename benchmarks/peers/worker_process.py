@@ -17,7 +17,7 @@ from typing import IO, Any
 from measuring import RESULT_PREFIX
 from work import Task
 
-TIMEOUT_S = 600.0
+TIMEOUT_S = 180.0
 POLL_S = 0.02
 PATHS = re.compile(r"(?:/[\w.+-]+)+/")
 """Folders in messages: they say nothing to whoever reads the table on another machine."""
