@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from test_replay import GAMMA, running
 
 from relayrl.algorithms.params import OffPolicyParams
+from relayrl.compiled import loader
 from relayrl.training.replay import JointReplay, PrioritySums
 
 
@@ -100,3 +101,29 @@ def test_the_correction_moves_from_its_first_value_to_its_last_over_the_run():
     params = OffPolicyParams(priority_correction=0.4, priority_correction_end=1.0)
     assert [params.correction_at(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.7, 1.0])
     assert OffPolicyParams(priority_correction_end=0.4).correction_at(0.9) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 1000])
+def test_kernels_and_numpy_give_the_same_tree_and_the_same_draws(size, monkeypatch):
+    results = []
+    for asked in ("", loader.OFF):
+        monkeypatch.setenv(loader.VARIABLE, asked)
+        rng, sums = np.random.default_rng(0), PrioritySums(size)
+        drawn = []
+        for _ in range(20):
+            where = rng.integers(size, size=30)
+            sums.set(where, rng.random(30) ** 4)
+            drawn.append(sums.draw(40, rng))
+        results.append((sums._sums, drawn))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    for compiled, plain in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_array_equal(compiled, plain)
+
+
+def test_kernels_refuse_rows_that_the_tree_does_not_have():
+    if loader.kernels() is None:
+        pytest.skip("no kernels in this installation")
+    sums = PrioritySums(8)
+    with pytest.raises(IndexError, match="does not have"):
+        sums.set(np.array([0, 8]), np.ones(2))
+    assert not sums._sums.any()

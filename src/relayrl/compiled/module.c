@@ -490,6 +490,8 @@ static PyMethodDef methods[] = {
     {"input_gradients", input_gradients, METH_VARARGS, "Gradients of the rows that went into tapes."},
     {"adam_step", take_adam_step, METH_VARARGS, "One step of Adam over a flat vector."},
     {"follow", follow_module, METH_VARARGS, "Move a vector a little towards another."},
+    {"set_priorities", set_priorities, METH_VARARGS, "Replace leaves of a tree of sums."},
+    {"find_priorities", find_priorities, METH_VARARGS, "The leaves of a tree of sums at some points."},
     {"advantages", advantages, METH_VARARGS, "Generalised advantage estimates."},
     {"join_rows", join_rows, METH_VARARGS, "Arrays one after the other."},
     {"attributes", attributes, METH_VARARGS, "Attributes of many objects, by name."},

@@ -25,6 +25,8 @@ PyObject *regress_tapes(PyObject *module, PyObject *args);
 PyObject *input_gradients(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *follow_module(PyObject *module, PyObject *args);
+PyObject *set_priorities(PyObject *module, PyObject *args);
+PyObject *find_priorities(PyObject *module, PyObject *args);
 PyObject *join_rows(PyObject *module, PyObject *args);
 PyObject *attributes(PyObject *module, PyObject *args);
 PyObject *all_alike(PyObject *module, PyObject *args);
