@@ -1,6 +1,6 @@
 """How cost grows with environments, agents and network width: steps/s and peak memory, with a table and a picture.
 
-    python benchmarks/growth.py                          every point (about 6 s each), then table and picture
+    python benchmarks/growth.py                          every point (about 5 s each), then table and picture
     python benchmarks/growth.py --only "PPO width"       one series; its earlier points are replaced
     python benchmarks/growth.py --render                 table and picture again from what was kept
 
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 KEPT, RESULTS = HERE / "growth.jsonl", HERE / "RESULTS.md"
 PICTURE = HERE.parent / "docs" / "images" / "growth.png"
 BEGIN, END = "<!-- growth: written by benchmarks/growth.py -->", "<!-- end of growth -->"
-SECONDS, MIN_UPDATES = 3.0, 2
+SECONDS, MIN_UPDATES = 2.0, 2
 THREADS: tuple[int | None, ...] = (None, 1, 2)
 """None: RelayRL as it comes, with compiled kernels where it has them; a number: without them, with so many threads."""
 
