@@ -1,66 +1,110 @@
-/* A binary tree of sums, as `training.priority_sums` lays it out: node n has the children 2n and 2n + 1, node 1 is the root. */
+/* A tree of sums, sixteen to a node, as `training.priority_sums` lays it out: levels one after the other, the root's children
+ * first. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "python_types.h"
 
-/* Whether the sums are a tree whose leaves begin at `first_leaf`. */
-static int is_tree(const Py_buffer *sums, long long first_leaf) {
-    return first_leaf > 0 && (first_leaf & (first_leaf - 1)) == 0 && has_size(sums, 2 * first_leaf, 8, "sums");
+#define FAN_OUT 16
+#define MAX_LEVELS 16
+
+typedef struct {
+    double *level[MAX_LEVELS]; /* of sums, the leaves last */
+    int64_t size[MAX_LEVELS];
+    int num_levels;
+} Tree;
+
+/* Whether the sums and where their levels start are a tree; sets a ValueError where they are not. */
+static int read_tree(Tree *tree, const Py_buffer *sums, const Py_buffer *starts) {
+    const int64_t *start = starts->buf, num_sums = sums->len / 8;
+    tree->num_levels = (int)(starts->len / 8);
+    int fits = starts->len % 8 == 0 && tree->num_levels >= 1 && tree->num_levels <= MAX_LEVELS && start[0] == 0;
+    for (int l = 0; fits && l < tree->num_levels; l++) {
+        const int64_t end = l + 1 < tree->num_levels ? start[l + 1] : num_sums;
+        tree->level[l] = (double *)sums->buf + start[l];
+        tree->size[l] = end - start[l];
+        fits = end <= num_sums && tree->size[l] >= FAN_OUT && tree->size[l] % FAN_OUT == 0 &&
+               tree->size[l] / FAN_OUT <= (l ? tree->size[l - 1] : 1);
+    }
+    if (!fits) PyErr_SetString(PyExc_ValueError, "these sums are no tree");
+    return fits;
 }
 
-/* Replace leaves, and every sum above them. */
-static int set_leaves(double *sums, int64_t first_leaf, const int64_t *where, const double *priority, int64_t count) {
+static double sum_of(const double *children) {
+    double sum = children[0];
+    for (int i = 1; i < FAN_OUT; i++) sum += children[i];
+    return sum;
+}
+
+/* Replace leaves, and every sum above them; -1 where there is no such leaf. */
+static int set_leaves(const Tree *tree, const int64_t *where, const double *priority, int64_t count) {
+    const int last = tree->num_levels - 1;
     for (int64_t i = 0; i < count; i++) {
-        if (where[i] < 0 || where[i] >= first_leaf) return -1;
+        if (where[i] < 0 || where[i] >= tree->size[last]) return -1;
     }
-    for (int64_t i = 0; i < count; i++) sums[first_leaf + where[i]] = priority[i];
+    for (int64_t i = 0; i < count; i++) tree->level[last][where[i]] = priority[i];
     for (int64_t i = 0; i < count; i++) {
-        for (int64_t node = (first_leaf + where[i]) >> 1; node >= 1; node >>= 1) sums[node] = sums[2 * node] + sums[2 * node + 1];
+        int64_t node = where[i] / FAN_OUT;
+        for (int l = last - 1; l >= 0; l--, node /= FAN_OUT) {
+            tree->level[l][node] = sum_of(tree->level[l + 1] + node * FAN_OUT);
+        }
     }
     return 0;
 }
 
 PyObject *set_priorities(PyObject *module, PyObject *args) {
-    Py_buffer sums, where, priority;
-    long long first_leaf;
-    if (!PyArg_ParseTuple(args, "w*Ly*y*:set_priorities", &sums, &first_leaf, &where, &priority)) return NULL;
+    Py_buffer sums, starts, where, priority;
+    Tree tree;
+    if (!PyArg_ParseTuple(args, "w*y*y*y*:set_priorities", &sums, &starts, &where, &priority)) return NULL;
     const int64_t count = where.len / 8;
-    if (is_tree(&sums, first_leaf) && has_size(&where, count, 8, "where") && has_size(&priority, count, 8, "priority") &&
-        set_leaves(sums.buf, first_leaf, where.buf, priority.buf, count)) {
+    if (read_tree(&tree, &sums, &starts) && has_size(&where, count, 8, "where") && has_size(&priority, count, 8, "priority") &&
+        set_leaves(&tree, where.buf, priority.buf, count)) {
         PyErr_SetString(PyExc_IndexError, "a row that the tree does not have");
     }
-    PyBuffer_Release(&sums);
-    PyBuffer_Release(&where);
-    PyBuffer_Release(&priority);
+    Py_buffer *all[] = {&sums, &starts, &where, &priority};
+    for (int i = 0; i < 4; i++) PyBuffer_Release(all[i]);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
-static int64_t leaf_at(const double *sums, int64_t first_leaf, double point) {
-    int64_t node = 1;
-    while (node < first_leaf) {
-        const double left = sums[2 * node];
-        const int goes_right = point >= left && sums[2 * node + 1] > 0.0;
-        if (goes_right) point -= left;
-        node = 2 * node + goes_right;
+/* The child in which a point lies, which becomes how far into it; rounding must not lead beyond what may be drawn. */
+static int child_at(const double *children, double *point) {
+    int chosen = 0, last = 0;
+    double bound = 0.0, begin = 0.0;
+    for (int i = 0; i < FAN_OUT; i++) {
+        if (children[i] > 0.0) last = i;
     }
-    return node;
+    for (; chosen < last; chosen++) {
+        bound = chosen ? bound + children[chosen] : children[0];
+        if (*point < bound) break;
+        begin = bound;
+    }
+    *point -= begin;
+    return chosen;
+}
+
+/* Level by level for all points, so that the memory of one is fetched while others are looked at. */
+static void find_leaves(const Tree *tree, double *points, int64_t *nodes, int64_t count) {
+    for (int64_t i = 0; i < count; i++) nodes[i] = 0;
+    for (int l = 0; l < tree->num_levels; l++) {
+        for (int64_t i = 0; i < count; i++) {
+            nodes[i] = nodes[i] * FAN_OUT + child_at(tree->level[l] + nodes[i] * FAN_OUT, &points[i]);
+            if (l + 1 < tree->num_levels) __builtin_prefetch(tree->level[l + 1] + nodes[i] * FAN_OUT);
+            if (l + 1 < tree->num_levels) __builtin_prefetch(tree->level[l + 1] + nodes[i] * FAN_OUT + FAN_OUT / 2);
+        }
+    }
 }
 
 PyObject *find_priorities(PyObject *module, PyObject *args) {
-    Py_buffer sums, points, leaves;
-    long long first_leaf;
-    if (!PyArg_ParseTuple(args, "y*Ly*w*:find_priorities", &sums, &first_leaf, &points, &leaves)) return NULL;
+    Py_buffer sums, starts, points, rows;
+    Tree tree;
+    if (!PyArg_ParseTuple(args, "y*y*w*w*:find_priorities", &sums, &starts, &points, &rows)) return NULL;
     const int64_t count = points.len / 8;
-    if (is_tree(&sums, first_leaf) && has_size(&points, count, 8, "points") && has_size(&leaves, count, 8, "leaves")) {
-        for (int64_t i = 0; i < count; i++) {
-            ((int64_t *)leaves.buf)[i] = leaf_at(sums.buf, first_leaf, ((const double *)points.buf)[i]);
-        }
+    if (read_tree(&tree, &sums, &starts) && has_size(&points, count, 8, "points") && has_size(&rows, count, 8, "rows")) {
+        find_leaves(&tree, points.buf, rows.buf, count);
     }
-    PyBuffer_Release(&sums);
-    PyBuffer_Release(&points);
-    PyBuffer_Release(&leaves);
+    Py_buffer *all[] = {&sums, &starts, &points, &rows};
+    for (int i = 0; i < 4; i++) PyBuffer_Release(all[i]);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
