@@ -62,6 +62,20 @@ def test_a_diverged_run_says_so_and_keeps_its_last_good_state(algo: str, tmp_pat
     assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors(state) if tensor.is_floating_point())
 
 
+@pytest.mark.parametrize("algo", ["ppo", "matd3"])
+def test_a_run_that_diverges_before_its_first_interval_keeps_where_it_began(algo: str, tmp_path: Path) -> None:
+    settings = settings_for(algo, **ABSURD)
+    settings = settings.model_copy(
+        update={"trainer": settings.trainer.model_copy(update={"checkpoint_interval": 10_000})}
+    )
+    with pytest.raises(TrainingDivergedError, match=r"the last good checkpoint is .*step_000000000000.ckpt"):
+        engine_for(settings, tmp_path / "a").run(lambda _: None)
+    updates: list[Any] = []
+    with pytest.raises(RunInterrupted):
+        engine_for(settings_for(algo), tmp_path / "a", resume=True).run(updates.append, lambda: len(updates) == 2)
+    assert updates[0].num_env_steps > 0
+
+
 def tensors(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         return [tree]

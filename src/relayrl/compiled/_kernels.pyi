@@ -100,11 +100,11 @@ def follow(target: Array, source: Array, share: float, threads: int, /) -> None:
 def train(policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> tuple[Sums, Sums]:
     """Passes over minibatches; `algorithms.compiled_passes` says what the dicts hold."""
 
-def set_priorities(sums: Array, starts: Array, where: Array, priority: Array, /) -> None:
+def set_priorities(sums: Array, ends: Array, starts: Array, where: Array, priority: Array, /) -> None:
     """Replace leaves of a tree of sums (`training.priority_sums`), and the sums above them; `starts` and `where` are int64,
     everything else is float64."""
 
-def find_priorities(sums: Array, starts: Array, points: Array, rows: Array, /) -> None:
+def find_priorities(sums: Array, ends: Array, starts: Array, points: Array, rows: Array, /) -> None:
     """`rows` int64 [M]: the leaves that lie at `points` [M], which are used up."""
 
 def advantages(

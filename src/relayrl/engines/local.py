@@ -91,9 +91,9 @@ class LocalEngine:
             with self._directory.locked():
                 return self._run(on_progress)
         except TrainingDivergedError as error:
-            kept = self._checkpoints.paths()
-            where = f"the last good checkpoint is {kept[-1]}" if kept else "there was no checkpoint before it"
-            raise TrainingDivergedError(f"{error}; {where}") from error
+            raise TrainingDivergedError(
+                f"{error}; the last good checkpoint is {self._checkpoints.paths()[-1]}"
+            ) from error
         finally:
             self.close()
 
@@ -102,6 +102,8 @@ class LocalEngine:
         self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
+        if not self._checkpoints.paths():
+            self.save()  # a run that diverges before its first interval has something to go back to
         self._train(on_progress)
         seconds = time.perf_counter() - self._started
         self.save()
