@@ -149,6 +149,12 @@ def headers_fit(num_steps: Array, first_step: Array, episode: Array, truncated: 
 def spread_headers(given: tuple[Array, ...], num_rows: int, begins: tuple[int, ...], memory: Any, /) -> None:
     """Fill the columns that begin at those bytes of `memory`; `sinks.header_columns` says which."""
 
+def arrow_struct(nodes: Array, buffers: list[Any], /) -> int:
+    """The address of an array of Arrow's C data interface, which must be imported.
+
+    `nodes` int64 [N, 4]: length, buffers, children and whether there is a dictionary, in preorder; `buffers` likewise, None for
+    those that are not there. Their memory is held until Arrow releases the array."""
+
 def copy_records(
     fixed: Array,
     texts: tuple[list[bytes], ...],

@@ -502,6 +502,7 @@ static PyMethodDef methods[] = {
     {"headers_fit", headers_fit, METH_VARARGS, "Whether numbers and flags are possible."},
     {"copy_records", copy_records, METH_VARARGS, "Records of PostgreSQL's binary COPY."},
     {"spread_headers", spread_headers, METH_VARARGS, "What headers say, for every row."},
+    {"arrow_struct", arrow_struct, METH_VARARGS, "Columns as an array of Arrow's C data interface."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},
     {NULL, NULL, 0, NULL},

@@ -35,6 +35,7 @@ PyObject *uuid_texts(PyObject *module, PyObject *args);
 PyObject *header_numbers(PyObject *module, PyObject *args);
 PyObject *headers_fit(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
+PyObject *arrow_struct(PyObject *module, PyObject *args);
 PyObject *spread_headers(PyObject *module, PyObject *args);
 
 #endif

@@ -10,6 +10,7 @@ Not its job: which columns there are (`schema`) and what they mean together (`ba
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -67,12 +68,36 @@ def pooled_empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
     NumPy's large arrays come fresh from the system each time; their page faults took half the time of encoding.
     """
-    kind = np.dtype(dtype)
-    return np.frombuffer(pa.allocate_buffer(prod(shape) * kind.itemsize), dtype=kind).reshape(shape)
+    return pooled_arrays([(shape, np.dtype(dtype))])[0]
+
+
+def pooled_arrays(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
+    """Several such arrays in one piece, each of a shape and dtype and aligned as Arrow likes it."""
+    counts = [prod(shape) for shape, _ in kinds]
+    sizes = (count * kind.itemsize for count, (_, kind) in zip(counts, kinds, strict=True))
+    begins = list(accumulate((size + 63 & ~63 for size in sizes), initial=0))
+    memory = pa.allocate_buffer(begins[-1])
+    places = zip(kinds, counts, begins, strict=False)
+    return [np.frombuffer(memory, kind, count, begin).reshape(shape) for (shape, kind), count, begin in places]
 
 
 def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
     """A NumPy array `[*leading, *leaf.shape]` as a column with one row per leading element."""
+    buffer, num_rows = pa.py_buffer(leaf_elements(leaf, array, leading)), prod(leading)
+    kind = leaf.arrow_type
+    if not leaf.shape:
+        return pa.Array.from_buffers(kind, num_rows, [None, buffer])
+    values = pa.Array.from_buffers(kind.value_type, num_rows * leaf.width, [None, buffer])
+    return pa.Array.from_buffers(kind, num_rows, [None], children=[values])
+
+
+def leaf_buffers(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> tuple[Any, ...]:
+    """The same as buffers of an `ArrowTree`."""
+    return (*((None, None) if leaf.shape else (None,)), leaf_elements(leaf, array, leading))
+
+
+def leaf_elements(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> Array:
+    """The elements of `[*leading, *leaf.shape]` as Arrow lays them out."""
     if not isinstance(array, np.ndarray | np.generic):
         raise ConfigError(
             f"column {leaf.name!r} is a {type(array).__name__}; copy it to a NumPy array on the host first"
@@ -85,12 +110,7 @@ def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
     flat: Array = np.asarray(array)
     if not (flat.ndim and flat.flags.c_contiguous):
         flat = np.ascontiguousarray(flat)
-    buffer = pa.py_buffer(np.packbits(flat, bitorder="little") if leaf.dtype.kind == "b" else flat)
-    kind = leaf.arrow_type
-    if not leaf.shape:
-        return pa.Array.from_buffers(kind, flat.size, [None, buffer])
-    values = pa.Array.from_buffers(kind.value_type, flat.size, [None, buffer])
-    return pa.Array.from_buffers(kind, prod(leading), [None], children=[values])
+    return np.packbits(flat, bitorder="little") if leaf.dtype.kind == "b" else flat
 
 
 def from_arrow(leaf: Leaf, column: pa.Array, leading: tuple[int, ...]) -> Array:

@@ -43,6 +43,7 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import spaces
 
+from relayrl.data.arrow_tree import ArrowTree
 from relayrl.data.space_json import DTYPES, space_from_json, space_to_json
 from relayrl.data.trees import Space, leaf_dtype
 from relayrl.errors import ConfigError, DecodeError
@@ -158,6 +159,11 @@ class Layout:
         columns += [(leaf.name, leaf.arrow_type) for leaf in self._leaves()]
         columns += [("successor", self._successor_type())]
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns], metadata=self._metadata())
+
+    @cached_property
+    def tree(self) -> ArrowTree:
+        """The arrays of a batch with this schema."""
+        return ArrowTree(self.schema)
 
     def _leaves(self) -> Iterator[Leaf]:
         yield from (EPISODE, STEP, POLICY_VERSION, *self.observation, *self.action)

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.compiled.loader import kernels
-from relayrl.data.arrow_arrays import pooled_empty, space_of_tree, tree_leaves
+from relayrl.data.arrow_arrays import pooled_arrays, space_of_tree, tree_leaves
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Kind, Layout, Leaf
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
@@ -266,7 +266,7 @@ def _joined(leaves: Sequence[Leaf], columns: list[list[Any]], num_steps: Array) 
     compiled = kernels()
     if compiled is not None:
         num_rows = int(num_steps.sum())
-        outs = tuple(pooled_empty((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves)
+        outs = tuple(pooled_arrays([((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves]))
         if compiled.join_rows(columns, num_steps, outs):
             return outs
     lengths = num_steps.tolist()

@@ -9,6 +9,7 @@ Reading believes nothing: what breaks a rule of the data model is a `DecodeError
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
@@ -18,12 +19,13 @@ import pyarrow as pa
 from relayrl.compiled.loader import kernels
 from relayrl.data.arrow_arrays import (
     from_arrow,
+    leaf_buffers,
     names_from_arrow,
     successors_from_arrow,
-    to_arrow,
 )
+from relayrl.data.arrow_tree import Buffers
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
+from relayrl.data.schema import EPISODE, FAILED, STEP, TERMINATED, TRUNCATED, VALID, Layout
 from relayrl.data.trajectory_block import TrajectoryHeaders
 from relayrl.data.trees import Array
 from relayrl.errors import DecodeError
@@ -61,37 +63,29 @@ def to_batch(block: StoredBlock) -> pa.RecordBatch:
     """All rows of a block; columns share its memory."""
     layout, headers, num_rows = block.layout, block.headers, block.num_rows
     leaves = zip(stored_leaves(layout), block.arrays, strict=True)
-    columns = {leaf.name: to_arrow(leaf, array, (num_rows,)) for leaf, array in leaves}
+    columns: dict[str, Buffers] = {leaf.name: leaf_buffers(leaf, array, (num_rows,)) for leaf, array in leaves}
     given = header_columns(headers, num_rows)
-    for leaf, numbers in ((EPISODE, given.episode), (STEP, given.step)):
-        columns[leaf.name] = _plain(leaf, numbers, num_rows)
-    for leaf, bits in ((TERMINATED, given.terminated), (TRUNCATED, given.truncated), (FAILED, given.failed)):
-        columns[leaf.name] = _plain(leaf, bits, num_rows)
-    columns["valid"] = _plain(VALID, given.valid, num_rows)
-    text = pa.string()
-    for name, kind, indices, names in (
-        ("trajectory_id", ID, given.trajectory, _uuid_texts(headers.trajectory_ids)),
-        ("env_id", ID, given.world, _uuid_texts(given.worlds)),
-        ("agent_id", ID, given.agent, pa.array(given.agents, type=text)),
-        ("group", GROUP, given.group, pa.array([layout.group], type=text)),
-    ):
-        columns[name] = pa.DictionaryArray.from_buffers(kind, num_rows, [None, indices], names)
+    for name in ("episode", "step", "terminated", "truncated", "failed", "valid"):
+        columns[name] = (None, getattr(given, name))
+    columns["trajectory_id"] = (None, given.trajectory, *_uuid_texts(headers.trajectory_ids))
+    columns["env_id"] = (None, given.world, *_uuid_texts(given.worlds))
+    columns["agent_id"] = (None, given.agent, *_texts(given.agents))
+    columns["group"] = (None, given.group, *_texts([layout.group]))
     finals = zip(layout.successor, block.finals, strict=True)
-    records = [to_arrow(leaf, final, (len(block),)) for leaf, final in finals]
-    successor = layout.schema.field("successor").type
-    struct = pa.Array.from_buffers(successor.value_type, len(block), [None], children=records)
-    columns["successor"] = pa.Array.from_buffers(successor, num_rows, [None, given.offset], children=[struct])
-    schema = layout.schema
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    records = (buffer for leaf, final in finals for buffer in leaf_buffers(leaf, final, (len(block),)))
+    columns["successor"] = (None, given.offset, None, *records)
+    counts = (num_rows, len(block), len(block), len(given.worlds), len(given.agents), 1)
+    return layout.tree.batch(counts, columns)
 
 
-def _plain(leaf: Leaf, values: pa.Buffer, num_rows: int) -> pa.Array:
-    """A column whose memory is as Arrow wants it: booleans are bits."""
-    return pa.Array.from_buffers(leaf.arrow_type, num_rows, [None, values])
+def _texts(names: Sequence[str]) -> Buffers:
+    """Arrow's array of strings."""
+    encoded = [name.encode() for name in names]
+    return None, np.array([0, *accumulate(map(len, encoded))], np.int32), b"".join(encoded)
 
 
-def _uuid_texts(ids: list[bytes]) -> pa.Array:
-    """The text of each UUID."""
+def _uuid_texts(ids: list[bytes]) -> Buffers:
+    """The text of each UUID, likewise."""
     texts, compiled = np.full((len(ids), 36), ord("-"), np.uint8), kernels()
     if compiled is not None:
         compiled.uuid_texts(ids, texts)
@@ -99,8 +93,7 @@ def _uuid_texts(ids: list[bytes]) -> pa.Array:
         digits = np.frombuffer(b"".join(ids).hex().encode(), np.uint8).reshape(-1, 32)
         for begin, end, dashes in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
             texts[:, begin + dashes : end + dashes] = digits[:, begin:end]
-    offsets = np.arange(0, 36 * len(ids) + 1, 36, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(ids), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
+    return None, np.arange(0, 36 * len(ids) + 1, 36, dtype=np.int32), texts
 
 
 def count_rows(column: pa.Array) -> list[tuple[UUID, int]]:
