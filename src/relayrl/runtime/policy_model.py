@@ -77,7 +77,7 @@ class CustomPolicy:
 class OnnxModel(PolicyModel):
     """A policy from an ONNX file."""
 
-    def __init__(self, graph: OnnxGraph) -> None:
+    def __init__(self, graph: OnnxSession) -> None:
         self._graph = graph
         metadata = self._graph.metadata
         self._masked, self.head = metadata.masked, self._graph.head
@@ -134,7 +134,7 @@ class OnnxModel(PolicyModel):
             raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
 
 
-class OnnxGraph(ExportedActor):
+class OnnxSession(ExportedActor):
     """The outputs that acting needs."""
 
     def __init__(self, path: Path) -> None:
@@ -220,7 +220,7 @@ def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
         if path.suffix == ExportFormat.ONNX.suffix:
             if device != CPU:
                 raise ConfigError(f"ONNX files act on {CPU!r}, not on {device!r}; use a TorchScript file there")
-            return _onnx_model(OnnxGraph(path))
+            return _onnx_model(OnnxSession(path))
         if path.suffix == ExportFormat.TORCHSCRIPT.suffix:
             from relayrl.runtime.torch_models import TorchScriptModel
 
@@ -231,7 +231,7 @@ def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
     return live_model(source, device)
 
 
-def _onnx_model(graph: OnnxGraph) -> PolicyModel:
+def _onnx_model(graph: OnnxSession) -> PolicyModel:
     from relayrl.runtime.recurrent_models import RecurrentOnnxModel
 
     return RecurrentOnnxModel(graph) if graph.memory_width else OnnxModel(graph)

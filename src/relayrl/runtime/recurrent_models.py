@@ -9,13 +9,13 @@ import numpy as np
 from relayrl.data.trees import Array, Tree
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.lane_memory import MEMORY_DECIDES
-from relayrl.runtime.policy_model import OnnxGraph, PolicyModel, example_row, layout_of
+from relayrl.runtime.policy_model import OnnxSession, PolicyModel, example_row, layout_of
 
 
 class RecurrentOnnxModel(PolicyModel):
     """A policy with a memory from an ONNX file."""
 
-    def __init__(self, graph: OnnxGraph) -> None:
+    def __init__(self, graph: OnnxSession) -> None:
         self._graph = graph
         metadata = graph.metadata
         self.head, self.policy_version = self._graph.head, metadata.policy_version
