@@ -26,6 +26,7 @@ from relayrl.errors import ConfigError, TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.networks import ObservationEncoder
 from relayrl.models.settings import Activation, NetworkSettings
+from relayrl.models.shared_rows import SharedPart, SharedRows
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -46,7 +47,15 @@ def make_policy(space, *, hidden=(8, 8), activation=Activation.TANH, num_feature
     return policy
 
 
-def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=None) -> Batch:
+def make_shared(rng, rows: int, width: int, agents: int) -> SharedRows:
+    """Rows of which so many share their world, with every row's world drawn anew, and tell which agent they are of."""
+    num_worlds = -(-rows // agents)
+    worlds = rng.normal(size=(num_worlds, width - agents)).astype(np.float32)
+    world, agent = rng.integers(num_worlds, size=rows), rng.integers(agents, size=rows)
+    return SharedRows((SharedPart(worlds, world), SharedPart(np.eye(agents, dtype=np.float32), agent)))
+
+
+def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=None, agents=1) -> Batch:
     rng = np.random.default_rng(3)
     features = rng.normal(size=(rows, policy.encoder.num_features)).astype(np.float32)
     mask = None
@@ -58,7 +67,7 @@ def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=No
     action = policy.head.sample(parameters.numpy(), rng)
     logp = policy.head.log_prob_numpy(parameters.numpy(), action)
     noise = [rng.normal(size=rows).astype(np.float32) for _ in range(4)]
-    central = None if central_width is None else rng.normal(size=(rows, central_width)).astype(np.float32)
+    central = None if central_width is None else make_shared(rng, rows, central_width, agents)
     logp = (logp + 0.3 * noise[0]).astype(np.float32)
     return Batch(features, action, mask, logp, noise[1], noise[2], noise[3], central)
 
@@ -143,6 +152,51 @@ def test_a_central_critic_sees_its_own_inputs():
         objective,
         lambda policy: make_batch(policy, 150, central_width=19),
     )
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("hidden", [(), (5,), (64, 64), (1100, 8)])
+def test_a_first_layer_that_multiplies_what_rows_share_once_is_the_same_layer(hidden):
+    """Inputs of more than one piece of columns and of lines; more units than inputs, and fewer."""
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01, value_clip=0.2)
+    central = make_batch(make_policy(ACTIONS["box"]), 1000, central_width=1057, agents=6).central
+    assert central.pays_factored(1000 // 2)
+    assert_same(
+        lambda: make_policy(ACTIONS["box"], hidden=hidden, central_width=1057),
+        objective,
+        lambda policy: make_batch(policy, 1000, central_width=1057, agents=6),
+        passes=(1, 2),
+        minibatches=2,
+    )
+
+
+@pytest.mark.parametrize("factored", [False, True])
+def test_values_of_rows_that_share_parts(factored, monkeypatch):
+    policy = make_policy(ACTIONS["box"], hidden=(40, 16), central_width=700)
+    rows = make_batch(policy, 2500, central_width=700, agents=5).central
+    monkeypatch.setattr("relayrl.models.shared_rows.MIN_SAVED_NUMBERS", 64 if factored else 1000)
+    assert rows.pays_factored(len(rows)) == factored
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.0)
+    expected = AutogradGradients(policy, objective).shared_value(rows)
+    np.testing.assert_allclose(NumpyGradients(policy, objective).shared_value(rows), expected, rtol=1e-3, atol=2e-5)
+    with torch.no_grad():
+        np.testing.assert_array_equal(expected, policy.value(torch.from_numpy(rows.laid_out())).numpy())
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ((), "1 to 3 parts"),
+        (((np.zeros((2, 5), np.float32), np.array([0, 1, 2])),), "lines hold 2"),
+        (((np.zeros((2, 5), np.float32), None),), "bytes"),
+        (((np.zeros((3, 4), np.float32), None),), "not what the network takes"),
+        (((np.zeros(15, np.float32), None),), "must be a matrix"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(parts, error):
+    layer = (np.zeros((1, 5), np.float32), np.zeros(1, np.float32))
+    with pytest.raises(ValueError, match=error):
+        KERNELS.Perceptron((layer,), True).forward_parts(parts, False, np.empty((3, 1), np.float32), 1)
 
 
 def test_the_policy_stops_at_the_kl_limit_and_the_value_goes_on():

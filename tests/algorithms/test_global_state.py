@@ -62,8 +62,9 @@ def value_error(parts: Any, collector: Collector, num_updates: int = 40) -> floa
     (inputs,) = parts.trainer.central.inputs(rollouts).values()
     (policy,) = parts.policies.values()
     with torch.no_grad():
-        value = policy.value(torch.from_numpy(inputs.rows)).numpy()
+        value = policy.value(torch.from_numpy(inputs.rows.laid_out())).numpy()
     (rollout,) = rollouts.values()
+    value = value.reshape(rollout.reward.shape)
     return float(np.sqrt(np.mean((value - VALUE * rollout.reward) ** 2)))
 
 
@@ -92,9 +93,9 @@ def test_a_state_that_repeats_observations_is_seen_when_asked_for(choice: str) -
     parts, collector = learner("mappo", env="native:simple_spread", critic_input=choice)
     rollouts = collector.collect(0)
     (rollout,), (inputs,) = rollouts.values(), parts.trainer.central.inputs(rollouts).values()
-    joint = rollout.obs.reshape(8, 8, 1, 54).repeat(3, axis=2).reshape(8, 24, 54)
+    joint = rollout.obs.reshape(64, 1, 54).repeat(3, axis=1).reshape(192, 54)
     expected = [joint] if choice == "state" else [joint, joint]
-    np.testing.assert_array_equal(inputs.rows[..., :-3], np.concatenate(expected, -1))
+    np.testing.assert_array_equal(inputs.rows.laid_out()[:, :-3], np.concatenate(expected, -1))
 
 
 def test_learning_from_joint_observations_and_from_their_repetition_are_the_same() -> None:

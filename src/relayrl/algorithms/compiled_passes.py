@@ -21,10 +21,12 @@ from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
 from relayrl.models.compiled_head import part_sizes
+from relayrl.models.compiled_perceptron import as_parts, as_rows
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.numpy_policy import runs_in_numpy
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
+from relayrl.models.shared_rows import SharedRows
 
 _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
 _LOSSES = (ClippedSurrogate, LogLikelihood)
@@ -76,7 +78,8 @@ class CompiledPasses(MinibatchPasses):
         assert module is not None
         order = plan.draw_order(max(passes))
         pi_rows, vf_rows = (_rows(plan, num_passes, order) for num_passes in passes)
-        own = module.train(self._policy_job(batch) | pi_rows, self._value_job(batch) | vf_rows, num_threads())
+        value_job = self._value_job(batch, plan.minibatch_rows)
+        own = module.train(self._policy_job(batch) | pi_rows, value_job | vf_rows, num_threads())
         self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = (sums["adam_steps"] for sums in own)
         for total, sums in zip(totals, own, strict=True):
             for name in _COUNTED:
@@ -88,7 +91,7 @@ class CompiledPasses(MinibatchPasses):
     def _policy_job(self, batch: Batch) -> dict[str, Any]:
         objective, head, loss = self._objective, self._policy.head, self._objective.policy_loss
         limit = math.inf if objective.target_kl is None else 1.5 * objective.target_kl
-        job = _job(self._policy.actor, self._pi_optimizer, batch.features)
+        job = _job(self._policy.actor, self._pi_optimizer) | _inputs(batch.features)
         job |= {
             "part_sizes": part_sizes(head),
             "is_surrogate": isinstance(loss, ClippedSurrogate),
@@ -97,20 +100,22 @@ class CompiledPasses(MinibatchPasses):
             "kl_limit": limit,
             "action": _action(head, batch.action),
             "mask": None if batch.mask is None else np.ascontiguousarray(batch.mask),
-            "logp": _floats(batch.logp),
-            "advantage": _floats(batch.advantage),
+            "logp": as_rows(batch.logp),
+            "advantage": as_rows(batch.advantage),
         }
         if isinstance(head, GaussianHead):
             job |= {"scale": head.half_range, "center": head.center}
         return job
 
-    def _value_job(self, batch: Batch) -> dict[str, Any]:
+    def _value_job(self, batch: Batch, minibatch_rows: int) -> dict[str, Any]:
         clip = self._objective.value_clip
-        job = _job(self._policy.critic, self._vf_optimizer, batch.critic_features)
-        return job | {
+        inputs = _inputs(batch.features) if batch.central is None else _shared_inputs(batch.central, minibatch_rows)
+        return {
+            **_job(self._policy.critic, self._vf_optimizer),
+            **inputs,
             "clip": -1.0 if clip is None else clip,
-            "target": _floats(batch.target),
-            "old_value": _floats(batch.old_value),
+            "target": as_rows(batch.target),
+            "old_value": as_rows(batch.old_value),
         }
 
 
@@ -124,8 +129,18 @@ def _rows(plan: PassPlan, num_passes: int, order: Array | None) -> dict[str, Any
     }
 
 
-def _job(network: Any, optimizer: FlatAdam, features: Array) -> dict[str, Any]:
-    """What both networks' jobs hold: shape, Adam's state, features."""
+def _inputs(features: Array) -> dict[str, Any]:
+    """What a network sees, a line of its own for each row."""
+    return {"inputs": ((as_rows(features), None),), "is_factored": False}
+
+
+def _shared_inputs(rows: SharedRows, minibatch_rows: int) -> dict[str, Any]:
+    """The same where rows share parts."""
+    return {"inputs": as_parts(rows), "is_factored": rows.pays_factored(minibatch_rows)}
+
+
+def _job(network: Any, optimizer: FlatAdam) -> dict[str, Any]:
+    """What both networks' jobs hold: shape, Adam's state."""
     assert isinstance(network, Perceptron)
     linears = network.linears()
     return {
@@ -140,7 +155,6 @@ def _job(network: Any, optimizer: FlatAdam, features: Array) -> dict[str, Any]:
         "beta2": BETA2,
         "epsilon": optimizer.epsilon,
         "max_norm": math.inf if optimizer.max_grad_norm is None else optimizer.max_grad_norm,
-        "features": _floats(features),
     }
 
 
@@ -149,11 +163,7 @@ def _action(head: ActionHead, action: Array) -> Array:
         return np.ascontiguousarray(action - head.start if head.start else action, np.int64)
     if isinstance(head, MultiCategoricalHead):
         return np.ascontiguousarray(action - np.array([part.start for part in head.parts]), np.int64)
-    return _floats(action)
-
-
-def _floats(column: Array) -> Array:
-    return np.ascontiguousarray(column, np.float32)
+    return as_rows(action)
 
 
 def _means(network: str, sums: Any, names: tuple[str, ...]) -> Metrics:

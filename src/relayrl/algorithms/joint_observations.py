@@ -1,7 +1,7 @@
 """What the central critics of on-policy algorithms see: all agents of the world side by side, its global state, or both.
 
 Rows on which an agent did not act, or was absent, are zeros. Agents of one group share a critic; which of them is judged is
-told by a one-hot number.
+told by a one-hot number. What a world shows is kept once for all of its agents (`SharedRows`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,24 @@ from relayrl.data.trees import Array, Space, map_tree
 from relayrl.errors import ConfigError
 from relayrl.models.input_layout import InputLayout, SideBySide, plain_numbers
 from relayrl.models.networks import ObservationEncoder
+from relayrl.models.shared_rows import SharedPart, SharedRows
 
 
 @dataclass(frozen=True, slots=True)
 class CentralInputs:
-    """The critic's inputs: `rows` [T, L, C], and `successors` [K, C] for the rollout's successors."""
+    """The critic's inputs: `rows` [M, C] for M = T · L, and `successors` [K, C] for the rollout's successors."""
 
-    rows: Array
-    successors: Array
+    rows: SharedRows
+    successors: SharedRows
+
+
+@dataclass(frozen=True, slots=True)
+class JointObservations:
+    """What all agents of a world see, on each of its W = T · B steps, and what they see after some of them."""
+
+    now: Array  # [W, J]
+    moments: Array  # [U] the steps, of those W, after which somebody has a successor; sorted
+    following: Array  # [U, J]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,66 +79,75 @@ class CentralCritics:
         joint = self._joint_observations(rollouts)
         return {name: self._of_group(self._groups[name], rollout, joint) for name, rollout in rollouts.items()}
 
-    def _joint_observations(self, rollouts: Mapping[str, Rollout]) -> tuple[Array, Array] | None:
-        """[T, B, …] what all agents see, and what they see next."""
+    def _joint_observations(self, rollouts: Mapping[str, Rollout]) -> JointObservations | None:
         if not any(group.sight.observations for group in self._groups.values()):
             return None
+        moments = np.unique(np.concatenate([_moments(rollout) for rollout in rollouts.values()]))
         now, following = [], []
         for name, rollout in rollouts.items():
-            seen, seen_next = _features(rollout, self._encoders[name])
-            now.append(_by_world(rollout, seen))
-            following.append(_by_world(rollout, seen_next))
-        return np.concatenate(now, -1), np.concatenate(following, -1)
+            seen = _seen(rollout, self._encoders[name])
+            now.append(seen.reshape(len(seen), -1))
+            seen_next = _seen_next(rollout, self._encoders[name], seen, moments)
+            following.append(seen_next.reshape(len(moments), -1))
+        return JointObservations(_side_by_side(now), moments, _side_by_side(following))
 
-    def _of_group(self, group: CentralGroup, rollout: Rollout, joint: tuple[Array, Array] | None) -> CentralInputs:
+    def _of_group(self, group: CentralGroup, rollout: Rollout, joint: JointObservations | None) -> CentralInputs:
         agents, successors = group.num_agents, rollout.successors
-        world, agent = np.divmod(successors.lane, agents)
-        shared: list[Array] = []
-        followed: list[Array] = []
+        world_step, agent = np.divmod(np.arange(rollout.reward.size), agents)
+        rows: list[SharedPart] = []
+        followed: list[SharedPart] = []
         if group.sight.observations and joint is not None:
-            shared.append(joint[0])
-            followed.append(joint[1][successors.step, world])
+            rows.append(SharedPart(joint.now, world_step))
+            followed.append(SharedPart(joint.following, np.searchsorted(joint.moments, _moments(rollout))))
         if group.sight.state:
             state, state_next = self._states(rollout)
-            shared.append(state)
-            followed.append(state_next)
+            rows.append(SharedPart(state, world_step))
+            followed.append(SharedPart(state_next, np.arange(len(successors))))
         identity = np.eye(agents, dtype=np.float32)
-        T, worlds = shared[0].shape[:2]
-        width = sum(part.shape[-1] for part in shared)
-        rows = np.empty((T, worlds, agents, width + agents), np.float32)
-        column = 0
-        for part in shared:
-            rows[..., column : column + part.shape[-1]] = part[:, :, None]
-            column += part.shape[-1]
-        rows[..., width:] = identity
-        return CentralInputs(
-            rows.reshape(T, worlds * agents, -1), np.concatenate([*followed, identity[agent]], -1, dtype=np.float32)
-        )
+        rows.append(SharedPart(identity, agent))
+        followed.append(SharedPart(identity, successors.lane % agents))
+        return CentralInputs(SharedRows(tuple(rows)), SharedRows(tuple(followed)))
 
     def _states(self, rollout: Rollout) -> tuple[Array, Array]:
-        """[T, B, S] states, and [K, S] those of the rollout's successors."""
+        """[W, S] states, and [K, S] those of the rollout's successors."""
         encoder = self._state_encoder
         if encoder is None or rollout.state is None or rollout.successors.state is None:
             raise ConfigError("central critics see the global state, and these trajectories were recorded without it")
-        T, worlds = rollout.num_steps, len(rollout.header.env_ids)
-        flat = encoder.encode_numpy(map_tree(lambda leaf: leaf.reshape(T * worlds, *leaf.shape[2:]), rollout.state))
-        return flat.reshape(T, worlds, -1), encoder.encode_numpy(rollout.successors.state)
+        flat = map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.state)
+        return encoder.encode_numpy(flat), encoder.encode_numpy(rollout.successors.state)
 
 
-def _features(rollout: Rollout, encoder: ObservationEncoder) -> tuple[Array, Array]:
-    """[T, L, F] features of each row, and of what followed it."""
-    T, L = rollout.reward.shape
-    flat = encoder.encode_numpy(map_tree(lambda leaf: leaf.reshape(T * L, *leaf.shape[2:]), rollout.obs))
-    seen = np.where(rollout.valid[..., None], flat.reshape(T, L, -1), np.float32(0.0))
-    seen_next = np.zeros_like(seen)
-    seen_next[:-1] = seen[1:]
-    step, lane = rollout.successors.step, rollout.successors.lane
+def _num_agents(rollout: Rollout) -> int:
+    """Of each world."""
+    return rollout.num_lanes // len(rollout.header.env_ids)
+
+
+def _moments(rollout: Rollout) -> Array:
+    """[K] the step of its world, among all W, that each successor followed."""
+    successors = rollout.successors
+    return np.asarray(successors.step * len(rollout.header.env_ids) + successors.lane // _num_agents(rollout))
+
+
+def _seen(rollout: Rollout, encoder: ObservationEncoder) -> Array:
+    """[W, N, F] features of each row; 0 where an agent did not act."""
+    flat = encoder.encode_numpy(map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
+    if not rollout.valid.all():
+        flat = np.where(rollout.valid.reshape(-1, 1), flat, np.float32(0.0))
+    return flat.reshape(-1, _num_agents(rollout), flat.shape[-1])
+
+
+def _seen_next(rollout: Rollout, encoder: ObservationEncoder, seen: Array, moments: Array) -> Array:
+    """[U, N, F] features of what followed `moments`."""
+    worlds, successors = len(rollout.header.env_ids), rollout.successors
+    seen_next = np.zeros((len(moments), *seen.shape[1:]), np.float32)
+    goes_on = moments + worlds < len(seen)
+    seen_next[goes_on] = seen[moments[goes_on] + worlds]
     # Whoever ended saw something last; after the block, whoever acted on its last row is there still.
-    was_there = (rollout.ended | rollout.valid)[step, lane][:, None]
-    seen_next[step, lane] = np.where(was_there, encoder.encode_numpy(rollout.successors.obs), np.float32(0.0))
-    return seen, seen_next
+    was_there = (rollout.ended | rollout.valid)[successors.step, successors.lane][:, None]
+    where = np.searchsorted(moments, _moments(rollout)), successors.lane % _num_agents(rollout)
+    seen_next[where] = np.where(was_there, encoder.encode_numpy(successors.obs), np.float32(0.0))
+    return seen_next
 
 
-def _by_world(rollout: Rollout, lanes: Array) -> Array:
-    """[T, B, N·F]."""
-    return lanes.reshape(len(lanes), len(rollout.header.env_ids), -1)
+def _side_by_side(columns: list[Array]) -> Array:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, -1)

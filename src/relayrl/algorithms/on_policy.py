@@ -32,7 +32,6 @@ from relayrl.algorithms.policy_gradients import (
     Metrics,
     NumpyGradients,
     Objective,
-    flat_rows,
 )
 from relayrl.algorithms.recurrent_gradients import RecurrentGradients
 from relayrl.algorithms.returns import explained_variance, normalized, with_successor_values
@@ -127,10 +126,12 @@ class OnPolicyAlgorithm(ABC):
         n = self.policy.critic_normalizer
         if n is None:
             return central
-        shift, scale = n.shift.numpy(), n.scale.numpy()
-        return CentralInputs(
-            *(np.clip((c - shift) * scale, -n.clip, n.clip) for c in (central.rows, central.successors))
-        )
+        shift, scale, clip = n.shift.numpy(), n.scale.numpy(), n.clip
+
+        def scaled(table: Array, columns: slice) -> Array:
+            return np.asarray(np.clip((table - shift[columns]) * scale[columns], -clip, clip))
+
+        return CentralInputs(central.rows.with_tables(scaled), central.successors.with_tables(scaled))
 
     def _update_normalizers(self, rollouts: list[Rollout], central: list[CentralInputs] | None) -> None:
         """Last of all: acting, log-probabilities and training of one rollout must see the same normalisation."""
@@ -140,7 +141,8 @@ class OnPolicyAlgorithm(ABC):
                 self.policy.normalizer.update(raw[torch.from_numpy(rollout.valid)])
         if self.policy.critic_normalizer is not None:
             for view in central or []:
-                self.policy.critic_normalizer.update(torch.from_numpy(flat_rows(view.rows)))
+                mean, variance = (torch.from_numpy(moment) for moment in view.rows.moments())
+                self.policy.critic_normalizer.merge(mean, variance, len(view.rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policy itself."""

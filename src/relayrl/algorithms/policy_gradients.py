@@ -21,6 +21,7 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.numpy_policy import DifferentiableActorCritic, NumpyActorCritic
+from relayrl.models.shared_rows import SharedRows
 
 Metrics = dict[str, float]
 
@@ -36,17 +37,17 @@ class Batch:
     advantage: Array
     target: Array
     old_value: Array
-    central: Array | None = None  # what a central critic sees instead of the features
+    central: SharedRows | None = None  # what a central critic sees instead of the features
 
     @property
     def critic_features(self) -> Array:
-        """What the critic sees."""
-        return self.features if self.central is None else self.central
+        """What the critic sees, laid out."""
+        return self.features if self.central is None else self.central.laid_out()
 
     def __len__(self) -> int:
         return len(self.advantage)
 
-    def columns(self) -> tuple[Array | None, ...]:
+    def columns(self) -> tuple[Array | SharedRows | None, ...]:
         """All columns, in the order of the fields."""
         own = (self.features, self.action, self.mask, self.logp, self.advantage, self.target, self.old_value)
         return (*own, self.central)
@@ -60,11 +61,16 @@ class Batch:
         """The rows of all parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
-        columns: list[Array | None] = []
-        for same in zip(*(part.columns() for part in parts), strict=True):
-            present = [c for c in same if c is not None]
-            columns.append(np.concatenate(present) if present else None)
+        columns = [_joined(same) for same in zip(*(part.columns() for part in parts), strict=True)]
         return Batch(*columns)  # type: ignore[arg-type]
+
+
+def _joined(columns: Sequence[Array | SharedRows | None]) -> Array | SharedRows | None:
+    shared = [column for column in columns if isinstance(column, SharedRows)]
+    arrays = [column for column in columns if isinstance(column, np.ndarray)]
+    if shared:
+        return SharedRows.joined(shared)
+    return np.concatenate(arrays) if arrays else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Judgement:
     """What a policy makes of a rollout, before it is changed: rows M = T · L, and the K successors of the rollout."""
 
     features: Array  # [M, F]
-    central: Array | None  # [M, C] what a central critic sees instead
+    central: SharedRows | None  # [M, C] what a central critic sees instead
     value: Array  # [T, L] in units of reward
     successor_value: Array  # [K]
     logp: Array  # [M] of the actions, as recorded or as the policy has it
@@ -157,6 +163,10 @@ class Gradients(ABC):
     def value(self, features: Array) -> Array:
         """[M] values, in units of reward, of what the critic sees; the caller's to keep."""
 
+    def shared_value(self, rows: SharedRows) -> Array:
+        """[M] the same of what a central critic sees."""
+        return np.concatenate([self.value(piece) for piece in rows.pieces()])
+
     @abstractmethod
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
         """[M] log-probabilities of actions; the caller's to keep."""
@@ -173,15 +183,15 @@ class Gradients(ABC):
         """Values and log-probabilities of a rollout; `central` is what a central critic sees of it."""
         features = self.features(flat_rows(rollout.obs))
         if central is None:
-            seen, seen_next = features, self.features(rollout.successors.obs)
+            value, successor_value = self.value(features), self.value(self.features(rollout.successors.obs))
         else:
-            seen, seen_next = flat_rows(central.rows), central.successors
-        value, successor_value = self.value(seen).reshape(rollout.reward.shape), self.value(seen_next)
+            value, successor_value = self.shared_value(central.rows), self.shared_value(central.successors)
         if rollout.logp is None:
             logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
         else:
             logp = flat_rows(rollout.logp)
-        return Judgement(features, None if central is None else seen, value, successor_value, logp)
+        seen = None if central is None else central.rows
+        return Judgement(features, seen, value.reshape(rollout.reward.shape), successor_value, logp)
 
     def batch(self, rollout: Rollout, judged: Judgement, advantage: Array, usable: Array) -> Batch:
         """The rows of a rollout that are `usable` [T, L], for training on its `advantage` [T, L]."""
@@ -259,6 +269,9 @@ class NumpyGradients(Gradients):
 
     def value(self, features: Array) -> Array:
         return self._forward.value(features).copy()
+
+    def shared_value(self, rows: SharedRows) -> Array:
+        return self._forward.shared_value(rows).copy()
 
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
         return self.policy.head.log_prob_numpy(self._forward.distribution(features, mask), action).copy()

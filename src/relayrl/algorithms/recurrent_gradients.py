@@ -34,6 +34,7 @@ from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
 from relayrl.models.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.recurrent_policy import RecurrentActorCritic
+from relayrl.models.shared_rows import SharedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +108,13 @@ class RecurrentGradients(AutogradGradients):
         features = torch.from_numpy(self.features(flat_rows(rollout.obs)))
         actor_memory, critic_memory = self._memory(rollout, features)
         if central is None:
-            seen, seen_next = features, torch.from_numpy(self.features(rollout.successors.obs))
+            hidden = policy.critic.hidden(features)
+            hidden_next = policy.critic.hidden(torch.from_numpy(self.features(rollout.successors.obs)))
         else:
-            seen, seen_next = torch.from_numpy(flat_rows(central.rows)), torch.from_numpy(central.successors)
-            critic_memory = self._central.before_rows(rollout, seen)
-        value, after = policy.critic.step(seen, critic_memory)
-        value_next = self._successor_values(rollout, seen_next, critic_memory, after)
+            hidden, hidden_next = (_hidden(policy.critic, rows) for rows in (central.rows, central.successors))
+            critic_memory = self._central.before_rows(rollout, hidden)
+        value, after = policy.critic.step_hidden(hidden, critic_memory)
+        value_next = self._successor_values(rollout, hidden_next, critic_memory, after)
         if rollout.logp is None:
             outputs, _ = policy.actor.step(features, actor_memory)
             parameters = policy.distribution_of(outputs, tensor_or_none(flat_rows(rollout.action_mask)))
@@ -121,7 +123,7 @@ class RecurrentGradients(AutogradGradients):
             logp = flat_rows(rollout.logp)
         return RecurrentJudgement(
             features=features.numpy(),
-            central=None if central is None else seen.numpy(),
+            central=None if central is None else central.rows,
             value=self._in_units_of_reward(value).reshape(T, L),
             successor_value=self._in_units_of_reward(value_next),
             logp=logp,
@@ -134,7 +136,7 @@ class RecurrentGradients(AutogradGradients):
         policy, recorded = self.policy, rollout.memory
         if recorded is None:
             networks = [policy.actor] if policy.is_central else [policy.actor, policy.critic]
-            found = [remembered(network, rollout, features)[0] for network in networks]
+            found = [remembered(network, rollout, network.hidden(features))[0] for network in networks]
             return policy.split(torch.cat(found, -1))
         if not isinstance(recorded, np.ndarray) or recorded.shape[2:] != (policy.memory_width,):
             raise ConfigError(
@@ -143,10 +145,10 @@ class RecurrentGradients(AutogradGradients):
             )
         return policy.split(torch.from_numpy(flat_rows(recorded)))
 
-    def _successor_values(self, rollout: Rollout, seen_next: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    def _successor_values(self, rollout: Rollout, hidden_next: Tensor, before: Tensor, after: Tensor) -> Tensor:
         rows = rollout.successors.step * rollout.num_lanes + rollout.successors.lane
         acted = torch.from_numpy(rollout.valid.reshape(-1)[rows])[:, None]
-        return self.policy.critic.step(seen_next, torch.where(acted, after[rows], before[rows]))[0]
+        return self.policy.critic.step_hidden(hidden_next, torch.where(acted, after[rows], before[rows]))[0]
 
     def _in_units_of_reward(self, value: Tensor) -> Array:
         return np.asarray(self.policy.in_units_of_reward(value.squeeze(-1)).numpy())
@@ -193,7 +195,7 @@ class CarriedMemory:
         self._lanes: object = None
         self._memory = torch.zeros(0, critic.memory_width)
 
-    def before_rows(self, rollout: Rollout, seen: Tensor) -> Tensor:
+    def before_rows(self, rollout: Rollout, hidden: Tensor) -> Tensor:
         """[M, …] what is remembered before each row of a rollout; lanes that go on begin with what they had."""
         header = rollout.header
         lanes = (header.env_ids, header.agent_ids)
@@ -201,7 +203,7 @@ class CarriedMemory:
         # A resumed run gives its worlds new ids, in the same order.
         if self._lanes in (None, lanes) and len(self._memory) == rollout.num_lanes:
             first[torch.from_numpy(rollout.first_step > 0)] = self._memory[torch.from_numpy(rollout.first_step > 0)]
-        before, self._memory = remembered(self._critic, rollout, seen, first)
+        before, self._memory = remembered(self._critic, rollout, hidden, first)
         self._lanes = lanes
         return before
 
@@ -214,11 +216,11 @@ class CarriedMemory:
 
 @torch.no_grad()
 def remembered(
-    network: RecurrentNetwork, rollout: Rollout, seen: Tensor, first: Tensor | None = None
+    network: RecurrentNetwork, rollout: Rollout, hidden: Tensor, first: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """([M, …], [L, …]) what a network remembers before each row `seen` [M, I] of a rollout, and after the last one."""
+    """([M, …], [L, …]) what a network remembers before each row of a rollout, `hidden` [M, H] of them, and after the last."""
     T, L = rollout.reward.shape
-    hidden = network.hidden(seen).reshape(T, L, -1)
+    hidden = hidden.reshape(T, L, -1)
     valid, ended = (torch.from_numpy(flags)[..., None] for flags in (rollout.valid, rollout.ended))
     memory = torch.zeros(L, network.memory_width) if first is None else first
     before = torch.empty(T, L, network.memory_width)
@@ -228,6 +230,11 @@ def remembered(
         memory = torch.where(valid[t], network.cell.step(hidden[t], memory)[1], memory)
         memory = torch.where(ended[t], nothing, memory)
     return before.reshape(T * L, -1), memory
+
+
+def _hidden(network: RecurrentNetwork, rows: SharedRows) -> Tensor:
+    """[M, H] what a network's cell sees of rows."""
+    return torch.cat([network.hidden(torch.from_numpy(piece)) for piece in rows.pieces()])
 
 
 def _in_sequences(rows: Batch, sequences: Sequences, actor_memory: Array, critic_memory: Array) -> SequenceBatch:

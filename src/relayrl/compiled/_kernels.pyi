@@ -6,6 +6,9 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+Parts: TypeAlias = tuple[tuple[Array, Array | None], ...]
+"""Inputs side by side: a table [K, I] each, and each row's line in it, int64 [M]; row r has line r where that is None."""
+
 KL_EXCEEDED: int
 """The `status` of passes that the KL limit ended."""
 
@@ -31,6 +34,8 @@ class Perceptron:
     def __init__(self, layers: tuple[tuple[Array, Array], ...], is_tanh: bool, is_frozen: bool = False, /) -> None: ...
     def forward(self, x: Array, out: Array, threads: int, /) -> None:
         """`out` [M, O] of `x` [M, I]."""
+    def forward_parts(self, inputs: Parts, is_factored: bool, out: Array, threads: int, /) -> None:
+        """The same of rows whose inputs lie in parts. Factored, the first layer multiplies each line of a table once."""
     def choose(
         self,
         x: Array,

@@ -86,6 +86,31 @@ static int forward(const Network *network, Frozen *frozen, const float *x, int64
     return 0;
 }
 
+/* The same for rows [first, end) of inputs that lie in parts. */
+static int forward_parts(const Network *network, const Inputs *inputs, int64_t first, int64_t end, float *out) {
+    Perceptron net;
+    Factors factors;
+    int64_t rows[TILE_ROWS];
+    if (open_with_parameters(&net, network)) return -1;
+    if (open_factors(&factors, &net, inputs, 0)) {
+        close_perceptron(&net);
+        return -1;
+    }
+    if (inputs->is_factored) multiply_lines(&factors, &net, inputs);
+    const int outputs = net.size[net.num_layers], wide = net.wide[net.num_layers];
+    for (; first < end; first += TILE_ROWS) {
+        const int count = (int)(end - first < TILE_ROWS ? end - first : TILE_ROWS);
+        for (int r = 0; r < count; r++) rows[r] = first + r;
+        forward_inputs(&net, inputs, &factors, rows, count);
+        for (int r = 0; r < count; r++) {
+            memcpy(out + rows[r] * outputs, net.value[net.num_layers] + (int64_t)r * wide, (size_t)outputs * sizeof(float));
+        }
+    }
+    close_factors(&factors);
+    close_perceptron(&net);
+    return 0;
+}
+
 /* Choices of a tile. A draw from (0, total], compared strictly: neither rounding nor a draw of zero picks a masked one. */
 static void choose_tile(const Acting *a, PolicyScratch *s, int outputs, int64_t first_row, int num_rows) {
     if (a->mask) {

@@ -8,6 +8,7 @@
 #include "vector_math.h"
 #include "matrix_product.h"
 #include "perceptron.h"
+#include "inputs.h"
 #include "distributions.h"
 #include "losses.h"
 #include "acting.h"
@@ -15,6 +16,7 @@
 #include "tape.h"
 
 const Kernels KERNELS_SYMBOL = {
-    KERNELS_NAME, freeze,       thaw,          forward,      act,                 train,     open_tape,
-    close_tape,   tape_forward, tape_backward, tape_regress, tape_input_gradient, adam_step, follow,
+    KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,                 train,
+    open_tape,    close_tape, tape_forward, tape_backward, tape_regress,  tape_input_gradient, adam_step,
+    follow,
 };

@@ -9,6 +9,7 @@
 
 #define MAX_LAYERS 16
 #define MAX_PARTS 64
+#define MAX_INPUT_PARTS 3
 
 typedef struct {
     int num_layers;
@@ -26,9 +27,23 @@ typedef struct {
     double max_norm; /* infinity: no clipping */
 } Adam;
 
+/* A part of every row's inputs: row r has the line line[r] of a table, or line r where `line` is NULL. */
+typedef struct {
+    const float *table; /* [num_lines, width] */
+    int64_t num_lines;
+    int width;
+    const int64_t *line;
+} InputPart;
+
+/* What goes into a network: its parts side by side. Factored, the first layer multiplies each line once, see inputs.h. */
+typedef struct {
+    InputPart parts[MAX_INPUT_PARTS];
+    int num_parts, is_factored;
+} Inputs;
+
 /* Rows of all minibatches: pass p trains on order[p * num_rows …], cut into pieces of minibatch_rows. */
 typedef struct {
-    const float *features;
+    Inputs inputs;
     int64_t num_rows, num_passes, minibatch_rows;
     const int64_t *order; /* NULL: rows as they are */
 } Rows;
@@ -99,6 +114,7 @@ typedef struct {
     Frozen *(*freeze)(const Network *network); /* NULL: out of memory */
     void (*thaw)(Frozen *frozen);
     int (*forward)(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
+    int (*forward_parts)(const Network *network, const Inputs *inputs, int64_t first, int64_t end, float *out); /* as above */
     int (*act)(const Acting *acting);
     void (*train)(Training *training);
     Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */

@@ -41,6 +41,67 @@ static int read_sizes(PyObject *sequence, int *sizes, int limit, const char *nam
     return (int)count;
 }
 
+/* Inputs as they came from Python, with the buffers that their pointers lead into. */
+typedef struct {
+    Inputs inputs;
+    Py_buffer buffers[2 * MAX_INPUT_PARTS];
+    int num_buffers;
+} GivenInputs;
+
+static void release_inputs(GivenInputs *given) {
+    while (given->num_buffers) PyBuffer_Release(&given->buffers[--given->num_buffers]);
+}
+
+static Py_buffer *input_buffer(GivenInputs *given, PyObject *array) {
+    Py_buffer *buffer = &given->buffers[given->num_buffers];
+    if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS)) return NULL;
+    given->num_buffers++;
+    return buffer;
+}
+
+static int read_part(GivenInputs *given, PyObject *table, PyObject *line, int64_t num_rows) {
+    InputPart *part = &given->inputs.parts[given->inputs.num_parts++];
+    const Py_buffer *lines = input_buffer(given, table);
+    if (!lines) return -1;
+    if (lines->ndim != 2 || lines->shape[1] < 1 || lines->shape[1] > 1 << 20) {
+        PyErr_SetString(PyExc_ValueError, "a part of the inputs must be a matrix");
+        return -1;
+    }
+    part->table = lines->buf;
+    part->num_lines = line == Py_None ? num_rows : lines->shape[0];
+    part->width = (int)lines->shape[1];
+    if (!has_size(lines, part->num_lines * part->width, 4, "a part of the inputs")) return -1;
+    if (line == Py_None) return 0;
+    const Py_buffer *numbers = input_buffer(given, line);
+    if (!numbers || !has_size(numbers, num_rows, 8, "lines")) return -1;
+    part->line = numbers->buf;
+    for (int64_t r = 0; r < num_rows; r++) {
+        if (part->line[r] >= 0 && part->line[r] < part->num_lines) continue;
+        PyErr_Format(PyExc_ValueError, "lines hold %lld", (long long)part->line[r]);
+        return -1;
+    }
+    return 0;
+}
+
+/* Inputs of so many rows from ((table, lines or None), …). */
+static int read_inputs(GivenInputs *given, PyObject *parts, int is_factored, int64_t num_rows, int width) {
+    const Py_ssize_t count = PyTuple_Check(parts) ? PyTuple_GET_SIZE(parts) : 0;
+    given->inputs.is_factored = is_factored != 0;
+    if (count < 1 || count > MAX_INPUT_PARTS) {
+        PyErr_Format(PyExc_ValueError, "inputs have 1 to %d parts", MAX_INPUT_PARTS);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *table, *line;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(parts, i), "OO", &table, &line)) return -1;
+        if (read_part(given, table, line, num_rows)) return -1;
+        width -= given->inputs.parts[i].width;
+    }
+    if (!width) return 0;
+    PyErr_SetString(PyExc_ValueError, "the parts are not what the network takes");
+    return -1;
+}
+
 /* ---- Perceptron ------------------------------------------------------------------------------------------------ */
 
 static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) {
@@ -157,6 +218,44 @@ static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+typedef struct {
+    const Network *network;
+    const Inputs *inputs;
+    int64_t first, end;
+    float *out;
+    int failed;
+} ForwardParts;
+
+static void forward_some_parts(void *argument) {
+    ForwardParts *some = argument;
+    some->failed = kernels->forward_parts(some->network, some->inputs, some->first, some->end, some->out);
+}
+
+static PyObject *Perceptron_forward_parts(PyObject *object, PyObject *args) {
+    const Network *n = &((PerceptronObject *)object)->network;
+    PyObject *parts;
+    Py_buffer out;
+    int is_factored, num_threads, failed = 0;
+    if (!PyArg_ParseTuple(args, "Opw*i:forward_parts", &parts, &is_factored, &out, &num_threads)) return NULL;
+    GivenInputs given = {0};
+    const int outputs = n->sizes[n->num_layers];
+    const int64_t rows = out.len / 4 / outputs;
+    const int64_t half = num_threads < 2 || rows < 2 * MIN_ROWS_PER_THREAD ? rows : rows / 2;
+    if (has_size(&out, rows * outputs, 4, "out") && !read_inputs(&given, parts, is_factored, rows, n->sizes[0])) {
+        ForwardParts first = {n, &given.inputs, 0, half, out.buf, 0}, second = {n, &given.inputs, half, rows, out.buf, 0};
+        Py_BEGIN_ALLOW_THREADS
+        if (half == rows) forward_some_parts(&first);
+        else do_both(forward_some_parts, &first, &second, 1);
+        failed = first.failed || second.failed;
+        Py_END_ALLOW_THREADS
+        if (failed) PyErr_NoMemory();
+    }
+    release_inputs(&given);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 static int run_acting(const Acting *acting) {
     int failed;
     if (acting->num_rows < MIN_ROWS_UNLOCKED) return kernels->act(acting);
@@ -230,6 +329,7 @@ static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
 
 static PyMethodDef Perceptron_methods[] = {
     {"forward", Perceptron_forward, METH_VARARGS, "Outputs of rows, into an array."},
+    {"forward_parts", Perceptron_forward_parts, METH_VARARGS, "The same of rows whose inputs lie in parts."},
     {"choose", Perceptron_choose, METH_VARARGS, "Draw categorical actions of rows."},
     {"draw_normal", Perceptron_draw_normal, METH_VARARGS, "Draw normally distributed actions of rows."},
     {NULL, NULL, 0, NULL},
@@ -253,11 +353,13 @@ typedef struct {
     Training training;
     PolicyLoss policy;
     ValueLoss value;
+    GivenInputs inputs;
     Py_buffer buffers[16];
     int num_buffers;
 } Job;
 
 static void release(Job *job) {
+    release_inputs(&job->inputs);
     while (job->num_buffers) PyBuffer_Release(&job->buffers[--job->num_buffers]);
 }
 
@@ -327,7 +429,11 @@ static int read_rows(Job *job, PyObject *dict) {
     rows->num_passes = (int64_t)number_of(dict, "num_passes");
     rows->minibatch_rows = (int64_t)number_of(dict, "minibatch_rows");
     if (PyErr_Occurred()) return -1;
-    rows->features = required(job, dict, "features", rows->num_rows * job->training.shape.sizes[0], 4, 0);
+    PyObject *parts = PyDict_GetItemString(dict, "inputs");
+    if (!parts) PyErr_SetString(PyExc_KeyError, "inputs");
+    const int is_factored = (int)number_of(dict, "is_factored");
+    if (PyErr_Occurred() || read_inputs(&job->inputs, parts, is_factored, rows->num_rows, job->training.shape.sizes[0])) return -1;
+    rows->inputs = job->inputs.inputs;
     rows->order = array_of(job, dict, "order", rows->num_passes * rows->num_rows, 8, 0);
     if (!PyErr_Occurred() && (rows->num_rows < 1 || rows->minibatch_rows < 1)) {
         PyErr_SetString(PyExc_ValueError, "num_rows and minibatch_rows must be positive");

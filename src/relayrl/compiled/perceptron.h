@@ -122,15 +122,19 @@ static void activate(float *x, int64_t count, int is_tanh) {
     }
 }
 
-/* Outputs into value[num_layers], from `x` with rows `stride` apart. */
-static void forward_tile(Perceptron *net, const float *x, int64_t stride, int num_rows) {
-    for (int l = 0; l < net->num_layers; l++) {
-        Left left = {l ? net->value[l] : x, l ? net->wide[l] : stride, 1};
+/* Outputs into value[num_layers], by the layers from number `first` on, from `x` with rows `stride` apart. */
+static void forward_layers(Perceptron *net, int first, const float *x, int64_t stride, int num_rows) {
+    for (int l = first; l < net->num_layers; l++) {
+        Left left = {l > first ? net->value[l] : x, l > first ? net->wide[l] : stride, 1};
         float *target = net->value[l + 1];
         const int wide = net->wide[l + 1];
         product(num_rows, wide, net->size[l], left, net->across[l], wide, target, wide, FROM_ROW, net->bias[l]);
         if (l + 1 < net->num_layers) activate(target, (int64_t)num_rows * wide, net->is_tanh);
     }
+}
+
+static void forward_tile(Perceptron *net, const float *x, int64_t stride, int num_rows) {
+    forward_layers(net, 0, x, stride, num_rows);
 }
 
 /* delta *= the activation's slope, from its output: 1 − tanh², or 1 where relu is positive. */
@@ -158,11 +162,11 @@ static void delta_below(Perceptron *net, int l, int num_rows) {
     if (l > 0) multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
 }
 
-/* Gradients of the tile whose inputs are value[0] and whose outputs' derivatives are delta[num_layers], added to those of the
- * tiles before it where it is not the first. */
-static void backward_tile(Perceptron *net, int num_rows, int is_first) {
+/* Gradients of the layers from number `first` on, for the tile whose outputs' derivatives are delta[num_layers], added to those
+ * of the tiles before it where it is not the first. */
+static void backward_layers(Perceptron *net, int first, int num_rows, int is_first) {
     const Beginning beginning = is_first ? FROM_ZERO : FROM_TARGET;
-    for (int l = net->num_layers - 1; l >= 0; l--) {
+    for (int l = net->num_layers - 1; l >= first; l--) {
         const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
         const float *input = net->value[l], *delta = net->delta[l + 1];
         float *gradient = net->weight_gradient[l];
@@ -177,6 +181,9 @@ static void backward_tile(Perceptron *net, int num_rows, int is_first) {
         if (l > 0) delta_below(net, l, num_rows);
     }
 }
+
+/* The same for all layers, where the tile's inputs are value[0]. */
+static void backward_tile(Perceptron *net, int num_rows, int is_first) { backward_layers(net, 0, num_rows, is_first); }
 
 /* The gradients in the order of the parameters, of one part of every layer's units; with those of `other` rows added, where
  * there are any. */

@@ -103,39 +103,59 @@ static void point_into(Network *network, const float *vector) {
 /* Whether log deviations of a normal distribution lie behind the network's parameters. */
 static int has_deviations(const Training *t) { return t->policy && !t->policy->num_parts; }
 
-static void begin_minibatch(Training *t, Perceptron *net, PolicyScratch *scratch) {
+/* What the passes of one network work in. */
+typedef struct {
+    Perceptron net;
+    Factors factors;
+    PolicyScratch policy;
+    float *gradient; /* in the order of the parameters */
+} Workspace;
+
+static void begin_minibatch(Training *t, Workspace *w) {
+    Perceptron *net = &w->net;
     read_parameters(net, &t->shape, 1);
+    if (t->rows.inputs.is_factored) {
+        multiply_lines(&w->factors, net, &t->rows.inputs);
+        forget_deltas(&w->factors, net, &t->rows.inputs);
+    }
     if (!has_deviations(t)) return;
     const int outputs = net->size[net->num_layers];
-    read_deviations(scratch, t->adam.vector + t->adam.num_parameters - outputs, t->policy->scale, outputs);
+    read_deviations(&w->policy, t->adam.vector + t->adam.num_parameters - outputs, t->policy->scale, outputs);
 }
 
 static void add_tile(
-    Training *t, Perceptron *net, PolicyScratch *scratch, const int64_t *rows, int num_rows, float inverse_count,
-    int is_first, TileSums *sums
+    Training *t, Workspace *w, const int64_t *rows, int num_rows, float inverse_count, int is_first, TileSums *sums
 ) {
-    const int width = net->size[0], wide = net->wide[0];
-    for (int r = 0; r < num_rows; r++) {
-        memcpy(net->value[0] + (int64_t)r * wide, t->rows.features + rows[r] * width, (size_t)width * sizeof(float));
-    }
-    forward_tile(net, net->value[0], wide, num_rows);
-    if (t->policy) policy_loss(t->policy, scratch, net, rows, num_rows, inverse_count, sums);
+    Perceptron *net = &w->net;
+    forward_inputs(net, &t->rows.inputs, &w->factors, rows, num_rows);
+    if (t->policy) policy_loss(t->policy, &w->policy, net, rows, num_rows, inverse_count, sums);
     else value_loss(t->value, net, rows, num_rows, inverse_count, sums);
-    backward_tile(net, num_rows, is_first);
+    backward_inputs(net, &t->rows.inputs, &w->factors, rows, num_rows, is_first);
+}
+
+/* The minibatch's gradient in the order of the parameters, from what its tiles added up. */
+static void gather_gradient(Training *t, Workspace *w) {
+    Perceptron *net = &w->net;
+    if (t->rows.inputs.is_factored) differentiate_by_lines(&w->factors, net, &t->rows.inputs);
+    write_gradients(net, NULL, 0, 1, w->gradient);
+    if (has_deviations(t)) {
+        const int outputs = net->size[net->num_layers];
+        memcpy(
+            w->gradient + t->adam.num_parameters - outputs, w->policy.deviation_gradient, (size_t)outputs * sizeof(float)
+        );
+    }
 }
 
 /* One gradient step; the status says whether there will be another. */
-static int train_minibatch(
-    Training *t, Perceptron *net, PolicyScratch *scratch, float *gradient, int64_t pass, int64_t start, int64_t count
-) {
+static int train_minibatch(Training *t, Workspace *w, int64_t pass, int64_t start, int64_t count) {
     TileSums sums = {0};
     int64_t rows[TILE_ROWS];
-    begin_minibatch(t, net, scratch);
+    begin_minibatch(t, w);
     for (int64_t first = 0; first < count; first += TILE_ROWS) {
         const int num_rows = (int)(count - first < TILE_ROWS ? count - first : TILE_ROWS);
         const int64_t at = start + first;
         for (int r = 0; r < num_rows; r++) rows[r] = t->rows.order ? t->rows.order[pass * t->rows.num_rows + at + r] : at + r;
-        add_tile(t, net, scratch, rows, num_rows, 1.0f / (float)count, first == 0, &sums);
+        add_tile(t, w, rows, num_rows, 1.0f / (float)count, first == 0, &sums);
     }
     const double loss = sums.loss / (double)count, kl = sums.kl / (double)count;
     if (t->policy && kl > t->policy->kl_limit) return STATUS_KL_EXCEEDED;
@@ -143,12 +163,8 @@ static int train_minibatch(
         t->sums.bad_loss = loss;
         return STATUS_NOT_FINITE;
     }
-    write_gradients(net, NULL, 0, 1, gradient);
-    if (has_deviations(t)) {
-        const int outputs = net->size[net->num_layers];
-        memcpy(gradient + t->adam.num_parameters - outputs, scratch->deviation_gradient, (size_t)outputs * sizeof(float));
-    }
-    t->sums.gradient_norm += adam_step(&t->adam, gradient, 1);
+    gather_gradient(t, w);
+    t->sums.gradient_norm += adam_step(&t->adam, w->gradient, 1);
     t->sums.loss += loss;
     t->sums.kl += kl;
     t->sums.entropy += sums.entropy / (double)count;
@@ -157,30 +173,35 @@ static int train_minibatch(
     return STATUS_DONE;
 }
 
-static void run_passes(Training *t, Perceptron *net, PolicyScratch *scratch, float *gradient) {
+static void run_passes(Training *t, Workspace *w) {
     for (int64_t pass = 0; pass < t->rows.num_passes; pass++) {
         for (int64_t start = 0; start < t->rows.num_rows; start += t->rows.minibatch_rows) {
             const int64_t left = t->rows.num_rows - start;
             const int64_t count = left < t->rows.minibatch_rows ? left : t->rows.minibatch_rows;
-            t->sums.status = train_minibatch(t, net, scratch, gradient, pass, start, count);
+            t->sums.status = train_minibatch(t, w, pass, start, count);
             if (t->sums.status != STATUS_DONE) return;
         }
     }
 }
 
+static int open_workspace(Workspace *w, const Training *t) {
+    memset(w, 0, sizeof *w);
+    w->gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
+    return !w->gradient || open_perceptron(&w->net, &t->shape, 1) || open_factors(&w->factors, &w->net, &t->rows.inputs, 1) ||
+           (t->policy && open_scratch(&w->policy, w->net.size[w->net.num_layers], t->policy->num_parts));
+}
+
+static void close_workspace(Workspace *w) {
+    close_scratch(&w->policy);
+    close_factors(&w->factors);
+    close_perceptron(&w->net);
+    free(w->gradient);
+}
+
 static void train(Training *t) {
-    Perceptron net;
-    PolicyScratch scratch = {0};
+    Workspace workspace;
     point_into(&t->shape, t->adam.vector);
-    float *gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
-    t->out_of_memory = !gradient || open_perceptron(&net, &t->shape, 1);
-    if (t->out_of_memory) {
-        free(gradient);
-        return;
-    }
-    if (t->policy) t->out_of_memory = open_scratch(&scratch, net.size[net.num_layers], t->policy->num_parts);
-    if (!t->out_of_memory) run_passes(t, &net, &scratch, gradient);
-    close_scratch(&scratch);
-    close_perceptron(&net);
-    free(gradient);
+    t->out_of_memory = open_workspace(&workspace, t);
+    if (!t->out_of_memory) run_passes(t, &workspace);
+    close_workspace(&workspace);
 }

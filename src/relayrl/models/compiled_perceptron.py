@@ -11,6 +11,7 @@ from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
+from relayrl.models.shared_rows import SharedRows
 
 
 class CompiledPerceptron:
@@ -24,9 +25,18 @@ class CompiledPerceptron:
 
     def forward(self, x: Array) -> Array:
         """[M, O] outputs of `x` [M, I]."""
-        if len(x) != len(self._outputs):
-            self._outputs = np.empty((len(x), self._num_outputs), np.float32)
-        self.network.forward(as_rows(x), self._outputs, num_threads())
+        self.network.forward(as_rows(x), self._reserve(len(x)), num_threads())
+        return self._outputs
+
+    def forward_shared(self, rows: SharedRows) -> Array:
+        """[M, O] outputs of rows that share parts."""
+        outputs = self._reserve(len(rows))
+        self.network.forward_parts(as_parts(rows), rows.pays_factored(len(rows)), outputs, num_threads())
+        return outputs
+
+    def _reserve(self, num_rows: int) -> Array:
+        if num_rows != len(self._outputs):
+            self._outputs = np.empty((num_rows, self._num_outputs), np.float32)
         return self._outputs
 
 
@@ -121,3 +131,8 @@ def compiled_network(module: Perceptron) -> CompiledPerceptron | None:
 def as_rows(x: Array) -> Array:
     """`x` as the kernels take it."""
     return np.ascontiguousarray(x, np.float32)
+
+
+def as_parts(rows: SharedRows) -> tuple[tuple[Array, Array], ...]:
+    """`rows` as the kernels take them."""
+    return tuple((as_rows(part.table), np.ascontiguousarray(part.line, np.int64)) for part in rows.parts)

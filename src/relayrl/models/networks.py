@@ -113,7 +113,12 @@ class RunningNormalizer(nn.Module):
         if not len(batch):
             return
         rows = batch.to(torch.float64)
-        mean, variance, n = rows.mean(0), rows.var(0, unbiased=False), float(len(rows))
+        self.merge(rows.mean(0), rows.var(0, unbiased=False), len(rows))
+
+    @torch.no_grad()
+    def merge(self, mean: Tensor, variance: Tensor, num_rows: int) -> None:
+        """Merge rows of which these are the moments `[F]`."""
+        n = float(num_rows)
         total = self.count + n
         delta = mean - self.mean
         merged = (self.variance * self.count + variance * n + delta**2 * self.count * n / total) / total

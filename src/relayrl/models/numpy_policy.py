@@ -14,9 +14,10 @@ from torch import nn
 from relayrl.data.trees import Array
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
-from relayrl.models.compiled_perceptron import compiled_network
+from relayrl.models.compiled_perceptron import CompiledPerceptron, compiled_network
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.policy import Policy
+from relayrl.models.shared_rows import SharedRows
 
 
 def runs_in_numpy(*networks: nn.Module) -> bool:
@@ -85,7 +86,16 @@ class NumpyActorCritic(NumpyPolicy):
 
     def value(self, features: Array) -> Array:
         """[M] the value in units of reward."""
-        return np.asarray(self.normalized_value(features) / self._moments.scale.numpy() + self._moments.shift.numpy())
+        return self._in_units_of_reward(self.normalized_value(features))
+
+    def shared_value(self, rows: SharedRows) -> Array:
+        """[M] the same of rows that share parts."""
+        if isinstance(self._critic, CompiledPerceptron):
+            return self._in_units_of_reward(self._critic.forward_shared(rows)[:, 0])
+        return np.concatenate([self.value(piece) for piece in rows.pieces()])
+
+    def _in_units_of_reward(self, normalized_value: Array) -> Array:
+        return np.asarray(normalized_value / self._moments.scale.numpy() + self._moments.shift.numpy())
 
 
 class DifferentiableActorCritic(NumpyActorCritic):

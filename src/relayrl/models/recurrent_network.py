@@ -50,7 +50,11 @@ class RecurrentNetwork(nn.Module):
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """[..., O] outputs of `features` [..., F] with `memory` [..., M], and the memory after."""
-        seen, after = self.cell.step(self.hidden(features), memory)
+        return self.step_hidden(self.hidden(features), memory)
+
+    def step_hidden(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from what the cell sees."""
+        seen, after = self.cell.step(hidden, memory)
         return self.output(seen), after
 
     def unroll(self, features: Tensor, batch_sizes: Tensor, memory: Tensor) -> Tensor:

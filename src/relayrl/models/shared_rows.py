@@ -1,0 +1,91 @@
+"""Rows of which many share a part: what they share is stored once and looked up.
+
+What a central critic sees is its world, the same for all of the world's agents, beside the number of the agent that is judged.
+Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's first layer. The
+compiled kernels take such rows as they are; everything else lays a few of them out at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relayrl.data.trees import Array
+
+PIECE_NUMBERS = 1 << 24
+"""Numbers that are laid out at a time: 64 MiB."""
+MIN_SAVED_NUMBERS = 64
+"""Numbers of a row that need not be multiplied again, from which on it pays to look their products up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPart:
+    """Row m begins, or goes on, with line `line[m]` of a table."""
+
+    table: Array  # [K, I] float32
+    line: Array  # [M] int64
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRows:
+    """Rows [M, I] that lie in parts side by side."""
+
+    parts: tuple[SharedPart, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts[0].line)
+
+    def __getitem__(self, where: Any) -> SharedRows:
+        """Some of the rows."""
+        return SharedRows(tuple(SharedPart(part.table, part.line[where]) for part in self.parts))
+
+    @property
+    def width(self) -> int:
+        """I."""
+        return sum(part.table.shape[1] for part in self.parts)
+
+    def laid_out(self) -> Array:
+        """[M, I] the rows themselves."""
+        return np.concatenate([part.table[part.line] for part in self.parts], -1, dtype=np.float32)
+
+    def pieces(self) -> Iterator[Array]:
+        """The rows themselves, as many at a time as take little memory; nothing is one piece as well."""
+        size = max(PIECE_NUMBERS // self.width, 1)
+        for start in range(0, max(len(self), 1), size):
+            yield self[start : start + size].laid_out()
+
+    def pays_factored(self, num_rows: int) -> bool:
+        """Whether a first layer had better multiply every line of the tables once than `num_rows` rows of their width."""
+        saved = num_rows * self.width - sum(part.table.size for part in self.parts)
+        return saved > num_rows * MIN_SAVED_NUMBERS
+
+    def with_tables(self, change: Callable[[Array, slice], Array]) -> SharedRows:
+        """The same with each table changed; `change` is told which columns of the rows it holds."""
+        parts, first = [], 0
+        for part in self.parts:
+            columns = slice(first, first := first + part.table.shape[1])
+            parts.append(SharedPart(change(part.table, columns), part.line))
+        return SharedRows(tuple(parts))
+
+    def moments(self) -> tuple[Array, Array]:
+        """[I] mean and variance of the rows, in float64."""
+        means, variances = [], []
+        for part in self.parts:
+            share = np.bincount(part.line, minlength=len(part.table)) / len(part.line)
+            mean = share @ part.table
+            means.append(mean)
+            variances.append(share @ (part.table - mean) ** 2)
+        return np.concatenate(means), np.concatenate(variances)
+
+    @staticmethod
+    def joined(several: Sequence[SharedRows]) -> SharedRows:
+        """The rows of all, one after the other."""
+        parts = []
+        for same in zip(*(rows.parts for rows in several), strict=True):
+            offsets = np.cumsum([0, *(len(part.table) for part in same[:-1])])
+            lines = [part.line + offset for part, offset in zip(same, offsets, strict=True)]
+            parts.append(SharedPart(np.concatenate([part.table for part in same]), np.concatenate(lines)))
+        return SharedRows(tuple(parts))
