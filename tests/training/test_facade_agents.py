@@ -204,11 +204,10 @@ def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
         inputs = {n: torch.from_numpy(view.inputs(n, features, actions)) for n in "ab"}
         with torch.no_grad():
             return {n: learner.algorithm.groups[n].q(inputs[n])[0, :, 0].numpy() for n in "ab"}
-    views = {name: [view] for name, view in learner.trainer.central.inputs(rollouts).items()}
+    views = learner.trainer.central.inputs(rollouts)
+    first_lane = {name: views[name].rows[:: rollouts[name].num_lanes].laid_out() for name in "ab"}
     with torch.no_grad():
-        return {
-            name: learner.policies[name].value(torch.from_numpy(views[name][0].rows[:, 0])).numpy() for name in "ab"
-        }
+        return {name: learner.policies[name].value(torch.from_numpy(first_lane[name])).numpy() for name in "ab"}
 
 
 @pytest.mark.parametrize("algo", ["masac", "itd3"])

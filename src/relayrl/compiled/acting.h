@@ -91,11 +91,12 @@ static int forward_parts(const Network *network, const Inputs *inputs, int64_t f
     Perceptron net;
     Factors factors;
     int64_t rows[TILE_ROWS];
-    if (open_with_parameters(&net, network)) return -1;
+    if (open_layers(&net, network, 0, !inputs->is_factored)) return -1;
     if (open_factors(&factors, &net, inputs, 0)) {
         close_perceptron(&net);
         return -1;
     }
+    read_parameters(&net, network, 0);
     if (inputs->is_factored) multiply_lines(&factors, &net, inputs);
     const int outputs = net.size[net.num_layers], wide = net.wide[net.num_layers];
     for (; first < end; first += TILE_ROWS) {

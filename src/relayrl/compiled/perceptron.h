@@ -28,14 +28,14 @@ static int64_t gradient_size(const Perceptron *net, int l) {
 }
 
 /* Lay the arrays out: in numbers only where `next` is NULL. */
-static int64_t lay_out(Perceptron *net, int trains, float *next) {
+static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next) {
     int64_t used = 0;
 #define TAKE(pointer, count)                                                                                           \
     do {                                                                                                               \
         if (next) (pointer) = next + used;                                                                             \
         used += (int64_t)(count) + 16 - (int64_t)(count) % 16;                                                         \
     } while (0)
-    for (int l = 0; l <= net->num_layers; l++) {
+    for (int l = has_inputs ? 0 : 1; l <= net->num_layers; l++) {
         TAKE(net->value[l], TILE_ROWS * net->wide[l]);
         if (trains) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
     }
@@ -51,7 +51,8 @@ static int64_t lay_out(Perceptron *net, int trains, float *next) {
     return used;
 }
 
-static int open_perceptron(Perceptron *net, const Network *network, int trains) {
+/* Without inputs, which are wide where many see each other, tiles begin with the first layer's sums in value[1]. */
+static int open_layers(Perceptron *net, const Network *network, int trains, int has_inputs) {
     memset(net, 0, sizeof *net);
     net->num_layers = network->num_layers;
     net->is_tanh = network->is_tanh;
@@ -59,14 +60,18 @@ static int open_perceptron(Perceptron *net, const Network *network, int trains) 
         net->size[l] = network->sizes[l];
         net->wide[l] = (int)padded(net->size[l]);
     }
-    size_t bytes = (size_t)lay_out(net, trains, NULL) * sizeof(float);
+    size_t bytes = (size_t)lay_out(net, trains, has_inputs, NULL) * sizeof(float);
     void *memory;
     if (posix_memalign(&memory, 64, bytes)) return -1;
     net->memory = memory;
-    lay_out(net, trains, net->memory);
-    memset(net->value[0], 0, (size_t)TILE_ROWS * net->wide[0] * sizeof(float));
+    lay_out(net, trains, has_inputs, net->memory);
+    if (has_inputs) memset(net->value[0], 0, (size_t)TILE_ROWS * net->wide[0] * sizeof(float));
     if (trains) memset(net->delta[net->num_layers], 0, (size_t)TILE_ROWS * net->wide[net->num_layers] * sizeof(float));
     return 0;
+}
+
+static int open_perceptron(Perceptron *net, const Network *network, int trains) {
+    return open_layers(net, network, trains, 1);
 }
 
 static void close_perceptron(Perceptron *net) { free(net->memory); }

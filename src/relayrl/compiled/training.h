@@ -187,7 +187,9 @@ static void run_passes(Training *t, Workspace *w) {
 static int open_workspace(Workspace *w, const Training *t) {
     memset(w, 0, sizeof *w);
     w->gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
-    return !w->gradient || open_perceptron(&w->net, &t->shape, 1) || open_factors(&w->factors, &w->net, &t->rows.inputs, 1) ||
+    const Inputs *inputs = &t->rows.inputs;
+    return !w->gradient || open_layers(&w->net, &t->shape, 1, !inputs->is_factored) ||
+           open_factors(&w->factors, &w->net, inputs, 1) ||
            (t->policy && open_scratch(&w->policy, w->net.size[w->net.num_layers], t->policy->num_parts));
 }
 
