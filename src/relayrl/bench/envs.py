@@ -24,7 +24,7 @@ from relayrl.envs.settings import EnvSettings
 
 _CARTPOLE = "CartPole-v1"
 _NUM_SCALAR, _NUM_VECTOR = 64, 1024
-_REPETITIONS = 31
+_REPETITIONS = 21
 _SPIN_S = 200e-6
 _MAX_OVERHEAD_US = 60.0
 

@@ -19,7 +19,7 @@ from relayrl.bench.rows import Row, interleaved, seconds_of
 from relayrl.envs import native
 
 REPETITIONS = 5
-CHUNK_S = 0.08
+CHUNK_S = 0.06
 """Wall seconds of one measurement; ours and the other's alternate."""
 
 CARTPOLE_TARGET = 1.0

@@ -13,7 +13,7 @@ from relayrl.engines.run_settings import RunSettings
 
 NUM_ENVS, ROLLOUT_STEPS, NUM_ROLLOUTS = 64, 128, 20
 TARGET_RATIO = 0.95
-REPETITIONS = 9
+REPETITIONS = 7
 
 
 def recording_rows() -> list[Row]:

@@ -31,7 +31,7 @@ _OURS = (
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
 num_envs, first = int(sys.argv[1]), []
-flags = {"environment.num_envs": num_envs, "trainer.max_steps": num_envs * 512, "trainer.time_horizon": 128,
+flags = {"environment.num_envs": num_envs, "trainer.max_steps": num_envs * 256, "trainer.time_horizon": 128,
          "network.hidden_sizes": (64, 64), "evaluation.episodes": 0}
 with tempfile.TemporaryDirectory() as folder:
     session = open_session(TrainRequest("CartPole-v1", Path(folder) / "run", flags=flags))
@@ -62,7 +62,7 @@ num_envs = int(sys.argv[1])
 batch = num_envs * 128 // 4
 model = sb3.PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=num_envs), n_steps=128, batch_size=batch, n_epochs=10,
                 device="cpu")
-model.learn(num_envs * 512, callback=Watch())
+model.learn(num_envs * 256, callback=Watch())
 report(Watch.starts[1])
 """
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import typer
 
@@ -13,10 +14,12 @@ from relayrl.bench.rows import Row
 def run(name: str | None, *, as_json: bool) -> int:
     """Measure and print; gives the exit code."""
     rows: list[Row] = []
+    begin = time.perf_counter()
     for chosen in [name] if name else list(BENCHMARKS):
         for row in benchmark(chosen)():
             rows.append(row)
             typer.echo(describe(row))
+    typer.echo(f"measured in {time.perf_counter() - begin:.0f} s")
     if as_json:
         figures = {"env_steps_per_s": rows[0].figure} if rows[0].unit == "env steps/s" else {"figure": rows[0].figure}
         typer.echo(json.dumps({**figures, "ratio": rows[0].ratio, "rows": [row.as_dict() for row in rows]}))
