@@ -177,8 +177,8 @@ def test_values_of_rows_that_share_parts(factored, monkeypatch):
     monkeypatch.setattr("relayrl.models.shared_rows.MIN_SAVED_NUMBERS", 64 if factored else 1000)
     assert rows.pays_factored(len(rows)) == factored
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.0)
-    expected = AutogradGradients(policy, objective).shared_value(rows)
-    np.testing.assert_allclose(NumpyGradients(policy, objective).shared_value(rows), expected, rtol=1e-3, atol=2e-5)
+    expected = AutogradGradients(policy, objective).value(rows)
+    np.testing.assert_allclose(NumpyGradients(policy, objective).value(rows), expected, rtol=1e-3, atol=2e-5)
     with torch.no_grad():
         np.testing.assert_array_equal(expected, policy.value(torch.from_numpy(rows.laid_out())).numpy())
 

@@ -91,7 +91,7 @@ class CompiledPasses(MinibatchPasses):
     def _policy_job(self, batch: Batch) -> dict[str, Any]:
         objective, head, loss = self._objective, self._policy.head, self._objective.policy_loss
         limit = math.inf if objective.target_kl is None else 1.5 * objective.target_kl
-        job = _job(self._policy.actor, self._pi_optimizer) | _inputs(batch.features)
+        job = _job(self._policy.actor, self._pi_optimizer) | _inputs(batch.features, len(batch))
         job |= {
             "part_sizes": part_sizes(head),
             "is_surrogate": isinstance(loss, ClippedSurrogate),
@@ -109,10 +109,9 @@ class CompiledPasses(MinibatchPasses):
 
     def _value_job(self, batch: Batch, minibatch_rows: int) -> dict[str, Any]:
         clip = self._objective.value_clip
-        inputs = _inputs(batch.features) if batch.central is None else _shared_inputs(batch.central, minibatch_rows)
         return {
             **_job(self._policy.critic, self._vf_optimizer),
-            **inputs,
+            **_inputs(batch.critic_features, minibatch_rows),
             "clip": -1.0 if clip is None else clip,
             "target": as_rows(batch.target),
             "old_value": as_rows(batch.old_value),
@@ -129,14 +128,11 @@ def _rows(plan: PassPlan, num_passes: int, order: Array | None) -> dict[str, Any
     }
 
 
-def _inputs(features: Array) -> dict[str, Any]:
-    """What a network sees, a line of its own for each row."""
-    return {"inputs": ((as_rows(features), None),), "is_factored": False}
-
-
-def _shared_inputs(rows: SharedRows, minibatch_rows: int) -> dict[str, Any]:
-    """The same where rows share parts."""
-    return {"inputs": as_parts(rows), "is_factored": rows.pays_factored(minibatch_rows)}
+def _inputs(seen: Array | SharedRows, minibatch_rows: int) -> dict[str, Any]:
+    """What a network sees."""
+    if isinstance(seen, SharedRows):
+        return {"inputs": as_parts(seen), "is_factored": seen.pays_factored(minibatch_rows)}
+    return {"inputs": ((as_rows(seen), None),), "is_factored": False}
 
 
 def _job(network: Any, optimizer: FlatAdam) -> dict[str, Any]:

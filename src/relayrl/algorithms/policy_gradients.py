@@ -21,7 +21,7 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.numpy_policy import DifferentiableActorCritic, NumpyActorCritic
-from relayrl.models.shared_rows import SharedRows
+from relayrl.models.shared_rows import SharedRows, laid_out
 
 Metrics = dict[str, float]
 
@@ -40,9 +40,9 @@ class Batch:
     central: SharedRows | None = None  # what a central critic sees instead of the features
 
     @property
-    def critic_features(self) -> Array:
-        """What the critic sees, laid out."""
-        return self.features if self.central is None else self.central.laid_out()
+    def critic_features(self) -> Array | SharedRows:
+        """What the critic sees."""
+        return self.features if self.central is None else self.central
 
     def __len__(self) -> int:
         return len(self.advantage)
@@ -160,12 +160,8 @@ class Gradients(ABC):
         """[M, F] what the networks see of observations `[M, …]`."""
 
     @abstractmethod
-    def value(self, features: Array) -> Array:
+    def value(self, seen: Array | SharedRows) -> Array:
         """[M] values, in units of reward, of what the critic sees; the caller's to keep."""
-
-    def shared_value(self, rows: SharedRows) -> Array:
-        """[M] the same of what a central critic sees."""
-        return np.concatenate([self.value(piece) for piece in rows.pieces()])
 
     @abstractmethod
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
@@ -185,7 +181,7 @@ class Gradients(ABC):
         if central is None:
             value, successor_value = self.value(features), self.value(self.features(rollout.successors.obs))
         else:
-            value, successor_value = self.shared_value(central.rows), self.shared_value(central.successors)
+            value, successor_value = self.value(central.rows), self.value(central.successors)
         if rollout.logp is None:
             logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
         else:
@@ -214,8 +210,9 @@ class AutogradGradients(Gradients):
         return np.asarray(self.policy.features(map_tree(torch.from_numpy, obs)).numpy())
 
     @torch.no_grad()
-    def value(self, features: Array) -> Array:
-        return np.asarray(self.policy.value(torch.from_numpy(features)).numpy())
+    def value(self, seen: Array | SharedRows) -> Array:
+        pieces = seen.pieces() if isinstance(seen, SharedRows) else [seen]
+        return np.concatenate([self.policy.value(torch.from_numpy(piece)).numpy() for piece in pieces])
 
     @torch.no_grad()
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
@@ -228,7 +225,8 @@ class AutogradGradients(Gradients):
         )
 
     def value_gradient(self, rows: Batch) -> Metrics:
-        return self.differentiate_value(self.policy.normalized_value(torch.from_numpy(rows.critic_features)), rows)
+        seen = torch.from_numpy(laid_out(rows.critic_features))
+        return self.differentiate_value(self.policy.normalized_value(seen), rows)
 
     def differentiate_policy(self, distribution: Tensor, rows: Batch) -> Metrics | None:
         """`policy_gradient`, given the distribution's parameters [M, P] of the rows."""
@@ -267,11 +265,8 @@ class NumpyGradients(Gradients):
     def features(self, obs: Any) -> Array:
         return self._forward.features(obs)
 
-    def value(self, features: Array) -> Array:
-        return self._forward.value(features).copy()
-
-    def shared_value(self, rows: SharedRows) -> Array:
-        return self._forward.shared_value(rows).copy()
+    def value(self, seen: Array | SharedRows) -> Array:
+        return self._forward.value(seen).copy()
 
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
         return self.policy.head.log_prob_numpy(self._forward.distribution(features, mask), action).copy()

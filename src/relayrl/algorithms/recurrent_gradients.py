@@ -34,7 +34,7 @@ from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
 from relayrl.models.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.recurrent_policy import RecurrentActorCritic
-from relayrl.models.shared_rows import SharedRows
+from relayrl.models.shared_rows import SharedRows, laid_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class RecurrentGradients(AutogradGradients):
 
     def value_gradient(self, rows: Batch) -> Metrics:
         packed = self._pack(rows)
-        seen = torch.from_numpy(packed.rows.critic_features)
+        seen = torch.from_numpy(laid_out(packed.rows.critic_features))
         outputs = self.policy.critic.unroll(seen, packed.batch_sizes, packed.critic_memory)
         return self.differentiate_value(outputs.squeeze(-1), packed.rows)
 

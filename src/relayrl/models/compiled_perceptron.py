@@ -23,20 +23,14 @@ class CompiledPerceptron:
         self._num_outputs = module.linears()[-1].out_features
         self._outputs = np.empty((0, self._num_outputs), np.float32)
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array | SharedRows) -> Array:
         """[M, O] outputs of `x` [M, I]."""
-        self.network.forward(as_rows(x), self._reserve(len(x)), num_threads())
-        return self._outputs
-
-    def forward_shared(self, rows: SharedRows) -> Array:
-        """[M, O] outputs of rows that share parts."""
-        outputs = self._reserve(len(rows))
-        self.network.forward_parts(as_parts(rows), rows.pays_factored(len(rows)), outputs, num_threads())
-        return outputs
-
-    def _reserve(self, num_rows: int) -> Array:
-        if num_rows != len(self._outputs):
-            self._outputs = np.empty((num_rows, self._num_outputs), np.float32)
+        if len(x) != len(self._outputs):
+            self._outputs = np.empty((len(x), self._num_outputs), np.float32)
+        if isinstance(x, SharedRows):
+            self.network.forward_parts(as_parts(x), x.pays_factored(len(x)), self._outputs, num_threads())
+        else:
+            self.network.forward(as_rows(x), self._outputs, num_threads())
         return self._outputs
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from relayrl.data.trees import Array
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
-from relayrl.models.compiled_perceptron import CompiledPerceptron, compiled_network
+from relayrl.models.compiled_perceptron import compiled_network
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.policy import Policy
 from relayrl.models.shared_rows import SharedRows
@@ -32,13 +32,19 @@ class ForwardPass(Protocol):
         """[M, O] outputs of `x` [M, I], overwritten by the next call."""
 
 
+class PerceptronPass(ForwardPass, Protocol):
+    """A perceptron's outputs, of rows that share parts too."""
+
+    def forward(self, x: Array | SharedRows) -> Array: ...
+
+
 def numpy_network(network: nn.Module) -> NumpyPerceptron:
     """The NumPy side of a network for which `runs_in_numpy`: what can be differentiated."""
     assert isinstance(network, Perceptron)
     return NumpyPerceptron(network)
 
 
-def fast_network(network: nn.Module) -> ForwardPass:
+def fast_network(network: nn.Module) -> PerceptronPass:
     """The fastest forward pass of a network for which `runs_in_numpy`."""
     assert isinstance(network, Perceptron)
     return compiled_network(network) or NumpyPerceptron(network)
@@ -76,26 +82,17 @@ class NumpyActorCritic(NumpyPolicy):
 
     policy: ActorCritic
 
-    def __init__(self, policy: ActorCritic, make_network: Callable[[nn.Module], ForwardPass] = fast_network) -> None:
+    def __init__(self, policy: ActorCritic, make_network: Callable[[nn.Module], PerceptronPass] = fast_network) -> None:
         super().__init__(policy, make_network)
         self._critic, self._moments = make_network(policy.critic), policy.return_normalizer
 
-    def normalized_value(self, features: Array) -> Array:
+    def normalized_value(self, seen: Array | SharedRows) -> Array:
         """[M] the critic's output, in normalised returns."""
-        return self._critic.forward(features)[:, 0]
+        return self._critic.forward(seen)[:, 0]
 
-    def value(self, features: Array) -> Array:
+    def value(self, seen: Array | SharedRows) -> Array:
         """[M] the value in units of reward."""
-        return self._in_units_of_reward(self.normalized_value(features))
-
-    def shared_value(self, rows: SharedRows) -> Array:
-        """[M] the same of rows that share parts."""
-        if isinstance(self._critic, CompiledPerceptron):
-            return self._in_units_of_reward(self._critic.forward_shared(rows)[:, 0])
-        return np.concatenate([self.value(piece) for piece in rows.pieces()])
-
-    def _in_units_of_reward(self, normalized_value: Array) -> Array:
-        return np.asarray(normalized_value / self._moments.scale.numpy() + self._moments.shift.numpy())
+        return np.asarray(self.normalized_value(seen) / self._moments.scale.numpy() + self._moments.shift.numpy())
 
 
 class DifferentiableActorCritic(NumpyActorCritic):

@@ -16,6 +16,7 @@ from torch import nn
 
 from relayrl.data.trees import Array
 from relayrl.models.settings import Activation
+from relayrl.models.shared_rows import SharedRows, laid_out
 
 MODULES: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
 
@@ -55,18 +56,19 @@ class NumpyPerceptron:
         self._module = module
         self._is_tanh = module.activation is Activation.TANH
         self._rows = -1
-        self._inputs: list[Array] = []
+        self._inputs: list[Array | SharedRows] = []
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array | SharedRows) -> Array:
         """[M, O] outputs of `x` [M, I]."""
         if len(x) != self._rows:
             self._rows = len(x)
             self._outputs = [np.empty((len(x), len(bias)), np.float32) for bias in self._biases]
             self._deltas: list[Array] = []
-        self._inputs = [x, *self._outputs[:-1]]
+        is_laid_out = isinstance(x, SharedRows) and not x.pays_factored(len(x))
+        self._inputs = [laid_out(x) if is_laid_out else x, *self._outputs[:-1]]
         last = len(self._weights) - 1
         for i, (weight, bias, out) in enumerate(zip(self._weights, self._biases, self._outputs, strict=True)):
-            np.matmul(self._inputs[i], weight.T, out=out)
+            _multiply(self._inputs[i], weight, out)
             np.add(out, bias, out=out)
             if i != last:
                 np.tanh(out, out=out) if self._is_tanh else np.maximum(out, 0.0, out=out)
@@ -78,7 +80,7 @@ class NumpyPerceptron:
         for i, layer in reversed(list(enumerate(self._module.linears()))):
             assert layer.weight.grad is not None
             assert layer.bias.grad is not None
-            np.matmul(delta.T, self._inputs[i], out=layer.weight.grad.numpy())
+            _multiply_transposed(self._inputs[i], delta, layer.weight.grad.numpy())
             np.sum(delta, 0, out=layer.bias.grad.numpy())
             if i > 0:
                 delta = self._delta(i, delta)
@@ -106,3 +108,19 @@ class NumpyPerceptron:
             np.multiply(output, output, out=slope)
             return np.subtract(1.0, slope, out=slope)
         return np.greater(output, 0.0, out=slope)
+
+
+def _multiply(x: Array | SharedRows, weight: Array, out: Array) -> None:
+    """`out` [M, O] = x Wᵀ."""
+    if isinstance(x, SharedRows):
+        x.multiply(weight, out)
+    else:
+        np.matmul(x, weight.T, out=out)
+
+
+def _multiply_transposed(x: Array | SharedRows, delta: Array, out: Array) -> None:
+    """`out` [O, I] = δᵀ x."""
+    if isinstance(x, SharedRows):
+        x.multiply_transposed(delta, out)
+    else:
+        np.matmul(delta.T, x, out=out)

@@ -1,8 +1,8 @@
 """Rows of which many share a part: what they share is stored once and looked up.
 
 What a central critic sees is its world, the same for all of the world's agents, beside the number of the agent that is judged.
-Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's first layer. The
-compiled kernels take such rows as they are; everything else lays a few of them out at a time.
+Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's first layer.
+Perceptrons on the CPU take such rows as they are; other networks are given a few of them at a time, laid out.
 """
 
 from __future__ import annotations
@@ -62,13 +62,30 @@ class SharedRows:
         saved = num_rows * self.width - sum(part.table.size for part in self.parts)
         return saved > num_rows * MIN_SAVED_NUMBERS
 
+    def multiply(self, weight: Array, out: Array) -> None:
+        """`out` [M, O] = x Wᵀ for rows x and `weight` W [O, I]; every line is multiplied once."""
+        out.fill(0.0)
+        for part, columns in self._placed():
+            out += (part.table @ weight[:, columns].T)[part.line]
+
+    def multiply_transposed(self, delta: Array, out: Array) -> None:
+        """`out` [O, I] = δᵀ x for `delta` δ [M, O]; every line is multiplied once, by the sum of its rows' δ."""
+        for part, columns in self._placed():
+            order = np.argsort(part.line, kind="stable")
+            used, first = np.unique(part.line[order], return_index=True)
+            sums = np.zeros((len(part.table), delta.shape[1]), np.float32)
+            sums[used] = np.add.reduceat(delta[order], first)
+            np.matmul(sums.T, part.table, out=out[:, columns])
+
     def with_tables(self, change: Callable[[Array, slice], Array]) -> SharedRows:
         """The same with each table changed; `change` is told which columns of the rows it holds."""
-        parts, first = [], 0
+        return SharedRows(tuple(SharedPart(change(part.table, where), part.line) for part, where in self._placed()))
+
+    def _placed(self) -> Iterator[tuple[SharedPart, slice]]:
+        """The parts, and which columns of the rows they are."""
+        first = 0
         for part in self.parts:
-            columns = slice(first, first := first + part.table.shape[1])
-            parts.append(SharedPart(change(part.table, columns), part.line))
-        return SharedRows(tuple(parts))
+            yield part, slice(first, first := first + part.table.shape[1])
 
     def moments(self) -> tuple[Array, Array]:
         """[I] mean and variance of the rows, in float64."""
@@ -89,3 +106,8 @@ class SharedRows:
             lines = [part.line + offset for part, offset in zip(same, offsets, strict=True)]
             parts.append(SharedPart(np.concatenate([part.table for part in same]), np.concatenate(lines)))
         return SharedRows(tuple(parts))
+
+
+def laid_out(rows: Array | SharedRows) -> Array:
+    """[M, I] rows of either kind themselves."""
+    return rows.laid_out() if isinstance(rows, SharedRows) else rows
