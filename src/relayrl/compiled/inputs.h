@@ -136,8 +136,8 @@ static void differentiate_by_lines(Factors *f, Perceptron *net, const Inputs *in
                 Left deltas = {f->delta[p] + line * wide, 1, wide};
                 const Beginning beginning = line ? FROM_TARGET : FROM_ZERO;
                 product(
-                    units, padded(num_columns), num_lines, deltas, f->piece, PIECE_STRIDE, f->gradient, PIECE_COLUMNS, beginning,
-                    NULL
+                    units, padded(num_columns), num_lines, deltas, f->piece, PIECE_STRIDE, f->gradient, PIECE_COLUMNS,
+                    beginning, NULL
                 );
             }
             for (int o = 0; o < units; o++) {

@@ -432,7 +432,8 @@ static int read_rows(Job *job, PyObject *dict) {
     PyObject *parts = PyDict_GetItemString(dict, "inputs");
     if (!parts) PyErr_SetString(PyExc_KeyError, "inputs");
     const int is_factored = (int)number_of(dict, "is_factored");
-    if (PyErr_Occurred() || read_inputs(&job->inputs, parts, is_factored, rows->num_rows, job->training.shape.sizes[0])) return -1;
+    const int width = job->training.shape.sizes[0];
+    if (PyErr_Occurred() || read_inputs(&job->inputs, parts, is_factored, rows->num_rows, width)) return -1;
     rows->inputs = job->inputs.inputs;
     rows->order = array_of(job, dict, "order", rows->num_passes * rows->num_rows, 8, 0);
     if (!PyErr_Occurred() && (rows->num_rows < 1 || rows->minibatch_rows < 1)) {
