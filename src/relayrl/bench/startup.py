@@ -14,7 +14,7 @@ REPETITIONS = 3
 PEER = "Stable-Baselines3"
 
 _MEASURE = """
-import json, os, resource, sys, tempfile
+import json, os, sys, tempfile
 from pathlib import Path
 
 def seconds_since_start():
@@ -22,7 +22,8 @@ def seconds_since_start():
     return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
 
 def report(seconds):
-    print(json.dumps({"seconds": seconds, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    status = Path("/proc/self/status").read_text()  # getrusage would tell of the process that started this one, too
+    print(json.dumps({"seconds": seconds, "mib": int(status.split("VmHWM:")[1].split()[0]) / 1024}))
 """
 
 _OURS = (
@@ -70,23 +71,20 @@ report(Watch.starts[1])
 
 def startup_rows() -> list[Row]:
     """Seconds to the end of the first update with 8 environments, and peak memory with 64."""
-    ours, theirs = [_figures(script) for script in (_OURS, _THEIRS)] if _has_peer() else (_figures(_OURS), None)
-    rows = []
-    for name, unit, target in (("seconds", "s", 2.0), ("mib", "MiB", 1.0)):
-        title = "start-up to the first update" if name == "seconds" else "W2 peak memory"
-        own, other = ours[name], None if theirs is None else theirs[name]
-        against = PEER if other is not None else f"{PEER} is not installed: pip install 'relayrl[peers]'"
-        rows.append(Row(title, own, unit, against, other, None if other is None else other / own, target))
-    return rows
+    has_peer = importlib.util.find_spec("stable_baselines3") is not None
+    scripts = (_OURS, _THEIRS) if has_peer else (_OURS,)
+    against = PEER if has_peer else f"{PEER} is not installed: pip install 'relayrl[peers]'"
+    seconds = [[_run(script, 8)["seconds"] for script in scripts] for _ in range(REPETITIONS)]
+    own, *other = (statistics.median(column) for column in zip(*seconds, strict=True))
+    rows = [_row("start-up to the first update", "s", against, own, other, 2.0)]
+    own, *other = (_run(script, 64)["mib"] for script in scripts)
+    return [*rows, _row("W2 peak memory", "MiB", against, own, other, 1.0)]
 
 
-def _has_peer() -> bool:
-    return importlib.util.find_spec("stable_baselines3") is not None
-
-
-def _figures(script: str) -> dict[str, float]:
-    runs = [_run(script, 8)["seconds"] for _ in range(REPETITIONS)]
-    return {"seconds": statistics.median(runs), "mib": _run(script, 64)["mib"]}
+def _row(name: str, unit: str, against: str, own: float, other: list[float], target: float) -> Row:
+    """How many times less than the peer, where there is one."""
+    theirs, ratio = (other[0], other[0] / own) if other else (None, None)
+    return Row(name, own, unit, against, theirs, ratio, target)
 
 
 def _run(script: str, num_envs: int) -> dict[str, float]:
