@@ -92,6 +92,7 @@ class GroupLearner:
         self._followers = [(flattened(list(self.target_q.parameters())), self.critic_optimizer.vector)]
         if self.target_policy is not None:
             self._followers.append((flattened(self.target_policy.actor_parameters()), self.actor_optimizer.vector))
+        self._follower_arrays = [(t.numpy(), s.numpy()) for t, s in self._followers if t.device.type == "cpu"]
         self.actor = differentiable(policy.actor)
         self.judges = differentiables(list(self.q.judges))
         is_judged_by_all = num_policy_judges == num_q
@@ -119,12 +120,13 @@ class GroupLearner:
 
     def follow(self) -> None:
         """Move the targets a little towards the newest parameters."""
-        compiled = kernels()
-        for target, source in self._followers:
-            if compiled is None or target.device.type != "cpu":
+        compiled = kernels() if self._follower_arrays else None
+        if compiled is None:
+            for target, source in self._followers:
                 target.lerp_(source, self.tau)
-            else:
-                compiled.follow(target.numpy(), source.numpy(), self.tau, num_threads())
+            return
+        for own, newest in self._follower_arrays:
+            compiled.follow(own, newest, self.tau, num_threads())
 
     def state_dict(self) -> dict[str, Any]:
         """Networks besides the policy, and optimisers."""
@@ -329,7 +331,8 @@ def actions_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:
 
 def present(rows: Array, valid: Array) -> Array:
     """Rows `[M, N, …]` with zeros for agents that are absent: to everybody's critic, whatever their columns hold."""
-    return rows if valid.all() else np.where(valid[..., None], rows, np.float32(0.0))
+    is_whole = np.count_nonzero(valid) == valid.size  # half the cost of valid.all()
+    return rows if is_whole else np.where(valid[..., None], rows, np.float32(0.0))
 
 
 def as_rows(leaf: Array) -> Array:

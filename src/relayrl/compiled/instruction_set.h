@@ -5,6 +5,7 @@
 
 #include "helper_thread.h"
 #include "kernels.h"
+#include "thread_memory.h"
 #include "vector_math.h"
 #include "matrix_product.h"
 #include "perceptron.h"

@@ -18,6 +18,12 @@ typedef struct {
     const float *bias[MAX_LAYERS];
 } Network;
 
+static inline int64_t num_parameters(const Network *n) {
+    int64_t count = 0;
+    for (int l = 0; l < n->num_layers; l++) count += (int64_t)(n->sizes[l] + 1) * n->sizes[l + 1];
+    return count;
+}
+
 /* Adam's state over the flat vector of a network's parameters, with log deviations behind them where there are any. */
 typedef struct {
     float *vector, *first_moment, *second_moment;
@@ -86,6 +92,9 @@ typedef struct {
 
 typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see tape.h */
 
+/* How a pass goes over the rows of a tape; the first two give the same numbers, the third others in their last digits. */
+typedef enum { HALVES_SIDE_BY_SIDE, HALVES_IN_TURN, WHOLE } Cut;
+
 /* Rows whose outputs should be `target`; `share` weighs each output in the loss. */
 typedef struct {
     int64_t num_rows;
@@ -103,10 +112,10 @@ typedef struct {
     void (*train)(Training *training);
     Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */
     void (*close_tape)(Tape *tape);
-    int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads);
-    void (*tape_backward)(Tape *tape, const float *gradient, float *flat, int num_threads);
-    int (*tape_regress)(Tape *tape, const Regression *rows, float *flat, int num_threads); /* -1: out of memory */
-    void (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, int num_threads);
+    int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut); /* -1: out of memory, as below */
+    int (*tape_backward)(Tape *tape, const float *gradient, float *flat, Cut cut);
+    int (*tape_regress)(Tape *tape, const Regression *rows, float *flat, Cut cut);
+    int (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, Cut cut);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;

@@ -143,7 +143,7 @@ static int train_minibatch(
         t->sums.bad_loss = loss;
         return STATUS_NOT_FINITE;
     }
-    write_gradients(net, NULL, 0, 1, gradient);
+    write_gradients(net, gradient);
     if (has_deviations(t)) {
         const int outputs = net->size[net->num_layers];
         memcpy(gradient + t->adam.num_parameters - outputs, scratch->deviation_gradient, (size_t)outputs * sizeof(float));
@@ -178,6 +178,7 @@ static void train(Training *t) {
         free(gradient);
         return;
     }
+    aim_gradients(&net, gradient);
     if (t->policy) t->out_of_memory = open_scratch(&scratch, net.size[net.num_layers], t->policy->num_parts);
     if (!t->out_of_memory) run_passes(t, &net, &scratch, gradient);
     close_scratch(&scratch);
