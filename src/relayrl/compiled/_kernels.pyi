@@ -78,6 +78,11 @@ def input_gradients(
 ) -> None:
     """Gradients of the last rows [M, I]."""
 
+def judge(
+    perceptrons: tuple[Perceptron, ...], x: Array, share: Array, lowest: Array, by_input: Array, threads: int, /
+) -> None:
+    """`lowest` [M] of the single outputs for `x` [M, I], and `by_input` [M, I], the gradient of Σ `share` `lowest`."""
+
 def adam_step(
     vector: Array,
     gradient: Array,

@@ -14,8 +14,9 @@
 #include "acting.h"
 #include "training.h"
 #include "tape.h"
+#include "judging.h"
 
 const Kernels KERNELS_SYMBOL = {
     KERNELS_NAME, freeze,       thaw,          forward,      act,                 train,     open_tape,
-    close_tape,   tape_forward, tape_backward, tape_regress, tape_input_gradient, adam_step, follow,
+    close_tape,   tape_forward, tape_backward, tape_regress, tape_input_gradient, judge, adam_step, follow,
 };

@@ -102,6 +102,17 @@ typedef struct {
     float *out;
 } Regression;
 
+#define MAX_JUDGES 16
+
+/* Networks with one output that see the same rows. */
+typedef struct {
+    const Network *networks[MAX_JUDGES];
+    int num_networks;
+    int64_t num_rows;
+    const float *x, *share;   /* [M, in], [M] */
+    float *lowest, *by_input; /* [M], and the derivatives of Σ share · lowest [M, in] */
+} Judging;
+
 /* The kernels of one instruction set. */
 typedef struct {
     const char *name;
@@ -116,6 +127,7 @@ typedef struct {
     int (*tape_backward)(Tape *tape, const float *gradient, float *flat, Cut cut);
     int (*tape_regress)(Tape *tape, const Regression *rows, float *flat, Cut cut);
     int (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, Cut cut);
+    int (*judge)(const Judging *judging, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;

@@ -199,6 +199,17 @@ static void multiply_by_slope(float *delta, const float *output, int64_t count, 
     }
 }
 
+/* Derivatives by the inputs, into delta[0], after `forward_columns` and with those by the outputs in delta[num_layers]. */
+static void input_gradient_columns(Perceptron *net, const Network *network, int num_rows) {
+    for (int l = net->num_layers - 1; l >= 0; l--) {
+        const int in = net->size[l];
+        Left left = {network->weight[l], 1, in};
+        float *target = net->delta[l];
+        product(in, padded(num_rows), net->size[l + 1], left, net->delta[l + 1], TILE_ROWS, target, TILE_ROWS, FROM_ZERO, NULL);
+        if (l > 0) multiply_by_slope(target, net->value[l], (int64_t)in * TILE_ROWS, net->is_tanh);
+    }
+}
+
 static void add_rows(float *sum, const float *rows, int num_rows, int wide, Beginning beginning) {
     for (int j = 0; j < wide; j += LANES) {
         vec total_of_column = beginning == FROM_ZERO ? (vec){0} : load(sum + j);

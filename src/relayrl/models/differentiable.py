@@ -43,7 +43,8 @@ class Differentiables(Protocol):
     def regress(self, x: Array, target: Array, share: Array) -> Sequence[Array]:
         """Outputs [M, O] of `x`, and, in `.grad`, the gradients of each network's Σ ½ `share` (output − `target`)²."""
 
-    def input_gradients(self, gradients: Sequence[Array]) -> Sequence[Array]: ...
+    def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
+        """[M] the lowest of the networks' single outputs for `x`, and [M, I] the gradient of Σ `share` lowest by `x`."""
 
 
 class OneAfterTheOther:
@@ -61,8 +62,11 @@ class OneAfterTheOther:
             network.backward((output - target) * share)
         return outputs
 
-    def input_gradients(self, gradients: Sequence[Array]) -> list[Array]:
-        return [network.input_gradient(g) for network, g in zip(self._networks, gradients, strict=True)]
+    def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
+        values = np.stack([output[:, 0] for output in self.forward(x)])
+        which = values.argmin(0)
+        by_input = [network.input_gradient((share * (which == i))[:, None]) for i, network in enumerate(self._networks)]
+        return values.min(0), np.asarray(np.add.reduce(by_input))
 
 
 class AutogradNetwork:
