@@ -126,8 +126,8 @@ def test_regression_side_by_side_agrees_with_autograd(count, rows, sizes):
     results = []
     for wrap in (CompiledTapes, lambda modules: OneAfterTheOther([AutogradNetwork(m) for m in modules])):
         modules = twins(Activation.RELU, *sizes, count=count)
-        outputs = [output.copy() for output in wrap(modules).regress(x, target, share)]
-        results.append([*outputs, *gradients_of(modules)])
+        outputs, loss = wrap(modules).regress(x, target, share)
+        results.append([loss, *(output.copy() for output in outputs), *gradients_of(modules)])
     for ours, autograd in zip(*results, strict=True):
         np.testing.assert_allclose(ours, autograd, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(autograd).max()))
 
@@ -140,7 +140,8 @@ def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with
     for threads in (1, 2):
         loader.limit_threads(threads)
         joined, apart = twins(Activation.TANH, 4, 256, 256, 1), twins(Activation.TANH, 4, 256, 256, 1)
-        outputs = [output.copy() for output in CompiledTapes(joined).regress(x, target, share)]
+        values, loss = CompiledTapes(joined).regress(x, target, share)
+        outputs = [loss, *(value.copy() for value in values)]
         OneAfterTheOther([CompiledTape(module) for module in apart]).regress(x, target, share)
         by_joined.append([*outputs, *gradients_of(joined)])
         by_apart.append([*outputs, *gradients_of(apart)])

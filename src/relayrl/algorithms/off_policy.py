@@ -269,17 +269,12 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         learner, own = self.groups[name], batch[name]
         inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch), own.state))
         share = own.share * weight
-        values = learner.judges.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
-        errors = [value.reshape(target.shape) - target for value in values]
-        loss = sum(0.5 * float(np.vdot(error * error, share)) for error in errors)
+        values, loss = learner.judges.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
         require_finite(loss, "Q", "critic_lr")
         norm = learner.critic_optimizer.step()
-        surprise = (np.abs(errors[0]) * own.valid).max(1)
-        return {
-            "value/loss": loss,
-            "value/mean": own.mean(values[0].reshape(target.shape)),
-            "value/gradient_norm": norm,
-        }, surprise
+        first = values[0].reshape(target.shape)
+        surprise = np.maximum.reduce(np.abs(first - target) * own.valid, 1)
+        return {"value/loss": loss, "value/mean": own.mean(first), "value/gradient_norm": norm}, surprise
 
     @NOT_FINITE_IS_RAISED
     def _update_policy(

@@ -70,8 +70,8 @@ def regress_tapes(
     flat: tuple[Array, ...],
     threads: int,
     /,
-) -> None:
-    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's Σ ½ `share` (`out` − `target`)²."""
+) -> float:
+    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's Σ ½ `share` (`out` − `target`)²; gives their sum."""
 
 def input_gradients(
     tapes: tuple[Tape, ...], gradient: tuple[Array, ...], by_input: tuple[Array, ...], threads: int, /

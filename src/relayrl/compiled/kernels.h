@@ -100,6 +100,7 @@ typedef struct {
     int64_t num_rows;
     const float *x, *target, *share;
     float *out;
+    double loss; /* Σ ½ share (out − target)² */
 } Regression;
 
 #define MAX_JUDGES 16
@@ -125,7 +126,7 @@ typedef struct {
     void (*close_tape)(Tape *tape);
     int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut); /* -1: out of memory, as below */
     int (*tape_backward)(Tape *tape, const float *gradient, float *flat, Cut cut);
-    int (*tape_regress)(Tape *tape, const Regression *rows, float *flat, Cut cut);
+    int (*tape_regress)(Tape *tape, Regression *rows, float *flat, Cut cut);
     int (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, Cut cut);
     int (*judge)(const Judging *judging, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);

@@ -55,6 +55,7 @@ typedef struct {
     Py_buffer in, out;
     int64_t num_rows;
     Cut cut;
+    double loss; /* of a regression */
     int failed;
 } TapePart;
 
@@ -198,10 +199,11 @@ static int fits_regression(const Pass *pass, TapePart *part) {
 
 static void run_regression(const Pass *pass, TapePart *part) {
     TapeObject *self = part->object;
-    const Regression rows = {
-        part->num_rows, pass->x.buf, pass->target.buf, pass->share.buf, part->in.buf,
+    Regression rows = {
+        part->num_rows, pass->x.buf, pass->target.buf, pass->share.buf, part->in.buf, 0.0,
     };
     part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->cut);
+    part->loss = rows.loss;
     self->num_rows = 0; /* what a backward pass would need was overwritten tile by tile */
 }
 
@@ -214,11 +216,15 @@ PyObject *regress_tapes(PyObject *module, PyObject *args) {
             &PyTuple_Type, &flats, &num_threads
         ))
         return NULL;
-    PyObject *result = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
+    PyObject *done = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
     PyBuffer_Release(&pass.x);
     PyBuffer_Release(&pass.target);
     PyBuffer_Release(&pass.share);
-    return result;
+    if (!done) return NULL;
+    Py_DECREF(done);
+    double loss = 0.0;
+    for (Py_ssize_t i = 0; i < pass.num_parts; i++) loss += pass.parts[i].loss;
+    return PyFloat_FromDouble(loss);
 }
 
 PyObject *take_adam_step(PyObject *module, PyObject *args) {

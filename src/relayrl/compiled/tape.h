@@ -53,6 +53,7 @@ typedef struct {
     float *out;                  /* outputs, or derivatives by the inputs */
     const float *target, *share; /* of a regression */
     float *gradient;             /* by the parameters, in their order */
+    double *loss;                /* of a regression: one for each half */
     int failed;
 } TapeWork;
 
@@ -142,7 +143,9 @@ static void regress_rows(void *argument) {
         pass_rows_on(&net, work, row, num_rows);
         for (int64_t i = 0; i < (int64_t)num_rows * outputs; i++) {
             const int64_t at = row * outputs + i;
-            net.delta[last][i / outputs * net.wide[last] + i % outputs] = (work->out[at] - work->target[at]) * work->share[at];
+            const float error = work->out[at] - work->target[at], slope = error * work->share[at];
+            net.delta[last][i / outputs * net.wide[last] + i % outputs] = slope;
+            *work->loss += 0.5 * (double)slope * (double)error;
         }
         backward_tile(&net, num_rows, row == work->first);
     }
@@ -185,6 +188,7 @@ static int over_rows(void (*do_rows)(void *), TapeWork work, Cut cut) {
     second.first = work.end = middle;
     second.end = num_rows;
     if (work.gradient) second.gradient = work.tape->second_gradient;
+    if (work.loss) second.loss = work.loss + 1;
     if (middle == num_rows) do_rows(&work);
     else do_both(do_rows, &work, &second, is_worth_sharing(work.tape, cut));
     return work.failed || second.failed ? -1 : 0;
@@ -228,11 +232,15 @@ static int tape_backward(Tape *tape, const float *gradient, float *flat, Cut cut
     return gradients_over_rows(backward_rows, (TapeWork){.tape = tape, .in = gradient, .gradient = flat}, cut);
 }
 
-static int tape_regress(Tape *tape, const Regression *rows, float *flat, Cut cut) {
+static int tape_regress(Tape *tape, Regression *rows, float *flat, Cut cut) {
+    double losses[2] = {0.0, 0.0};
     tape->num_rows = rows->num_rows;
     TapeWork work = {.tape = tape, .in = rows->x, .out = rows->out, .target = rows->target, .share = rows->share};
     work.gradient = flat;
-    return gradients_over_rows(regress_rows, work, cut);
+    work.loss = losses;
+    const int status = gradients_over_rows(regress_rows, work, cut);
+    rows->loss = losses[0] + losses[1];
+    return status;
 }
 
 static int tape_input_gradient(Tape *tape, const float *gradient, float *by_input, Cut cut) {

@@ -55,11 +55,12 @@ class CompiledTapes:
         given = tuple(as_rows(gradient) for gradient in gradients)
         self._kernels.backward_tapes(self._tapes, given, self._flat_gradients(), num_threads())
 
-    def regress(self, x: Array, target: Array, share: Array) -> tuple[Array, ...]:
+    def regress(self, x: Array, target: Array, share: Array) -> tuple[tuple[Array, ...], float]:
         self._reserve(len(x))
         given = as_rows(x), as_rows(target), as_rows(share)
-        self._kernels.regress_tapes(self._tapes, *given, self._outputs, self._flat_gradients(), num_threads())
-        return self._outputs
+        flat = self._flat_gradients()
+        loss: float = self._kernels.regress_tapes(self._tapes, *given, self._outputs, flat, num_threads())
+        return self._outputs, loss
 
     def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
         lowest, by_input = np.empty(len(x), np.float32), np.empty((len(x), self._widths[0][0]), np.float32)
