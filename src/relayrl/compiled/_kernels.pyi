@@ -71,7 +71,8 @@ def regress_tapes(
     threads: int,
     /,
 ) -> float:
-    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's Σ ½ `share` (`out` − `target`)²; gives their sum."""
+    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's loss Σ ½ `share` (`out` − `target`)²; gives the
+    sum of the losses."""
 
 def input_gradients(
     tapes: tuple[Tape, ...], gradient: tuple[Array, ...], by_input: tuple[Array, ...], threads: int, /

@@ -266,6 +266,7 @@ class _GroupRecords:
         follows = path[1] if len(path) == _ONE_STEP else np.stack(path[1:])[length, np.arange(len(length))]
         known = (follows >= 0)[:, None] & ~last["ended"]
         powers = np.array([gamma**k for k in range(1, len(path))], np.float32)
+        reach = powers[0] if len(path) == _ONE_STEP else powers[length][:, None]
         following = np.maximum(follows, 0)
         mask = None
         if "mask" in self.fields:
@@ -276,7 +277,7 @@ class _GroupRecords:
             action=now["action"],
             reward=np.asarray(reward, np.float32),
             next_obs=self._tree(last, "next_obs"),
-            discount=powers[length][:, None] * ~last["terminated"],
+            discount=reach * ~last["terminated"],
             valid=now["valid"],
             next_valid=np.where(known, self.records["valid"][following], last["valid"]),
             mask=now["mask"] if "mask" in self.fields else None,
