@@ -100,7 +100,7 @@ def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
     frozen = copy.deepcopy(module).requires_grad_(False)
     x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
     tape = CompiledTape(frozen)
-    np.testing.assert_array_equal(tape.forward(x), CompiledTape(module).forward(x))
+    np.testing.assert_allclose(tape.forward(x), CompiledTape(module).forward(x), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="gradient has"):
         tape.input_gradient(np.zeros((400, 2), np.float32))
 
@@ -126,27 +126,70 @@ def test_regression_side_by_side_agrees_with_autograd(count, rows, sizes):
     results = []
     for wrap in (CompiledTapes, lambda modules: OneAfterTheOther([AutogradNetwork(m) for m in modules])):
         modules = twins(Activation.RELU, *sizes, count=count)
-        outputs = [output.copy() for output in wrap(modules).regress(x, target, share)]
-        results.append([*outputs, *gradients_of(modules)])
+        outputs, loss = wrap(modules).regress(x, target, share)
+        results.append([loss, *(output.copy() for output in outputs), *gradients_of(modules)])
     for ours, autograd in zip(*results, strict=True):
         np.testing.assert_allclose(ours, autograd, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(autograd).max()))
 
 
-def test_regression_and_the_passes_that_it_joins_give_the_same_numbers_on_one_thread_and_two():
+def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with_the_passes_that_it_joins():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 4)).astype(np.float32)
     target, share = rng.normal(size=(2, 300, 1)).astype(np.float32)
-    results = []
+    by_joined, by_apart = [], []
     for threads in (1, 2):
         loader.limit_threads(threads)
         joined, apart = twins(Activation.TANH, 4, 256, 256, 1), twins(Activation.TANH, 4, 256, 256, 1)
-        outputs = [output.copy() for output in CompiledTapes(joined).regress(x, target, share)]
+        values, loss = CompiledTapes(joined).regress(x, target, share)
+        outputs = [loss, *(value.copy() for value in values)]
         OneAfterTheOther([CompiledTape(module) for module in apart]).regress(x, target, share)
-        results += [[*outputs, *gradients_of(joined)], [*outputs, *gradients_of(apart)]]
+        by_joined.append([*outputs, *gradients_of(joined)])
+        by_apart.append([*outputs, *gradients_of(apart)])
     loader.limit_threads(None)
-    for others in results[1:]:
-        for one, other in zip(results[0], others, strict=True):
-            np.testing.assert_array_equal(one, other)
+    for alone, beside in zip(by_joined[0] + by_apart[0], by_joined[1] + by_apart[1], strict=True):
+        np.testing.assert_array_equal(alone, beside)
+    for one, other in zip(by_joined[0], by_apart[0], strict=True):  # rows of a single network are added up by halves
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 17, 250, 500])
+@pytest.mark.parametrize("sizes", [(4, 1), (3, 33, 17, 1), (4, 256, 256, 1)])
+def test_the_lowest_value_and_its_gradient_agree_with_autograd(activation, count, rows, sizes):
+    rng = np.random.default_rng(0)
+    x, share = rng.normal(size=(rows, sizes[0])).astype(np.float32), rng.normal(size=rows).astype(np.float32)
+    modules = twins(activation, *sizes, count=count)
+    lowest, by_input = CompiledTapes(modules).lowest(x, share)
+    expected, gradient = OneAfterTheOther([AutogradNetwork(module) for module in modules]).lowest(x, share)
+    np.testing.assert_allclose(lowest, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(by_input, gradient, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(gradient).max()))
+
+
+def test_the_lowest_value_is_the_same_on_one_thread_and_two_and_what_is_no_number_is_lowest():
+    modules = twins(Activation.RELU, 4, 256, 256, 1)
+    x, share = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32), np.ones(300, np.float32)
+    results = []
+    for threads in (1, 2):
+        loader.limit_threads(threads)
+        results.append(CompiledTapes(modules).lowest(x, share))
+    loader.limit_threads(None)
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+    with torch.no_grad():
+        modules[1].linears()[-1].bias.fill_(torch.nan)
+    assert np.isnan(CompiledTapes(modules).lowest(x, share)[0]).all()
+    assert np.isnan(CompiledTapes(modules[::-1]).lowest(x, share)[0]).all()
+
+
+def test_judges_have_one_output_and_the_same_inputs():
+    several = CompiledTapes(twins(Activation.RELU, 4, 8, 2))
+    unlike = CompiledTapes([*twins(Activation.RELU, 4, 8, 1, count=1), *twins(Activation.RELU, 5, 8, 1, count=1)])
+    for tapes in (several, unlike):
+        with pytest.raises(ValueError, match="one output and the same inputs"):
+            tapes.lowest(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="x has 32 bytes, not 48"):
+        CompiledTapes(twins(Activation.RELU, 4, 8, 1)).lowest(np.zeros((2, 4), np.float32), np.zeros(3, np.float32))
 
 
 def test_networks_with_the_same_inputs_run_side_by_side_where_all_are_perceptrons(monkeypatch):

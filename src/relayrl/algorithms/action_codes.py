@@ -74,9 +74,10 @@ class SquashedChoice(Choice):
     """a = tanh(μ + σ ε), log π(a) = log N(…) − Σ log(1 − a²)."""
 
     def __init__(self, outputs: Array, rng: np.random.Generator) -> None:
-        mean, log_std = np.split(outputs, 2, -1)
-        self._is_free = (log_std >= LOG_STD_MIN) & (log_std <= LOG_STD_MAX)
-        log_std = np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+        num_actions = outputs.shape[-1] // 2
+        mean, given = outputs[..., :num_actions], outputs[..., num_actions:]
+        log_std = np.minimum(np.maximum(given, np.float32(LOG_STD_MIN)), np.float32(LOG_STD_MAX))
+        self._is_free = log_std == given
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         self._spread = np.exp(log_std) * noise
         self.action = np.tanh(mean + self._spread)

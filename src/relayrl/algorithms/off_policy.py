@@ -92,6 +92,7 @@ class GroupLearner:
         self._followers = [(flattened(list(self.target_q.parameters())), self.critic_optimizer.vector)]
         if self.target_policy is not None:
             self._followers.append((flattened(self.target_policy.actor_parameters()), self.actor_optimizer.vector))
+        self._follower_arrays = [(t.numpy(), s.numpy()) for t, s in self._followers if t.device.type == "cpu"]
         self.actor = differentiable(policy.actor)
         self.judges = differentiables(list(self.q.judges))
         is_judged_by_all = num_policy_judges == num_q
@@ -119,12 +120,13 @@ class GroupLearner:
 
     def follow(self) -> None:
         """Move the targets a little towards the newest parameters."""
-        compiled = kernels()
-        for target, source in self._followers:
-            if compiled is None or target.device.type != "cpu":
+        compiled = kernels() if self._follower_arrays else None
+        if compiled is None:
+            for target, source in self._followers:
                 target.lerp_(source, self.tau)
-            else:
-                compiled.follow(target.numpy(), source.numpy(), self.tau, num_threads())
+            return
+        for own, newest in self._follower_arrays:
+            compiled.follow(own, newest, self.tau, num_threads())
 
     def state_dict(self) -> dict[str, Any]:
         """Networks besides the policy, and optimisers."""
@@ -267,17 +269,12 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         learner, own = self.groups[name], batch[name]
         inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch), own.state))
         share = own.share * weight
-        values = learner.judges.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
-        errors = [value.reshape(target.shape) - target for value in values]
-        loss = sum(0.5 * float(np.vdot(error * error, share)) for error in errors)
+        values, loss = learner.judges.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
         require_finite(loss, "Q", "critic_lr")
         norm = learner.critic_optimizer.step()
-        surprise = (np.abs(errors[0]) * own.valid).max(1)
-        return {
-            "value/loss": loss,
-            "value/mean": own.mean(values[0].reshape(target.shape)),
-            "value/gradient_norm": norm,
-        }, surprise
+        first = values[0].reshape(target.shape)
+        surprise = np.maximum.reduce(np.abs(first - target) * own.valid, 1)
+        return {"value/loss": loss, "value/mean": own.mean(first), "value/gradient_norm": norm}, surprise
 
     @NOT_FINITE_IS_RAISED
     def _update_policy(
@@ -289,12 +286,9 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         action = choice.action.reshape(own.action.shape)
         inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action, own.state)
         rows, share = as_rows(inputs), own.share.reshape(-1)
-        values = np.stack([value[:, 0] for value in learner.policy_judges.forward(rows)])
-        is_lowest = values.argmin(0)
-        weights = [-(share * (is_lowest == i))[:, None] for i in range(len(values))]
-        by_input = np.add.reduce(learner.policy_judges.input_gradients(weights))
+        lowest, by_input = learner.policy_judges.lowest(rows, -share)
         by_action = as_rows(self.view.own_gradient(name, by_input.reshape(inputs.shape)))
-        loss = float(np.vdot(entropy_weight * choice.logp - values.min(0), share))
+        loss = float(np.vdot(entropy_weight * choice.logp - lowest, share))
         require_finite(loss, "policy", "actor_lr")
         learner.actor.backward(choice.output_gradient(by_action, np.float32(entropy_weight) * share))
         norm = learner.actor_optimizer.step()
@@ -329,7 +323,8 @@ def actions_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:
 
 def present(rows: Array, valid: Array) -> Array:
     """Rows `[M, N, …]` with zeros for agents that are absent: to everybody's critic, whatever their columns hold."""
-    return rows if valid.all() else np.where(valid[..., None], rows, np.float32(0.0))
+    is_whole = np.count_nonzero(valid) == valid.size  # half the cost of valid.all()
+    return rows if is_whole else np.where(valid[..., None], rows, np.float32(0.0))
 
 
 def as_rows(leaf: Array) -> Array:

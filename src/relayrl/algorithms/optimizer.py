@@ -35,6 +35,8 @@ class FlatAdam:
         self.gradient = torch.zeros_like(self.vector)
         self.first_moment, self.second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
         self.num_steps = 0
+        state = self.vector, self.gradient, self.first_moment, self.second_moment
+        self._arrays = tuple(tensor.numpy() for tensor in state if tensor.device.type == "cpu")
         offset = 0
         for p in parameters:
             where = slice(offset, offset + p.numel())
@@ -44,13 +46,12 @@ class FlatAdam:
 
     def step(self) -> float:
         """Clip, then step; gives the gradient's norm before clipping."""
-        compiled = kernels() if self.vector.device.type == "cpu" else None
+        compiled = kernels() if self._arrays else None
         if compiled is None:
             return self._step_in_torch()
-        arrays = (t.numpy() for t in (self.vector, self.gradient, self.first_moment, self.second_moment))
         limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
         norm: float = compiled.adam_step(
-            *arrays, self.num_steps, self.lr, BETA1, BETA2, self.epsilon, limit, num_threads()
+            *self._arrays, self.num_steps, self.lr, BETA1, BETA2, self.epsilon, limit, num_threads()
         )
         self.num_steps += 1
         return norm

@@ -52,6 +52,7 @@ class SAC(OffPolicyAlgorithm[SACParams]):
             name: FlatAdam([parameter], params.temperature_lr, None, USUAL_EPSILON)
             for name, parameter in self._log_alpha.items()
         }
+        self._log_alpha_numbers = {name: parameter.detach().numpy() for name, parameter in self._log_alpha.items()}
 
     def _target_entropy(self, group: str) -> float:
         if self.params.target_entropy is not None:
@@ -65,7 +66,7 @@ class SAC(OffPolicyAlgorithm[SACParams]):
 
     def temperature(self, group: str) -> float:
         """The entropy's weight α."""
-        return math.exp(float(self._log_alpha[group].detach()))
+        return math.exp(float(self._log_alpha_numbers[group]))
 
     def next_actions(self, group: str, own: GroupBatch) -> NextActions:
         choice = self.groups[group].choose_as_target(own.next_features, own.next_mask, self._rng)

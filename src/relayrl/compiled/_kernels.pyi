@@ -75,13 +75,19 @@ def regress_tapes(
     flat: tuple[Array, ...],
     threads: int,
     /,
-) -> None:
-    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's Σ ½ `share` (`out` − `target`)²."""
+) -> float:
+    """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's loss Σ ½ `share` (`out` − `target`)²; gives the
+    sum of the losses."""
 
 def input_gradients(
     tapes: tuple[Tape, ...], gradient: tuple[Array, ...], by_input: tuple[Array, ...], threads: int, /
 ) -> None:
     """Gradients of the last rows [M, I]."""
+
+def judge(
+    perceptrons: tuple[Perceptron, ...], x: Array, share: Array, lowest: Array, by_input: Array, threads: int, /
+) -> None:
+    """`lowest` [M] of the single outputs for `x` [M, I], and `by_input` [M, I], the gradient of Σ `share` `lowest`."""
 
 def adam_step(
     vector: Array,

@@ -9,6 +9,7 @@
 #define KERNELS_SYMBOL avx2_kernels
 #define LANES 8
 #define BLOCK_ROWS 6
+#define LOW_BLOCK_ROWS 4 /* BLOCK_ROWS - 2 */
 #define BLOCK_VECTORS 2
 #include "instruction_set.h"
 #if defined(__clang__)

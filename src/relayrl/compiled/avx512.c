@@ -9,6 +9,7 @@
 #define KERNELS_SYMBOL avx512_kernels
 #define LANES 16
 #define BLOCK_ROWS 6
+#define LOW_BLOCK_ROWS 4 /* BLOCK_ROWS - 2 */
 #define BLOCK_VECTORS 4
 #include "instruction_set.h"
 #if defined(__clang__)

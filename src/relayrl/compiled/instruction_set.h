@@ -5,6 +5,7 @@
 
 #include "helper_thread.h"
 #include "kernels.h"
+#include "thread_memory.h"
 #include "vector_math.h"
 #include "matrix_product.h"
 #include "perceptron.h"
@@ -14,9 +15,10 @@
 #include "acting.h"
 #include "training.h"
 #include "tape.h"
+#include "judging.h"
 
 const Kernels KERNELS_SYMBOL = {
     KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,                 train,
-    open_tape,    close_tape, tape_forward, tape_backward, tape_regress,  tape_input_gradient, adam_step,
-    follow,
+    open_tape,    close_tape, tape_forward, tape_backward, tape_regress,  tape_input_gradient, judge,
+    adam_step,    follow,
 };

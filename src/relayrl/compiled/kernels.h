@@ -19,6 +19,12 @@ typedef struct {
     const float *bias[MAX_LAYERS];
 } Network;
 
+static inline int64_t num_parameters(const Network *n) {
+    int64_t count = 0;
+    for (int l = 0; l < n->num_layers; l++) count += (int64_t)(n->sizes[l] + 1) * n->sizes[l + 1];
+    return count;
+}
+
 /* Adam's state over the flat vector of a network's parameters, with log deviations behind them where there are any. */
 typedef struct {
     float *vector, *first_moment, *second_moment;
@@ -101,12 +107,27 @@ typedef struct {
 
 typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see tape.h */
 
+/* How a pass goes over the rows of a tape; the first two give the same numbers, the third others in their last digits. */
+typedef enum { HALVES_SIDE_BY_SIDE, HALVES_IN_TURN, WHOLE } Cut;
+
 /* Rows whose outputs should be `target`; `share` weighs each output in the loss. */
 typedef struct {
     int64_t num_rows;
     const float *x, *target, *share;
     float *out;
+    double loss; /* Σ ½ share (out − target)² */
 } Regression;
+
+#define MAX_JUDGES 16
+
+/* Networks with one output that see the same rows. */
+typedef struct {
+    const Network *networks[MAX_JUDGES];
+    int num_networks;
+    int64_t num_rows;
+    const float *x, *share;   /* [M, in], [M] */
+    float *lowest, *by_input; /* [M], and the derivatives of Σ share · lowest [M, in] */
+} Judging;
 
 /* The kernels of one instruction set. */
 typedef struct {
@@ -119,10 +140,11 @@ typedef struct {
     void (*train)(Training *training);
     Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */
     void (*close_tape)(Tape *tape);
-    int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads);
-    void (*tape_backward)(Tape *tape, const float *gradient, float *flat, int num_threads);
-    int (*tape_regress)(Tape *tape, const Regression *rows, float *flat, int num_threads); /* -1: out of memory */
-    void (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, int num_threads);
+    int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut); /* -1: out of memory, as below */
+    int (*tape_backward)(Tape *tape, const float *gradient, float *flat, Cut cut);
+    int (*tape_regress)(Tape *tape, Regression *rows, float *flat, Cut cut);
+    int (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, Cut cut);
+    int (*judge)(const Judging *judging, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;

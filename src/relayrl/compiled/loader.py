@@ -7,7 +7,7 @@ They are optional (`setup.py`): without a compiler at installation, or with `REL
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 
 from relayrl.errors import ConfigError
@@ -29,7 +29,11 @@ _threads_limit = MAX_THREADS
 
 def kernels() -> ModuleType | None:
     """The compiled kernels, or None where NumPy is to be used."""
-    asked = os.environ.get(VARIABLE, "")
+    return _switched_to(os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(maxsize=1)  # one answer, for as long as nobody asks for anything else
+def _switched_to(asked: str) -> ModuleType | None:
     if _module is None or asked == OFF:
         return None
     available = _module.instruction_sets()

@@ -595,6 +595,7 @@ static PyMethodDef methods[] = {
     {"backward_tapes", backward_tapes, METH_VARARGS, "Gradients of all parameters, into a flat array for each tape."},
     {"regress_tapes", regress_tapes, METH_VARARGS, "Outputs, and gradients of what they differ from a target by."},
     {"input_gradients", input_gradients, METH_VARARGS, "Gradients of the rows that went into tapes."},
+    {"judge", judge, METH_VARARGS, "The lowest of several networks' values, and its gradient."},
     {"adam_step", take_adam_step, METH_VARARGS, "One step of Adam over a flat vector."},
     {"follow", follow_module, METH_VARARGS, "Move a vector a little towards another."},
     {"set_priorities", set_priorities, METH_VARARGS, "Replace leaves of a tree of sums."},

@@ -8,13 +8,14 @@
 typedef struct {
     int num_layers, is_tanh;
     int size[MAX_LAYERS + 1], wide[MAX_LAYERS + 1]; /* widths, and padded ones */
-    float *across[MAX_LAYERS];                      /* weights as [in, wide out], for the forward pass */
+    float *across[MAX_LAYERS];                      /* weights for the forward pass: [in, wide out]; narrow: [out, wide in] */
     const float *along[MAX_LAYERS];                 /* weights as [out, wide in], for the backward pass */
     float *along_copy[MAX_LAYERS];                  /* where they lie if they need padding */
     float *bias[MAX_LAYERS];                        /* [wide out] */
     float *value[MAX_LAYERS + 1];                   /* [TILE_ROWS, wide]: inputs, activations, outputs */
     float *delta[MAX_LAYERS + 1];                   /* the loss's derivatives by them */
     float *weight_gradient[MAX_LAYERS];             /* [out, wide in] where that is less padding, else [in, wide out] */
+    int is_in_place[MAX_LAYERS];                    /* whether it lies where the gradients are wanted */
     float *bias_gradient[MAX_LAYERS];               /* [wide out] */
     float *memory;
 } Perceptron;
@@ -25,6 +26,13 @@ static int is_along(const Perceptron *net, int l) { return net->size[l] >= net->
 
 static int64_t gradient_size(const Perceptron *net, int l) {
     return is_along(net, l) ? (int64_t)net->size[l + 1] * net->wide[l] : (int64_t)net->size[l] * net->wide[l + 1];
+}
+
+/* Whether a layer has so few outputs that a dot product for each costs less than a padded matrix product. */
+static int is_narrow(const Perceptron *net, int l) { return l > 0 && net->size[l + 1] <= LANES / 4; }
+
+static int64_t across_size(const Perceptron *net, int l) {
+    return is_narrow(net, l) ? (int64_t)net->size[l + 1] * net->wide[l] : (int64_t)net->size[l] * net->wide[l + 1];
 }
 
 /* Lay the arrays out: in numbers only where `next` is NULL. */
@@ -40,7 +48,7 @@ static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next)
         if (trains) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
     }
     for (int l = 0; l < net->num_layers; l++) {
-        TAKE(net->across[l], net->size[l] * net->wide[l + 1]);
+        TAKE(net->across[l], across_size(net, l));
         TAKE(net->bias[l], net->wide[l + 1]);
         if (!trains) continue;
         if (net->size[l] != net->wide[l]) TAKE(net->along_copy[l], net->size[l + 1] * net->wide[l]);
@@ -51,8 +59,7 @@ static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next)
     return used;
 }
 
-/* Without inputs, which are wide where many see each other, tiles begin with the first layer's sums in value[1]. */
-static int open_layers(Perceptron *net, const Network *network, int trains, int has_inputs) {
+static void take_shape(Perceptron *net, const Network *network) {
     memset(net, 0, sizeof *net);
     net->num_layers = network->num_layers;
     net->is_tanh = network->is_tanh;
@@ -60,13 +67,21 @@ static int open_layers(Perceptron *net, const Network *network, int trains, int 
         net->size[l] = network->sizes[l];
         net->wide[l] = (int)padded(net->size[l]);
     }
-    size_t bytes = (size_t)lay_out(net, trains, has_inputs, NULL) * sizeof(float);
-    void *memory;
-    if (posix_memalign(&memory, 64, bytes)) return -1;
-    net->memory = memory;
-    lay_out(net, trains, has_inputs, net->memory);
+}
+
+static void place(Perceptron *net, int trains, int has_inputs, float *memory) {
+    lay_out(net, trains, has_inputs, memory);
     if (has_inputs) memset(net->value[0], 0, (size_t)TILE_ROWS * net->wide[0] * sizeof(float));
     if (trains) memset(net->delta[net->num_layers], 0, (size_t)TILE_ROWS * net->wide[net->num_layers] * sizeof(float));
+}
+
+/* Without inputs, which are wide where many see each other, tiles begin with the first layer's sums in value[1]. */
+static int open_layers(Perceptron *net, const Network *network, int trains, int has_inputs) {
+    take_shape(net, network);
+    void *memory;
+    if (posix_memalign(&memory, 64, (size_t)lay_out(net, trains, has_inputs, NULL) * sizeof(float))) return -1;
+    net->memory = memory;
+    place(net, trains, has_inputs, net->memory);
     return 0;
 }
 
@@ -76,47 +91,60 @@ static int open_perceptron(Perceptron *net, const Network *network, int trains) 
 
 static void close_perceptron(Perceptron *net) { free(net->memory); }
 
-/* Take over the weights for the forward pass, of every `count`-th block of units from number `first` on. */
-static void read_weights_across(Perceptron *net, const Network *network, int first, int count) {
-    for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1], wide_out = net->wide[l + 1];
-        const float *weight = network->weight[l];
-        for (int start = first * LANES; start < wide_out; start += count * LANES) {
-            const int end = start + LANES < out ? start + LANES : out;
-            int i = 0;
-            for (; end == start + LANES && i + LANES <= in; i += LANES) {
-                transpose(weight + (int64_t)start * in + i, in, net->across[l] + (int64_t)i * wide_out + start, wide_out);
-            }
-            for (; i < in; i++) {
-                float *line = net->across[l] + (int64_t)i * wide_out;
-                for (int o = start; o < end; o++) line[o] = weight[(int64_t)o * in + i];
-                for (int o = end; o < start + LANES; o++) line[o] = 0.0f;
-            }
+/* A perceptron in the thread's own memory: there until the next is borrowed, and not to be closed. */
+static int borrow_perceptron(Perceptron *net, const Network *network) {
+    take_shape(net, network);
+    float *memory = thread_memory(lay_out(net, 1, 1, NULL));
+    if (!memory) return -1;
+    place(net, 1, 1, memory);
+    return 0;
+}
+
+/* Rows of `width` numbers, padded with zeros. */
+static void copy_padded(float *to, const float *from, int num_rows, int width, int wide) {
+    for (int r = 0; r < num_rows; r++) {
+        memcpy(to + (int64_t)r * wide, from + (int64_t)r * width, (size_t)width * sizeof(float));
+        for (int i = width; i < wide; i++) to[(int64_t)r * wide + i] = 0.0f;
+    }
+}
+
+static void read_across(float *across, const float *weight, int in, int out, int wide_out) {
+    for (int start = 0; start < wide_out; start += LANES) {
+        const int end = start + LANES < out ? start + LANES : out;
+        int i = 0;
+        for (; end == start + LANES && i + LANES <= in; i += LANES) {
+            transpose(weight + (int64_t)start * in + i, in, across + (int64_t)i * wide_out + start, wide_out);
+        }
+        for (; i < in; i++) {
+            float *line = across + (int64_t)i * wide_out;
+            for (int o = start; o < end; o++) line[o] = weight[(int64_t)o * in + i];
+            for (int o = end; o < start + LANES; o++) line[o] = 0.0f;
         }
     }
 }
 
-/* Take over everything else. */
-static void read_other_parameters(Perceptron *net, const Network *network, int trains) {
+/* Take over the parameters as they are now, for the forward pass. */
+static void read_for_forward(Perceptron *net, const Network *network) {
     for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1], wide_in = net->wide[l], wide_out = net->wide[l + 1];
-        const float *weight = network->weight[l];
-        memcpy(net->bias[l], network->bias[l], (size_t)out * sizeof(float));
-        for (int o = out; o < wide_out; o++) net->bias[l][o] = 0.0f;
-        if (!trains) continue;
-        net->along[l] = in == wide_in ? weight : net->along_copy[l];
-        for (int o = 0; in != wide_in && o < out; o++) {
-            float *line = net->along_copy[l] + (int64_t)o * wide_in;
-            memcpy(line, weight + (int64_t)o * in, (size_t)in * sizeof(float));
-            for (int i = in; i < wide_in; i++) line[i] = 0.0f;
-        }
+        const int in = net->size[l], out = net->size[l + 1];
+        if (is_narrow(net, l)) copy_padded(net->across[l], network->weight[l], out, in, net->wide[l]);
+        else read_across(net->across[l], network->weight[l], in, out, net->wide[l + 1]);
+        copy_padded(net->bias[l], network->bias[l], 1, out, net->wide[l + 1]);
     }
 }
 
-/* Take over the parameters as they are now. */
+/* The same for the backward pass. */
+static void read_for_backward(Perceptron *net, const Network *network) {
+    for (int l = 0; l < net->num_layers; l++) {
+        const int in = net->size[l], wide = net->wide[l];
+        net->along[l] = in == wide ? network->weight[l] : net->along_copy[l];
+        if (in != wide) copy_padded(net->along_copy[l], network->weight[l], net->size[l + 1], in, wide);
+    }
+}
+
 static void read_parameters(Perceptron *net, const Network *network, int trains) {
-    read_weights_across(net, network, 0, 1);
-    read_other_parameters(net, network, trains);
+    read_for_forward(net, network);
+    if (trains) read_for_backward(net, network);
 }
 
 static void activate(float *x, int64_t count, int is_tanh) {
@@ -127,13 +155,29 @@ static void activate(float *x, int64_t count, int is_tanh) {
     }
 }
 
+/* The outputs of a narrow layer. */
+static void narrow_layer(Perceptron *net, int l, int num_rows) {
+    const int wide = net->wide[l], out = net->size[l + 1];
+    for (int r = 0; r < num_rows; r++) {
+        const float *x = net->value[l] + (int64_t)r * wide;
+        vec line = {0};
+        for (int o = 0; o < out; o++) {
+            vec sum = {0};
+            for (int i = 0; i < wide; i += LANES) sum += load(x + i) * load(net->across[l] + (int64_t)o * wide + i);
+            line[o] = total(sum) + net->bias[l][o];
+        }
+        store(net->value[l + 1] + (int64_t)r * net->wide[l + 1], line);
+    }
+}
+
 /* Outputs into value[num_layers], by the layers from number `first` on, from `x` with rows `stride` apart. */
 static void forward_layers(Perceptron *net, int first, const float *x, int64_t stride, int num_rows) {
     for (int l = first; l < net->num_layers; l++) {
         Left left = {l > first ? net->value[l] : x, l > first ? net->wide[l] : stride, 1};
         float *target = net->value[l + 1];
         const int wide = net->wide[l + 1];
-        product(num_rows, wide, net->size[l], left, net->across[l], wide, target, wide, FROM_ROW, net->bias[l]);
+        if (is_narrow(net, l)) narrow_layer(net, l, num_rows);
+        else product(num_rows, wide, net->size[l], left, net->across[l], wide, target, wide, FROM_ROW, net->bias[l]);
         if (l + 1 < net->num_layers) activate(target, (int64_t)num_rows * wide, net->is_tanh);
     }
 }
@@ -142,12 +186,36 @@ static void forward_tile(Perceptron *net, const float *x, int64_t stride, int nu
     forward_layers(net, 0, x, stride, num_rows);
 }
 
+/* The same with a row's numbers below each other, TILE_ROWS apart: weights are used where they lie, which pays unless there is
+ * a backward pass. */
+static void forward_columns(Perceptron *net, const Network *network, int num_rows) {
+    const int64_t width = padded(num_rows);
+    for (int l = 0; l < net->num_layers; l++) {
+        const int in = net->size[l], out = net->size[l + 1];
+        Left left = {network->weight[l], in, 1};
+        float *target = net->value[l + 1];
+        product(out, width, in, left, net->value[l], TILE_ROWS, target, TILE_ROWS, FROM_COLUMN, network->bias[l]);
+        if (l + 1 < net->num_layers) activate(target, (int64_t)out * TILE_ROWS, net->is_tanh);
+    }
+}
+
 /* delta *= the activation's slope, from its output: 1 − tanh², or 1 where relu is positive. */
 static void multiply_by_slope(float *delta, const float *output, int64_t count, int is_tanh) {
     for (int64_t i = 0; i < count; i += LANES) {
         vec y = load(output + i), d = load(delta + i);
         if (is_tanh) store(delta + i, d - d * (y * y));
         else store(delta + i, choose(y > 0.0f, d, (vec){0}));
+    }
+}
+
+/* Derivatives by the inputs, into delta[0], after `forward_columns` and with those by the outputs in delta[num_layers]. */
+static void input_gradient_columns(Perceptron *net, const Network *network, int num_rows) {
+    for (int l = net->num_layers - 1; l >= 0; l--) {
+        const int in = net->size[l];
+        Left left = {network->weight[l], 1, in};
+        float *target = net->delta[l];
+        product(in, padded(num_rows), net->size[l + 1], left, net->delta[l + 1], TILE_ROWS, target, TILE_ROWS, FROM_ZERO, NULL);
+        if (l > 0) multiply_by_slope(target, net->value[l], (int64_t)in * TILE_ROWS, net->is_tanh);
     }
 }
 
@@ -190,25 +258,25 @@ static void backward_layers(Perceptron *net, int first, int num_rows, int is_fir
 /* The same for all layers, where the tile's inputs are value[0]. */
 static void backward_tile(Perceptron *net, int num_rows, int is_first) { backward_layers(net, 0, num_rows, is_first); }
 
-/* The gradients in the order of the parameters, of one part of every layer's units; with those of `other` rows added, where
- * there are any. */
-static void write_gradients(const Perceptron *net, const Perceptron *other, int part, int num_parts, float *flat) {
+/* Have gradients computed where they are wanted, in the order of the parameters, as far as layouts agree. */
+static void aim_gradients(Perceptron *net, float *flat) {
     for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1], end = out * (part + 1) / num_parts;
+        net->is_in_place[l] = is_along(net, l) && net->size[l] == net->wide[l];
+        if (net->is_in_place[l]) net->weight_gradient[l] = flat;
+        flat += (int64_t)(net->size[l] + 1) * net->size[l + 1];
+    }
+}
+
+/* The rest of the gradients to where `aim_gradients` wants them. */
+static void write_gradients(const Perceptron *net, float *flat) {
+    for (int l = 0; l < net->num_layers; l++) {
+        const int in = net->size[l], out = net->size[l + 1];
         const int64_t unit_stride = is_along(net, l) ? net->wide[l] : 1, stride = is_along(net, l) ? 1 : net->wide[l + 1];
-        float *bias = flat + (int64_t)in * out;
-        for (int o = out * part / num_parts; o < end; o++) {
+        for (int o = 0; !net->is_in_place[l] && o < out; o++) {
             const float *own = net->weight_gradient[l] + o * unit_stride;
-            float *target = flat + (int64_t)o * in;
-            if (stride == 1) memcpy(target, own, (size_t)in * sizeof(float));
-            else for (int i = 0; i < in; i++) target[i] = own[i * stride];
-            bias[o] = net->bias_gradient[l][o];
-            if (!other) continue;
-            const float *more = other->weight_gradient[l] + o * unit_stride;
-            if (stride == 1) for (int i = 0; i < in; i++) target[i] += more[i];
-            else for (int i = 0; i < in; i++) target[i] += more[i * stride];
-            bias[o] += other->bias_gradient[l][o];
+            for (int i = 0; i < in; i++) flat[(int64_t)o * in + i] = own[i * stride];
         }
-        flat = bias + out;
+        memcpy(flat + (int64_t)in * out, net->bias_gradient[l], (size_t)out * sizeof(float));
+        flat += (int64_t)(in + 1) * out;
     }
 }

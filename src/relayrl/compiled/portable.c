@@ -3,5 +3,6 @@
 #define KERNELS_SYMBOL portable_kernels
 #define LANES 4
 #define BLOCK_ROWS 4
+#define LOW_BLOCK_ROWS 2 /* BLOCK_ROWS - 2 */
 #define BLOCK_VECTORS 2
 #include "instruction_set.h"

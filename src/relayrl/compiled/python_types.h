@@ -23,6 +23,7 @@ PyObject *forward_tapes(PyObject *module, PyObject *args);
 PyObject *backward_tapes(PyObject *module, PyObject *args);
 PyObject *regress_tapes(PyObject *module, PyObject *args);
 PyObject *input_gradients(PyObject *module, PyObject *args);
+PyObject *judge(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *follow_module(PyObject *module, PyObject *args);
 PyObject *set_priorities(PyObject *module, PyObject *args);

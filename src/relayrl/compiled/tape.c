@@ -54,7 +54,9 @@ typedef struct {
     TapeObject *object;
     Py_buffer in, out;
     int64_t num_rows;
-    int num_threads, failed;
+    Cut cut;
+    double loss; /* of a regression */
+    int failed;
 } TapePart;
 
 typedef struct Pass Pass;
@@ -80,7 +82,8 @@ static void run_share(void *argument) {
 /* Where there are several tapes, each is one thread's affair, whose cache then holds it; a single one has both threads. */
 static void run_pass(Pass *pass, int num_threads) {
     const int is_shared = num_threads > 1 && pass->num_parts > 1;
-    for (Py_ssize_t i = 0; i < pass->num_parts; i++) pass->parts[i].num_threads = is_shared ? 1 : num_threads;
+    const Cut cut = pass->num_parts > 1 ? WHOLE : num_threads > 1 ? HALVES_SIDE_BY_SIDE : HALVES_IN_TURN;
+    for (Py_ssize_t i = 0; i < pass->num_parts; i++) pass->parts[i].cut = cut;
     Share first = {pass, 0}, second = {pass, 1};
     do_both(run_share, &first, &second, is_shared);
 }
@@ -149,14 +152,8 @@ static int fits_forward(const Pass *pass, TapePart *part) {
 
 static void run_forward(const Pass *pass, TapePart *part) {
     TapeObject *self = part->object;
-    part->failed = self->kernels->tape_forward(self->tape, part->in.buf, part->num_rows, part->out.buf, part->num_threads);
+    part->failed = self->kernels->tape_forward(self->tape, part->in.buf, part->num_rows, part->out.buf, part->cut);
     self->num_rows = part->failed || !self->is_kept ? 0 : part->num_rows;
-}
-
-static int64_t num_parameters(const Network *n) {
-    int64_t count = 0;
-    for (int l = 0; l < n->num_layers; l++) count += ((int64_t)n->sizes[l] + 1) * n->sizes[l + 1];
-    return count;
 }
 
 static int fits_backward(const Pass *pass, TapePart *part) {
@@ -166,7 +163,7 @@ static int fits_backward(const Pass *pass, TapePart *part) {
 }
 
 static void run_backward(const Pass *pass, TapePart *part) {
-    part->object->kernels->tape_backward(part->object->tape, part->in.buf, part->out.buf, part->num_threads);
+    part->failed = part->object->kernels->tape_backward(part->object->tape, part->in.buf, part->out.buf, part->cut);
 }
 
 static int fits_input_gradients(const Pass *pass, TapePart *part) {
@@ -176,7 +173,7 @@ static int fits_input_gradients(const Pass *pass, TapePart *part) {
 }
 
 static void run_input_gradients(const Pass *pass, TapePart *part) {
-    part->object->kernels->tape_input_gradient(part->object->tape, part->in.buf, part->out.buf, part->num_threads);
+    part->failed = part->object->kernels->tape_input_gradient(part->object->tape, part->in.buf, part->out.buf, part->cut);
 }
 
 PyObject *forward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_forward, run_forward); }
@@ -202,10 +199,11 @@ static int fits_regression(const Pass *pass, TapePart *part) {
 
 static void run_regression(const Pass *pass, TapePart *part) {
     TapeObject *self = part->object;
-    const Regression rows = {
-        part->num_rows, pass->x.buf, pass->target.buf, pass->share.buf, part->in.buf,
+    Regression rows = {
+        part->num_rows, pass->x.buf, pass->target.buf, pass->share.buf, part->in.buf, 0.0,
     };
-    part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->num_threads);
+    part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->cut);
+    part->loss = rows.loss;
     self->num_rows = 0; /* what a backward pass would need was overwritten tile by tile */
 }
 
@@ -218,11 +216,15 @@ PyObject *regress_tapes(PyObject *module, PyObject *args) {
             &PyTuple_Type, &flats, &num_threads
         ))
         return NULL;
-    PyObject *result = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
+    PyObject *done = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
     PyBuffer_Release(&pass.x);
     PyBuffer_Release(&pass.target);
     PyBuffer_Release(&pass.share);
-    return result;
+    if (!done) return NULL;
+    Py_DECREF(done);
+    double loss = 0.0;
+    for (Py_ssize_t i = 0; i < pass.num_parts; i++) loss += pass.parts[i].loss;
+    return PyFloat_FromDouble(loss);
 }
 
 PyObject *take_adam_step(PyObject *module, PyObject *args) {

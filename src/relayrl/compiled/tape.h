@@ -1,23 +1,21 @@
-/* A perceptron that keeps memory between calls: packed weights and, for its backward pass, the activations of every row.
+/* A perceptron that is differentiated step by step; it keeps the activations of every row for its backward pass.
  *
- * Rows lie in two halves. Each has gradients of its own, which are added in a fixed order, so that one thread and two give
- * the same numbers.
+ * Rows of a single tape lie in two halves. Each has gradients of its own, which are added in a fixed order, so that one
+ * thread and two give the same numbers. A tape among several is one thread's affair as a whole.
  */
 
 struct Tape {
-    Perceptron whole;                  /* packed weights; value[l] are [capacity, wide] */
-    Perceptron half[2];                /* views of `whole` at one tile, with deltas and gradients of their own */
-    int64_t num_rows, capacity;
-    int is_kept; /* else every tile lies where the last one lay, and there is no backward pass */
     const Network *network;
-    float *values;
+    int is_kept; /* else there is no backward pass */
+    int64_t num_rows, capacity;
+    float *values[MAX_LAYERS + 1]; /* [capacity, wide] each, where they are kept */
+    float *second_gradient;        /* that of the second half, or NULL as long as there was none */
 };
 
 static void close_tape(Tape *tape) {
     if (!tape) return;
-    close_perceptron(&tape->whole);
-    for (int h = 0; h < 2; h++) close_perceptron(&tape->half[h]);
-    free(tape->values);
+    free(tape->values[0]);
+    free(tape->second_gradient);
     free(tape);
 }
 
@@ -26,68 +24,50 @@ static Tape *open_tape(const Network *network, int is_kept) {
     if (!tape) return NULL;
     tape->network = network;
     tape->is_kept = is_kept;
-    if (open_perceptron(&tape->whole, network, 1) || open_perceptron(&tape->half[0], network, 1) ||
-        open_perceptron(&tape->half[1], network, 1)) {
-        close_tape(tape);
-        return NULL;
-    }
     return tape;
 }
 
 static int reserve_rows(Tape *tape, int64_t num_rows) {
-    Perceptron *net = &tape->whole;
+    const Network *network = tape->network;
     tape->num_rows = num_rows;
     if (!tape->is_kept || num_rows <= tape->capacity) return 0;
     int64_t width = 0;
-    for (int l = 0; l <= net->num_layers; l++) width += net->wide[l];
+    for (int l = 0; l <= network->num_layers; l++) width += padded(network->sizes[l]);
     void *memory;
     if (posix_memalign(&memory, 64, (size_t)(num_rows * width) * sizeof(float))) return -1;
-    free(tape->values);
-    tape->values = memory;
+    free(tape->values[0]);
     tape->capacity = num_rows;
-    float *next = tape->values;
-    for (int l = 0; l <= net->num_layers; l++) {
-        net->value[l] = next;
-        next += num_rows * net->wide[l];
+    float *next = memory;
+    for (int l = 0; l <= network->num_layers; l++) {
+        tape->values[l] = next;
+        next += num_rows * padded(network->sizes[l]);
     }
-    memset(net->value[0], 0, (size_t)(num_rows * net->wide[0]) * sizeof(float));
     return 0;
 }
 
-/* Where half `h` begins. The first is as long as the second or one row longer. */
-static int64_t half_start(const Tape *tape, int h) { return h == 0 ? 0 : h == 1 ? (tape->num_rows + 1) / 2 : tape->num_rows; }
-
-/* Let a half's view see the rows from `row` on. */
-static Perceptron *at_tile(Tape *tape, int h, int64_t row) {
-    Perceptron *view = &tape->half[h];
-    for (int l = 0; tape->is_kept && l <= view->num_layers; l++) view->value[l] = tape->whole.value[l] + row * view->wide[l];
-    return view;
-}
-
-static int tile_size(const Tape *tape, int h, int64_t row) {
-    const int64_t left = half_start(tape, h + 1) - row;
-    return (int)(left < TILE_ROWS ? left : TILE_ROWS);
-}
-
+/* Rows [first, end) of a tape, and what is done with them. */
 typedef struct {
     Tape *tape;
-    int h;
+    int64_t first, end;
     const float *in;
-    float *out;
+    float *out;                  /* outputs, or derivatives by the inputs */
     const float *target, *share; /* of a regression */
+    float *gradient;             /* by the parameters, in their order */
+    double *loss;                /* of a regression: one for each half */
+    int failed;
 } TapeWork;
 
-static void read_half(void *argument) {
-    const TapeWork *work = argument;
-    read_weights_across(&work->tape->whole, work->tape->network, work->h, 2);
+/* Let a perceptron see the kept rows from `row` on; gives how many of them are its tile. */
+static int see_tile(Perceptron *net, const TapeWork *work, int64_t row) {
+    const Tape *tape = work->tape;
+    for (int l = 0; tape->is_kept && l <= net->num_layers; l++) net->value[l] = tape->values[l] + row * net->wide[l];
+    return (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
 }
 
 /* Rows from number `row` on through the network, and their outputs to where they are wanted. */
 static void pass_rows_on(Perceptron *net, const TapeWork *work, int64_t row, int num_rows) {
     const int last = net->num_layers, width = net->size[0], outputs = net->size[last];
-    for (int r = 0; r < num_rows; r++) {
-        memcpy(net->value[0] + (int64_t)r * net->wide[0], work->in + (row + r) * width, (size_t)width * sizeof(float));
-    }
+    copy_padded(net->value[0], work->in + row * width, num_rows, width, net->wide[0]);
     forward_tile(net, net->value[0], net->wide[0], num_rows);
     for (int r = 0; r < num_rows; r++) {
         const float *found = net->value[last] + (int64_t)r * net->wide[last];
@@ -95,118 +75,174 @@ static void pass_rows_on(Perceptron *net, const TapeWork *work, int64_t row, int
     }
 }
 
-static void forward_half(void *argument) {
-    const TapeWork *work = argument;
-    Tape *tape = work->tape;
-    for (int64_t row = half_start(tape, work->h); row < half_start(tape, work->h + 1); row += TILE_ROWS) {
-        pass_rows_on(at_tile(tape, work->h, row), work, row, tile_size(tape, work->h, row));
+/* Rows into columns: `to` [width, to_stride] from `from` [num_rows, from_stride]. */
+static void turn(float *to, int64_t to_stride, const float *from, int64_t from_stride, int num_rows, int width) {
+    for (int r = 0; r < num_rows; r++) {
+        for (int i = 0; i < width; i++) to[i * to_stride + r] = from[r * from_stride + i];
+    }
+}
+
+static void forward_and_forget(void *argument) {
+    TapeWork *work = argument;
+    Perceptron net;
+    work->failed = borrow_perceptron(&net, work->tape->network);
+    if (work->failed) return;
+    const int last = net.num_layers, width = net.size[0], outputs = net.size[last];
+    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
+        const int num_rows = see_tile(&net, work, row);
+        turn(net.value[0], TILE_ROWS, work->in + row * width, width, num_rows, width);
+        forward_columns(&net, work->tape->network, num_rows);
+        turn(work->out + row * outputs, outputs, net.value[last], TILE_ROWS, outputs, num_rows);
+    }
+}
+
+static void forward_rows(void *argument) {
+    TapeWork *work = argument;
+    Perceptron net;
+    work->failed = borrow_perceptron(&net, work->tape->network);
+    if (work->failed) return;
+    read_for_forward(&net, work->tape->network);
+    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
+        const int num_rows = see_tile(&net, work, row);
+        pass_rows_on(&net, work, row, num_rows);
     }
 }
 
 /* The outputs' derivatives of a tile, as the backward pass takes them. */
 static void take_gradient(Perceptron *net, const float *gradient, int num_rows) {
-    const int last = net->num_layers, outputs = net->size[last];
-    for (int r = 0; r < num_rows; r++) {
-        memcpy(net->delta[last] + (int64_t)r * net->wide[last], gradient + (int64_t)r * outputs, (size_t)outputs * sizeof(float));
-    }
+    const int last = net->num_layers;
+    copy_padded(net->delta[last], gradient, num_rows, net->size[last], net->wide[last]);
 }
 
-static void backward_half(void *argument) {
-    const TapeWork *work = argument;
-    Tape *tape = work->tape;
-    const int outputs = tape->whole.size[tape->whole.num_layers];
-    const int64_t start = half_start(tape, work->h);
-    for (int64_t row = start; row < half_start(tape, work->h + 1); row += TILE_ROWS) {
-        Perceptron *net = at_tile(tape, work->h, row);
-        const int n = tile_size(tape, work->h, row);
-        take_gradient(net, work->in + row * outputs, n);
-        backward_tile(net, n, row == start);
+static void backward_rows(void *argument) {
+    TapeWork *work = argument;
+    Perceptron net;
+    work->failed = borrow_perceptron(&net, work->tape->network);
+    if (work->failed) return;
+    read_for_backward(&net, work->tape->network);
+    aim_gradients(&net, work->gradient);
+    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
+        const int num_rows = see_tile(&net, work, row);
+        take_gradient(&net, work->in + row * net.size[net.num_layers], num_rows);
+        backward_tile(&net, num_rows, row == work->first);
     }
+    write_gradients(&net, work->gradient);
 }
 
 /* Forward and backward, tile by tile, of the loss Σ ½ share (output − target)²: activations do not leave the cache. */
-static void regress_half(void *argument) {
-    const TapeWork *work = argument;
-    Tape *tape = work->tape;
-    const int outputs = tape->whole.size[tape->whole.num_layers];
-    const int64_t start = half_start(tape, work->h);
-    for (int64_t row = start; row < half_start(tape, work->h + 1); row += TILE_ROWS) {
-        Perceptron *net = at_tile(tape, work->h, start);
-        const int n = tile_size(tape, work->h, row), last = net->num_layers;
-        pass_rows_on(net, work, row, n);
-        for (int64_t i = 0; i < (int64_t)n * outputs; i++) {
+static void regress_rows(void *argument) {
+    TapeWork *work = argument;
+    Perceptron net;
+    work->failed = borrow_perceptron(&net, work->tape->network);
+    if (work->failed) return;
+    read_parameters(&net, work->tape->network, 1);
+    aim_gradients(&net, work->gradient);
+    const int last = net.num_layers, outputs = net.size[last];
+    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
+        const int num_rows = (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
+        pass_rows_on(&net, work, row, num_rows);
+        for (int64_t i = 0; i < (int64_t)num_rows * outputs; i++) {
             const int64_t at = row * outputs + i;
-            net->delta[last][i / outputs * net->wide[last] + i % outputs] = (work->out[at] - work->target[at]) * work->share[at];
+            const float error = work->out[at] - work->target[at], slope = error * work->share[at];
+            net.delta[last][i / outputs * net.wide[last] + i % outputs] = slope;
+            *work->loss += 0.5 * (double)slope * (double)error;
         }
-        backward_tile(net, n, row == start);
+        backward_tile(&net, num_rows, row == work->first);
     }
+    write_gradients(&net, work->gradient);
 }
 
-static void input_gradient_half(void *argument) {
-    const TapeWork *work = argument;
-    Tape *tape = work->tape;
-    const int outputs = tape->whole.size[tape->whole.num_layers], width = tape->whole.size[0];
-    for (int64_t row = half_start(tape, work->h); row < half_start(tape, work->h + 1); row += TILE_ROWS) {
-        Perceptron *net = at_tile(tape, work->h, row);
-        const int n = tile_size(tape, work->h, row);
-        take_gradient(net, work->in + row * outputs, n);
-        for (int l = net->num_layers - 1; l >= 0; l--) delta_below(net, l, n);
-        for (int r = 0; r < n; r++) {
-            memcpy(work->out + (row + r) * width, net->delta[0] + (int64_t)r * net->wide[0], (size_t)width * sizeof(float));
+static void input_gradient_rows(void *argument) {
+    TapeWork *work = argument;
+    Perceptron net;
+    work->failed = borrow_perceptron(&net, work->tape->network);
+    if (work->failed) return;
+    read_for_backward(&net, work->tape->network);
+    const int width = net.size[0];
+    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
+        const int num_rows = see_tile(&net, work, row);
+        take_gradient(&net, work->in + row * net.size[net.num_layers], num_rows);
+        for (int l = net.num_layers - 1; l >= 0; l--) delta_below(&net, l, num_rows);
+        for (int r = 0; r < num_rows; r++) {
+            memcpy(work->out + (row + r) * width, net.delta[0] + (int64_t)r * net.wide[0], (size_t)width * sizeof(float));
         }
     }
 }
 
 #define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
 
-static void both_halves(void (*do_half)(void *), TapeWork work, int num_threads) {
-    const Perceptron *net = &work.tape->whole;
+static int64_t num_products(const Network *network) {
     int64_t products = 0;
-    for (int l = 0; l < net->num_layers; l++) products += (int64_t)net->size[l] * net->size[l + 1];
-    TapeWork first = work, second = work;
-    second.h = 1;
-    do_both(do_half, &first, &second, num_threads > 1 && work.tape->num_rows * products >= MIN_SHARED_PRODUCTS);
+    for (int l = 0; l < network->num_layers; l++) products += (int64_t)network->sizes[l] * network->sizes[l + 1];
+    return products;
 }
 
-/* Make room for rows, and take over the parameters as they are now. */
-static int begin_rows(Tape *tape, int64_t num_rows, int num_threads) {
+static int is_worth_sharing(const Tape *tape, Cut cut) {
+    return cut == HALVES_SIDE_BY_SIDE && tape->num_rows * num_products(tape->network) >= MIN_SHARED_PRODUCTS;
+}
+
+/* All rows of a tape; -1: out of memory. */
+static int over_rows(void (*do_rows)(void *), TapeWork work, Cut cut) {
+    const int64_t num_rows = work.tape->num_rows, middle = cut == WHOLE ? num_rows : (num_rows + 1) / 2;
+    TapeWork second = work;
+    second.first = work.end = middle;
+    second.end = num_rows;
+    if (work.gradient) second.gradient = work.tape->second_gradient;
+    if (work.loss) second.loss = work.loss + 1;
+    if (middle == num_rows) do_rows(&work);
+    else do_both(do_rows, &work, &second, is_worth_sharing(work.tape, cut));
+    return work.failed || second.failed ? -1 : 0;
+}
+
+static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut) {
     if (reserve_rows(tape, num_rows)) return -1;
-    both_halves(read_half, (TapeWork){.tape = tape}, num_threads);
-    read_other_parameters(&tape->whole, tape->network, 1);
-    for (int h = 0; h < 2; h++) {
-        memcpy(tape->half[h].across, tape->whole.across, sizeof tape->whole.across);
-        memcpy(tape->half[h].along, tape->whole.along, sizeof tape->whole.along);
-        memcpy(tape->half[h].bias, tape->whole.bias, sizeof tape->whole.bias);
+    return over_rows(tape->is_kept ? forward_rows : forward_and_forget, (TapeWork){.tape = tape, .in = x, .out = out}, cut);
+}
+
+typedef struct {
+    float *sum;
+    const float *other;
+    int64_t first, end;
+} SumHalf;
+
+static void sum_half(void *argument) {
+    const SumHalf *half = argument;
+    for (int64_t i = half->first; i < half->end; i++) half->sum[i] += half->other[i];
+}
+
+/* Gradients of all parameters, from both halves of the rows. */
+static int gradients_over_rows(void (*do_rows)(void *), TapeWork work, Cut cut) {
+    Tape *tape = work.tape;
+    const int64_t count = num_parameters(tape->network);
+    const int is_halved = cut != WHOLE && tape->num_rows > 1;
+    if (is_halved && !tape->second_gradient) {
+        tape->second_gradient = malloc((size_t)count * sizeof(float));
+        if (!tape->second_gradient) return -1;
     }
+    if (over_rows(do_rows, work, cut)) return -1;
+    if (!is_halved) return 0;
+    SumHalf first = {work.gradient, tape->second_gradient, 0, count / 2}, second = first;
+    second.first = first.end;
+    second.end = count;
+    do_both(sum_half, &first, &second, is_worth_sharing(tape, cut));
     return 0;
 }
 
-static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, int num_threads) {
-    if (begin_rows(tape, num_rows, num_threads)) return -1;
-    both_halves(forward_half, (TapeWork){.tape = tape, .in = x, .out = out}, num_threads);
-    return 0;
+static int tape_backward(Tape *tape, const float *gradient, float *flat, Cut cut) {
+    return gradients_over_rows(backward_rows, (TapeWork){.tape = tape, .in = gradient, .gradient = flat}, cut);
 }
 
-/* Put the gradients of a half of the units together, from both halves of the rows. */
-static void write_half(void *argument) {
-    const TapeWork *work = argument;
-    const Tape *tape = work->tape;
-    write_gradients(&tape->half[0], tape->num_rows > 1 ? &tape->half[1] : NULL, work->h, 2, work->out);
-}
-
-static void tape_backward(Tape *tape, const float *gradient, float *flat, int num_threads) {
-    both_halves(backward_half, (TapeWork){.tape = tape, .in = gradient}, num_threads);
-    both_halves(write_half, (TapeWork){.tape = tape, .out = flat}, num_threads);
-}
-
-static int tape_regress(Tape *tape, const Regression *rows, float *flat, int num_threads) {
-    if (begin_rows(tape, rows->num_rows, num_threads)) return -1;
+static int tape_regress(Tape *tape, Regression *rows, float *flat, Cut cut) {
+    double losses[2] = {0.0, 0.0};
+    tape->num_rows = rows->num_rows;
     TapeWork work = {.tape = tape, .in = rows->x, .out = rows->out, .target = rows->target, .share = rows->share};
-    both_halves(regress_half, work, num_threads);
-    both_halves(write_half, (TapeWork){.tape = tape, .out = flat}, num_threads);
-    return 0;
+    work.gradient = flat;
+    work.loss = losses;
+    const int status = gradients_over_rows(regress_rows, work, cut);
+    rows->loss = losses[0] + losses[1];
+    return status;
 }
 
-static void tape_input_gradient(Tape *tape, const float *gradient, float *by_input, int num_threads) {
-    both_halves(input_gradient_half, (TapeWork){.tape = tape, .in = gradient, .out = by_input}, num_threads);
+static int tape_input_gradient(Tape *tape, const float *gradient, float *by_input, Cut cut) {
+    return over_rows(input_gradient_rows, (TapeWork){.tape = tape, .in = gradient, .out = by_input}, cut);
 }

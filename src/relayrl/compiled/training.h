@@ -137,7 +137,7 @@ static void add_tile(
 static void gather_gradient(Training *t, Workspace *w) {
     Perceptron *net = &w->net;
     if (t->rows.inputs.is_factored) differentiate_by_lines(&w->factors, net, &t->rows.inputs);
-    write_gradients(net, NULL, 0, 1, w->gradient);
+    write_gradients(net, w->gradient);
     if (has_deviations(t)) {
         const int outputs = net->size[net->num_layers];
         memcpy(
@@ -204,6 +204,9 @@ static void train(Training *t) {
     Workspace workspace;
     point_into(&t->shape, t->adam.vector);
     t->out_of_memory = open_workspace(&workspace, t);
-    if (!t->out_of_memory) run_passes(t, &workspace);
+    if (!t->out_of_memory) {
+        aim_gradients(&workspace.net, workspace.gradient);
+        run_passes(t, &workspace);
+    }
     close_workspace(&workspace);
 }

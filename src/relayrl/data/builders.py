@@ -131,7 +131,7 @@ class RolloutBuilder:
         if self._row_is_open or T == 0:
             raise ConfigError(f"build() after {T} finished rows; finish the open row, or fill at least one, before it")
         ended = np.logical_or(columns.terminated[:T], columns.truncated[:T])
-        if columns.successors.size or ended.any():
+        if columns.successors.size or np.count_nonzero(ended):
             self._require_final_observations(ended)
         columns.successors.complete_last_row(T - 1, ended[-1], next_obs)
         rollout = columns.rollout(self._header, T, policy_version, self._first_episode, self._first_step)
@@ -171,9 +171,10 @@ class RolloutBuilder:
         """Number the next block's first row. Rows before a lane's first action of an episode do not count across blocks:
         the fragment that begins the lane's part of an episode has `first_step` 0, however late its turn came."""
         T = len(ended)
-        if not ended.any():
-            has_acted = valid.any(0) | (self._first_step > 0)
-            self._first_step = np.where(has_acted, self._first_step + T, 0)
+        if not np.count_nonzero(ended):
+            self._first_step = self._first_step + T
+            if np.count_nonzero(valid) < valid.size:
+                self._first_step *= valid.any(0) | (self._first_step > T)
             return
         last_end, last_valid = (
             np.where(flags.any(0), T - 1 - np.argmax(flags[::-1], axis=0), -1) for flags in (ended, valid)

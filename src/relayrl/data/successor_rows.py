@@ -49,12 +49,14 @@ class SuccessorRows:
         """`next_obs` for lanes that go on, beside what is already here of those that ended on `row`."""
         num_ended = int(np.count_nonzero(ended))
         self.size -= num_ended
-        final_obs = map_tree(np.copy, index(self._columns["obs"], slice(self.size, self.size + num_ended)))
+        final_obs = None
+        if num_ended:
+            final_obs = map_tree(np.copy, index(self._columns["obs"], slice(self.size, self.size + num_ended)))
         where = self._reserve(len(ended))
         self._columns["step"][where] = row
         self._columns["lane"][where] = np.arange(len(ended))
         write_lanes(self._columns["obs"], where, next_obs)
-        if num_ended:
+        if final_obs is not None:
             write(self._columns["obs"], where.start + np.flatnonzero(ended), final_obs)
         self.size = where.stop
 

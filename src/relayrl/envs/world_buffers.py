@@ -68,8 +68,10 @@ class GroupBuffers:
 
     def step(self, half: int) -> GroupStep:
         """What the group got from the step just made."""
-        env, agent = np.nonzero(self.terminated | self.truncated)
-        final = FinalObservations(env, agent, index(self.final_obs, (env, agent))) if env.size else None
+        ended, final = self.terminated | self.truncated, None
+        if np.count_nonzero(ended):  # a third of the cost of np.nonzero
+            env, agent = np.nonzero(ended)
+            final = FinalObservations(env, agent, index(self.final_obs, (env, agent)))
         return GroupStep(
             self.obs[half],
             self.active,

@@ -42,7 +42,9 @@ class CompiledTapes:
         found = kernels()
         assert found is not None
         self._kernels, self._modules = found, tuple(modules)
-        self._tapes = tuple(found.Tape(_live(m), any(p.requires_grad for p in m.parameters())) for m in modules)
+        self._networks = tuple(_live(module) for module in modules)
+        is_trained = (any(p.requires_grad for p in module.parameters()) for module in modules)
+        self._tapes = tuple(map(found.Tape, self._networks, is_trained))
         self._widths = [(m.linears()[0].in_features, m.linears()[-1].out_features) for m in modules]
         self._outputs: tuple[Array, ...] = ()
         self._gradients: tuple[Array, ...] = ()
@@ -57,11 +59,17 @@ class CompiledTapes:
         given = tuple(as_rows(gradient) for gradient in gradients)
         self._kernels.backward_tapes(self._tapes, given, self._flat_gradients(), num_threads())
 
-    def regress(self, x: Array, target: Array, share: Array) -> tuple[Array, ...]:
+    def regress(self, x: Array, target: Array, share: Array) -> tuple[tuple[Array, ...], float]:
         self._reserve(len(x))
         given = as_rows(x), as_rows(target), as_rows(share)
-        self._kernels.regress_tapes(self._tapes, *given, self._outputs, self._flat_gradients(), num_threads())
-        return self._outputs
+        flat = self._flat_gradients()
+        loss: float = self._kernels.regress_tapes(self._tapes, *given, self._outputs, flat, num_threads())
+        return self._outputs, loss
+
+    def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
+        lowest, by_input = np.empty(len(x), np.float32), np.empty((len(x), self._widths[0][0]), np.float32)
+        self._kernels.judge(self._networks, as_rows(x), as_rows(share), lowest, by_input, num_threads())
+        return lowest, by_input
 
     def input_gradients(self, gradients: Sequence[Array]) -> tuple[Array, ...]:
         by_input = tuple(np.empty((self._num_rows, width), np.float32) for width, _ in self._widths)

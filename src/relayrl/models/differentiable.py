@@ -40,10 +40,11 @@ class Differentiables(Protocol):
 
     def forward(self, x: Array) -> Sequence[Array]: ...
 
-    def regress(self, x: Array, target: Array, share: Array) -> Sequence[Array]:
-        """Outputs [M, O] of `x`, and, in `.grad`, the gradients of each network's Σ ½ `share` (output − `target`)²."""
+    def regress(self, x: Array, target: Array, share: Array) -> tuple[Sequence[Array], float]:
+        """Outputs [M, O] of `x`, and the sum of each network's loss Σ ½ `share` (output − `target`)²; gradients in `.grad`."""
 
-    def input_gradients(self, gradients: Sequence[Array]) -> Sequence[Array]: ...
+    def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
+        """[M] the lowest of the networks' single outputs for `x`, and [M, I] the gradient of Σ `share` lowest by `x`."""
 
 
 class OneAfterTheOther:
@@ -55,14 +56,18 @@ class OneAfterTheOther:
     def forward(self, x: Array) -> list[Array]:
         return [network.forward(x) for network in self._networks]
 
-    def regress(self, x: Array, target: Array, share: Array) -> list[Array]:
+    def regress(self, x: Array, target: Array, share: Array) -> tuple[list[Array], float]:
         outputs = self.forward(x)
-        for network, output in zip(self._networks, outputs, strict=True):
-            network.backward((output - target) * share)
-        return outputs
+        errors = [output - target for output in outputs]
+        for network, error in zip(self._networks, errors, strict=True):
+            network.backward(error * share)
+        return outputs, sum(0.5 * float(np.vdot(error * error, share)) for error in errors)
 
-    def input_gradients(self, gradients: Sequence[Array]) -> list[Array]:
-        return [network.input_gradient(g) for network, g in zip(self._networks, gradients, strict=True)]
+    def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
+        values = np.stack([output[:, 0] for output in self.forward(x)])
+        which = values.argmin(0)
+        by_input = [network.input_gradient((share * (which == i))[:, None]) for i, network in enumerate(self._networks)]
+        return values.min(0), np.asarray(np.add.reduce(by_input))
 
 
 class AutogradNetwork:

@@ -234,8 +234,10 @@ class _GroupRecords:
     def _refuse_turns(self, rollout: Rollout) -> None:
         """An agent that pauses inside an episode gets rewards between its decisions; a row here holds one step."""
         goes_on = rollout.valid & ~rollout.ended
-        before = np.concatenate([goes_on[:1] if self._waiting is None else self._waiting, goes_on[:-1]])
-        self._waiting = goes_on[-1:]
+        waiting, self._waiting = self._waiting, goes_on[-1:]
+        if np.count_nonzero(rollout.valid) == rollout.valid.size:
+            return
+        before = np.concatenate([goes_on[:1] if waiting is None else waiting, goes_on[:-1]])
         if (before & ~rollout.valid & ~rollout.failed).any():
             raise ConfigError(
                 f"agents of group {rollout.header.group!r} take turns, which replay does not hold; use ppo or reinforce"
@@ -264,19 +266,20 @@ class _GroupRecords:
         follows = path[1] if len(path) == _ONE_STEP else np.stack(path[1:])[length, np.arange(len(length))]
         known = (follows >= 0)[:, None] & ~last["ended"]
         powers = np.array([gamma**k for k in range(1, len(path))], np.float32)
-        after = self.records.take(np.maximum(follows, 0))
+        reach = powers[0] if len(path) == _ONE_STEP else powers[length][:, None]
+        following = np.maximum(follows, 0)
         mask = None
         if "mask" in self.fields:
             # After an end, and after the ring's newest rows, the next mask is unknown: everything is allowed.
-            mask = after["mask"] | ~known[..., None]
+            mask = self.records["mask"][following] | ~known[..., None]
         return GroupTransitions(
             obs=self._tree(now, "obs"),
             action=now["action"],
             reward=np.asarray(reward, np.float32),
             next_obs=self._tree(last, "next_obs"),
-            discount=powers[length][:, None] * ~last["terminated"],
+            discount=reach * ~last["terminated"],
             valid=now["valid"],
-            next_valid=np.where(known, after["valid"], last["valid"]),
+            next_valid=np.where(known, self.records["valid"][following], last["valid"]),
             mask=now["mask"] if "mask" in self.fields else None,
             next_mask=mask,
         )
