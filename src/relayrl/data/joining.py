@@ -25,6 +25,8 @@ def copied(rollout: Rollout) -> Rollout:
 def joined(blocks: Sequence[Rollout]) -> Rollout:
     """Consecutive blocks of the same lanes as one block."""
     first = blocks[0]
+    if len(blocks) == 1:
+        return first
     columns: dict[str, Any] = {
         name: map_tree(lambda *parts: np.concatenate(parts), *(getattr(block, name) for block in blocks))
         for name in _present(first)

@@ -18,6 +18,8 @@ RECORDED_STEPS = 256
 """Steps of each world that are written together: fragments of one step each would cost more than the steps."""
 MAX_WAITING = 4
 """Portions of so many steps that may wait for the sink."""
+DURABLE_ROWS = 8192
+"""Rows after which the thread flushes by itself, so that the run does not wait for much when it saves."""
 _LOOK_S = 1.0
 
 Portion = dict[str, list[Rollout]]
@@ -65,13 +67,20 @@ class Recorder:
         self._waiting.put(portion)
 
     def _write_what_comes(self) -> None:
+        num_rows = 0
         try:
             while True:
                 portion = self._waiting.get(_LOOK_S)
-                if portion is not None:
-                    for blocks in portion.values():
-                        self._sink.write(joined(blocks).trajectories())
-                    self._waiting.done()
+                if portion is None:
+                    continue
+                for blocks in portion.values():
+                    rollout = joined(blocks)
+                    self._sink.write(rollout.trajectories())
+                    num_rows += rollout.reward.size
+                if num_rows >= DURABLE_ROWS:
+                    self._sink.flush()
+                    num_rows = 0
+                self._waiting.done()
         except QueueClosedError:
             return
         except BaseException as error:  # noqa: BLE001 - whatever it is, the run's thread raises it
