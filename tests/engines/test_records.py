@@ -11,7 +11,7 @@ from relayrl.bench.codec import example_rollout
 from relayrl.data.columns import Trajectory
 from relayrl.data.splitting import trajectory_id
 from relayrl.engines.local import LocalEngine, RunResult
-from relayrl.engines.recording import RECORDED_STEPS, Recorder
+from relayrl.engines.recording import DURABLE_ROWS, RECORDED_STEPS, Recorder
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.errors import ConfigError
@@ -42,6 +42,19 @@ def test_every_step_of_a_run_is_kept_and_recording_changes_nothing(url, tmp_path
     # Two worlds, episodes of 200 steps: two whole ones each, in fragments of at most what is written together.
     assert sum(t.truncated for t in trajectories) == 4
     assert not any(t.failed or t.terminated for t in trajectories)
+
+
+@pytest.mark.parametrize(("kind", "suffix", "is_early"), [("arrow", "arrows", True), ("parquet", "parquet", False)])
+def test_a_sink_that_appends_is_flushed_while_the_run_goes_on(kind, suffix, is_early, tmp_path):
+    recorder = Recorder(open_sink(f"{kind}:{tmp_path}"))
+    rollout = example_rollout(RECORDED_STEPS, DURABLE_ROWS // RECORDED_STEPS)
+    recorder.record({rollout.header.group: rollout})
+    recorder._waiting.drain()
+    sizes = [path.stat().st_size for path in tmp_path.glob(f"*.{suffix}")]
+    assert (sum(sizes) > rollout.reward.nbytes) == is_early
+    recorder.close()
+    with open_source(f"{kind}:{tmp_path}") as source:
+        assert source.count().num_steps == rollout.reward.size
 
 
 def test_learning_from_records_repeats_and_steps_no_environment(tmp_path):

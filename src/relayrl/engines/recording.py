@@ -19,7 +19,7 @@ RECORDED_STEPS = 256
 MAX_WAITING = 4
 """Portions of so many steps that may wait for the sink."""
 DURABLE_ROWS = 8192
-"""Rows after which the thread flushes by itself, so that the run does not wait for much when it saves."""
+"""Rows after which the thread flushes a sink that appends, so that the run does not wait for much when it saves."""
 _LOOK_S = 1.0
 
 Portion = dict[str, list[Rollout]]
@@ -77,7 +77,7 @@ class Recorder:
                     rollout = joined(blocks)
                     self._sink.write(rollout.trajectories())
                     num_rows += rollout.reward.size
-                if num_rows >= DURABLE_ROWS:
+                if num_rows >= DURABLE_ROWS and self._sink.appends:
                     self._sink.flush()
                     num_rows = 0
                 self._waiting.done()

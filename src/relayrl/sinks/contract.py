@@ -57,6 +57,11 @@ class TrajectorySink(ABC):
     """Takes trajectories and keeps them."""
 
     @property
+    def appends(self) -> bool:
+        """Whether a flush adds to what is there, so that it may come often; where it makes a file, it should not."""
+        return True
+
+    @property
     @abstractmethod
     def url(self) -> str:
         """Where it writes, as it may be shown: without a password."""

@@ -23,6 +23,10 @@ class FanOutSink(TrajectorySink):
         self._is_closed = False
 
     @property
+    def appends(self) -> bool:
+        return all(sink.appends for sink in self._sinks)
+
+    @property
     def url(self) -> str:
         return " + ".join(sink.url for sink in self._sinks)
 

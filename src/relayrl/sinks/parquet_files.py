@@ -46,6 +46,10 @@ def open_source(url: str) -> TrajectorySource:
 class ParquetSink(PartsSink):
     """Every flush makes a part per layout, or several where they would be too long."""
 
+    @property
+    def appends(self) -> bool:
+        return False
+
     def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         limits = self._settings.files
         try:
