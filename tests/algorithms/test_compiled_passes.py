@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 
@@ -34,6 +35,11 @@ ACTIONS = {
     "box": spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)),
 }
 KERNELS = loader.kernels()
+
+
+def test_where_there_is_a_compiler_the_kernels_were_built() -> None:
+    """Tests of the kernels are skipped without them; on a developer's machine that must not go unnoticed."""
+    assert KERNELS is not None or shutil.which("gcc") is None
 
 
 def make_policy(space, *, hidden=(8, 8), activation=Activation.TANH, num_features=3, central_width=None) -> ActorCritic:

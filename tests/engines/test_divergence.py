@@ -76,6 +76,21 @@ def test_a_run_that_diverges_before_its_first_interval_keeps_where_it_began(algo
     assert updates[0].num_env_steps > 0
 
 
+def test_a_run_that_begins_with_numbers_that_are_not_finite_says_that_nothing_came_before(tmp_path: Path) -> None:
+    updates: list[Any] = []
+    with pytest.raises(RunInterrupted):
+        engine_for(settings_for("ppo"), tmp_path / "a").run(updates.append, lambda: bool(updates))
+    store = CheckpointStore(tmp_path / "a" / "checkpoints", 5)
+    step, state = store.load_newest()
+    for tensor in tensors(state):
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+    engine = engine_for(settings_for("ppo"), tmp_path / "b")
+    engine.init_from(store.save(step + 1, state))
+    with pytest.raises(TrainingDivergedError, match=r"not finite.*; it began so: there is no checkpoint before it"):
+        engine.run(lambda _: None)
+
+
 def tensors(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         return [tree]

@@ -10,7 +10,7 @@
 
 #include "helper_thread.h"
 
-#define LOOK_NS 1000000    /* the next gradient step is nearer than this, also where an environment is stepped in between */
+#define LOOK_NS 500000     /* gradient steps come one after the other: the next piece is nearer than this */
 #define LOOKS_PER_CHECK 64 /* between two looks at the clock, or two offers of the core to somebody else */
 
 enum { IDLE, POSTED, BEGUN, DONE };

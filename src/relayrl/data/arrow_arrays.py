@@ -83,7 +83,7 @@ def pooled_arrays(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> lis
 
 def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
     """A NumPy array `[*leading, *leaf.shape]` as a column with one row per leading element."""
-    buffer, num_rows = pa.py_buffer(leaf_elements(leaf, array, leading)), prod(leading)
+    buffer, num_rows = pa.py_buffer(_laid_out(leaf, array, leading)), prod(leading)
     kind = leaf.arrow_type
     if not leaf.shape:
         return pa.Array.from_buffers(kind, num_rows, [None, buffer])
@@ -93,10 +93,10 @@ def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
 
 def leaf_buffers(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> tuple[Any, ...]:
     """The same as buffers of an `ArrowTree`."""
-    return (*((None, None) if leaf.shape else (None,)), leaf_elements(leaf, array, leading))
+    return (*((None, None) if leaf.shape else (None,)), _laid_out(leaf, array, leading))
 
 
-def leaf_elements(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> Array:
+def _laid_out(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> Array:
     """The elements of `[*leading, *leaf.shape]` as Arrow lays them out."""
     if not isinstance(array, np.ndarray | np.generic):
         raise ConfigError(

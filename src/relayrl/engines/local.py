@@ -91,9 +91,9 @@ class LocalEngine:
             with self._directory.locked():
                 return self._run(on_progress)
         except TrainingDivergedError as error:
-            raise TrainingDivergedError(
-                f"{error}; the last good checkpoint is {self._checkpoints.paths()[-1]}"
-            ) from error
+            kept = self._checkpoints.paths()
+            rescue = f"the last good checkpoint is {kept[-1]}" if kept else "it began so: there is no checkpoint before it"
+            raise TrainingDivergedError(f"{error}; {rescue}") from error
         finally:
             self.close()
 
