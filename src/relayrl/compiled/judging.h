@@ -25,19 +25,21 @@ static int borrow_perceptrons(Perceptron *nets, const Judging *j) {
     return 0;
 }
 
-/* The lowest value of each row, and the outputs' derivatives of Σ share · lowest. */
+/* The lowest value of each row, and the outputs' derivatives of Σ share · lowest; a row's one output is a vector's first lane. */
 static void choose_lowest(Perceptron *nets, const Judging *j, int64_t row, int num_rows) {
     for (int r = 0; r < num_rows; r++) {
         int which = 0;
-        float lowest = nets[0].value[nets[0].num_layers][r];
+        float lowest = nets[0].value[nets[0].num_layers][r * LANES];
         for (int t = 1; t < j->num_networks; t++) {
-            const float value = nets[t].value[nets[t].num_layers][r];
+            const float value = nets[t].value[nets[t].num_layers][r * LANES];
             if (!(value < lowest || isnan(value))) continue; /* as in NumPy, what is not a number is lowest */
             which = t;
             lowest = value;
         }
         j->lowest[row + r] = lowest;
-        for (int t = 0; t < j->num_networks; t++) nets[t].delta[nets[t].num_layers][r] = t == which ? j->share[row + r] : 0.0f;
+        for (int t = 0; t < j->num_networks; t++) {
+            nets[t].delta[nets[t].num_layers][r * LANES] = t == which ? j->share[row + r] : 0.0f;
+        }
     }
 }
 
@@ -46,7 +48,7 @@ static void add_input_gradients(Perceptron *net, const Judging *j, int64_t row, 
     for (int r = 0; r < num_rows; r++) {
         for (int i = 0; i < width; i++) {
             float *sum = j->by_input + (row + r) * width + i;
-            *sum = (is_first ? 0.0f : *sum) + net->delta[0][i * TILE_ROWS + r];
+            *sum = (is_first ? 0.0f : *sum) + net->delta[0][(int64_t)r * net->wide[0] + i];
         }
     }
 }
@@ -57,16 +59,17 @@ static void judge_rows(void *argument) {
     Perceptron nets[MAX_JUDGES];
     work->failed = borrow_perceptrons(nets, j);
     if (work->failed) return;
+    for (int t = 0; t < j->num_networks; t++) read_parameters(&nets[t], j->networks[t], 1);
     const int width = nets[0].size[0];
     for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
         const int num_rows = (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
         for (int t = 0; t < j->num_networks; t++) {
-            turn(nets[t].value[0], TILE_ROWS, j->x + row * width, width, num_rows, width);
-            forward_columns(&nets[t], j->networks[t], num_rows);
+            copy_padded(nets[t].value[0], j->x + row * width, num_rows, width, nets[t].wide[0]);
+            forward_tile(&nets[t], nets[t].value[0], nets[t].wide[0], num_rows);
         }
         choose_lowest(nets, j, row, num_rows);
         for (int t = 0; t < j->num_networks; t++) {
-            input_gradient_columns(&nets[t], j->networks[t], num_rows);
+            deltas_below(&nets[t], num_rows);
             add_input_gradients(&nets[t], j, row, num_rows, t == 0);
         }
     }

@@ -17,6 +17,8 @@ typedef struct {
     float *weight_gradient[MAX_LAYERS];             /* [out, wide in] where that is less padding, else [in, wide out] */
     int is_in_place[MAX_LAYERS];                    /* whether it lies where the gradients are wanted */
     float *bias_gradient[MAX_LAYERS];               /* [wide out] */
+    int32_t *live;                                  /* the units of a layer that `find_live` found */
+    int32_t order[TILE_ROWS];                       /* rows as `order_rows` has them */
     float *memory;
 } Perceptron;
 
@@ -37,7 +39,7 @@ static int64_t across_size(const Perceptron *net, int l) {
 
 /* Lay the arrays out: in numbers only where `next` is NULL. */
 static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next) {
-    int64_t used = 0;
+    int64_t used = 0, widest = 0;
 #define TAKE(pointer, count)                                                                                           \
     do {                                                                                                               \
         if (next) (pointer) = next + used;                                                                             \
@@ -54,7 +56,10 @@ static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next)
         if (net->size[l] != net->wide[l]) TAKE(net->along_copy[l], net->size[l + 1] * net->wide[l]);
         TAKE(net->weight_gradient[l], gradient_size(net, l));
         TAKE(net->bias_gradient[l], net->wide[l + 1]);
+        widest = net->wide[l + 1] > widest ? net->wide[l + 1] : widest;
     }
+    if (trains && next) net->live = (int32_t *)(next + used);
+    used += trains ? widest + LANES : 0;
 #undef TAKE
     return used;
 }
@@ -170,12 +175,39 @@ static void narrow_layer(Perceptron *net, int l, int num_rows) {
     }
 }
 
+/* Whether zeros of layer l, of which relu makes many, are worth skipping in a product with `width` columns. Skipping changes
+ * no result, not even its last bit. */
+static int has_zeros(const Perceptron *net, int l, int width) {
+    const int is_relu = !net->is_tanh && l > 0 && l < net->num_layers;
+    return is_relu && width >= MIN_SKIPPED_WIDTH && net->size[l] <= MAX_SKIPPED_DEPTH;
+}
+
+#define PATTERN_BITS 8
+
+/* The rows of a tile by the pattern in which some units of layer l are 0: rows side by side then have more zeros in common. */
+static const int32_t *order_rows(Perceptron *net, int l, int num_rows) {
+    const int wide = net->wide[l];
+    uint8_t pattern[TILE_ROWS];
+    int begin[(1 << PATTERN_BITS) + 1] = {0};
+    for (int r = 0; r < num_rows; r++) {
+        const float *row = net->value[l] + (int64_t)r * wide;
+        int bits = 0;
+        for (int j = 0; j < PATTERN_BITS; j++) bits = bits * 2 + (row[net->size[l] * j / PATTERN_BITS] > 0.0f);
+        pattern[r] = (uint8_t)bits;
+        begin[bits + 1]++;
+    }
+    for (int bits = 1; bits < 1 << PATTERN_BITS; bits++) begin[bits] += begin[bits - 1];
+    for (int r = 0; r < num_rows; r++) net->order[begin[pattern[r]]++] = r;
+    return net->order;
+}
+
 /* Outputs into value[num_layers], by the layers from number `first` on, from `x` with rows `stride` apart. */
 static void forward_layers(Perceptron *net, int first, const float *x, int64_t stride, int num_rows) {
     for (int l = first; l < net->num_layers; l++) {
-        Left left = {l > first ? net->value[l] : x, l > first ? net->wide[l] : stride, 1};
-        float *target = net->value[l + 1];
         const int wide = net->wide[l + 1];
+        Left left = {l > first ? net->value[l] : x, l > first ? net->wide[l] : stride, 1, NULL, has_zeros(net, l, wide)};
+        float *target = net->value[l + 1];
+        if (left.skips_zeros) left.rows = order_rows(net, l, num_rows);
         if (is_narrow(net, l)) narrow_layer(net, l, num_rows);
         else product(num_rows, wide, net->size[l], left, net->across[l], wide, target, wide, FROM_ROW, net->bias[l]);
         if (l + 1 < net->num_layers) activate(target, (int64_t)num_rows * wide, net->is_tanh);
@@ -184,19 +216,6 @@ static void forward_layers(Perceptron *net, int first, const float *x, int64_t s
 
 static void forward_tile(Perceptron *net, const float *x, int64_t stride, int num_rows) {
     forward_layers(net, 0, x, stride, num_rows);
-}
-
-/* The same with a row's numbers below each other, TILE_ROWS apart: weights are used where they lie, which pays unless there is
- * a backward pass. */
-static void forward_columns(Perceptron *net, const Network *network, int num_rows) {
-    const int64_t width = padded(num_rows);
-    for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1];
-        Left left = {network->weight[l], in, 1};
-        float *target = net->value[l + 1];
-        product(out, width, in, left, net->value[l], TILE_ROWS, target, TILE_ROWS, FROM_COLUMN, network->bias[l]);
-        if (l + 1 < net->num_layers) activate(target, (int64_t)out * TILE_ROWS, net->is_tanh);
-    }
 }
 
 /* delta *= the activation's slope, from its output: 1 − tanh², or 1 where relu is positive. */
@@ -208,15 +227,16 @@ static void multiply_by_slope(float *delta, const float *output, int64_t count, 
     }
 }
 
-/* Derivatives by the inputs, into delta[0], after `forward_columns` and with those by the outputs in delta[num_layers]. */
-static void input_gradient_columns(Perceptron *net, const Network *network, int num_rows) {
-    for (int l = net->num_layers - 1; l >= 0; l--) {
-        const int in = net->size[l];
-        Left left = {network->weight[l], 1, in};
-        float *target = net->delta[l];
-        product(in, padded(num_rows), net->size[l + 1], left, net->delta[l + 1], TILE_ROWS, target, TILE_ROWS, FROM_ZERO, NULL);
-        if (l > 0) multiply_by_slope(target, net->value[l], (int64_t)in * TILE_ROWS, net->is_tanh);
+/* The units of layer l with derivatives other than 0, into `live`; gives how many. Units of relu that are silent in a whole tile,
+ * of which trained networks have many, have none. */
+static int64_t find_live(Perceptron *net, int l, int num_rows) {
+    int64_t count = 0;
+    for (int i = 0; i < net->size[l]; i += LANES) {
+        ivec bits = {0};
+        for (int r = 0; r < num_rows; r++) bits |= (ivec)load(net->delta[l] + (int64_t)r * net->wide[l] + i);
+        count = append_lanes(net->live, count, bits << 1, i); /* without the sign: 0 may be negative */
     }
+    return count;
 }
 
 static void add_rows(float *sum, const float *rows, int num_rows, int wide, Beginning beginning) {
@@ -230,9 +250,14 @@ static void add_rows(float *sum, const float *rows, int num_rows, int wide, Begi
 /* delta[l] from delta[l + 1]: by what went into layer l - 1's activation, or by the inputs. */
 static void delta_below(Perceptron *net, int l, int num_rows) {
     const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
-    Left left = {net->delta[l + 1], wide_out, 1};
+    Left left = {net->delta[l + 1], wide_out, 1, NULL, has_zeros(net, l + 1, wide_in)};
     product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
     if (l > 0) multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
+}
+
+/* Derivatives by the inputs, into delta[0], with those by the outputs in delta[num_layers]. */
+static void deltas_below(Perceptron *net, int num_rows) {
+    for (int l = net->num_layers - 1; l >= 0; l--) delta_below(net, l, num_rows);
 }
 
 /* Gradients of the layers from number `first` on, for the tile whose outputs' derivatives are delta[num_layers], added to those
@@ -244,8 +269,14 @@ static void backward_layers(Perceptron *net, int first, int num_rows, int is_fir
         const float *input = net->value[l], *delta = net->delta[l + 1];
         float *gradient = net->weight_gradient[l];
         if (is_along(net, l)) {
-            Left left = {delta, 1, wide_out};
-            product(net->size[l + 1], wide_in, num_rows, left, input, wide_in, gradient, wide_in, beginning, NULL);
+            Left left = {delta, 1, wide_out, NULL, 0};
+            int64_t num_units = net->size[l + 1];
+            if (has_zeros(net, l + 1, wide_in)) {
+                num_units = find_live(net, l + 1, num_rows);
+                left.rows = net->live;
+                if (is_first) memset(gradient, 0, (size_t)gradient_size(net, l) * sizeof(float));
+            }
+            product(num_units, wide_in, num_rows, left, input, wide_in, gradient, wide_in, beginning, NULL);
         } else {
             Left left = {input, 1, wide_in};
             product(net->size[l], wide_out, num_rows, left, delta, wide_out, gradient, wide_out, beginning, NULL);

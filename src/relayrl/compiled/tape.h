@@ -75,27 +75,6 @@ static void pass_rows_on(Perceptron *net, const TapeWork *work, int64_t row, int
     }
 }
 
-/* Rows into columns: `to` [width, to_stride] from `from` [num_rows, from_stride]. */
-static void turn(float *to, int64_t to_stride, const float *from, int64_t from_stride, int num_rows, int width) {
-    for (int r = 0; r < num_rows; r++) {
-        for (int i = 0; i < width; i++) to[i * to_stride + r] = from[r * from_stride + i];
-    }
-}
-
-static void forward_and_forget(void *argument) {
-    TapeWork *work = argument;
-    Perceptron net;
-    work->failed = borrow_perceptron(&net, work->tape->network);
-    if (work->failed) return;
-    const int last = net.num_layers, width = net.size[0], outputs = net.size[last];
-    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = see_tile(&net, work, row);
-        turn(net.value[0], TILE_ROWS, work->in + row * width, width, num_rows, width);
-        forward_columns(&net, work->tape->network, num_rows);
-        turn(work->out + row * outputs, outputs, net.value[last], TILE_ROWS, outputs, num_rows);
-    }
-}
-
 static void forward_rows(void *argument) {
     TapeWork *work = argument;
     Perceptron net;
@@ -162,7 +141,7 @@ static void input_gradient_rows(void *argument) {
     for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
         const int num_rows = see_tile(&net, work, row);
         take_gradient(&net, work->in + row * net.size[net.num_layers], num_rows);
-        for (int l = net.num_layers - 1; l >= 0; l--) delta_below(&net, l, num_rows);
+        deltas_below(&net, num_rows);
         for (int r = 0; r < num_rows; r++) {
             memcpy(work->out + (row + r) * width, net.delta[0] + (int64_t)r * net.wide[0], (size_t)width * sizeof(float));
         }
@@ -196,7 +175,7 @@ static int over_rows(void (*do_rows)(void *), TapeWork work, Cut cut) {
 
 static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut) {
     if (reserve_rows(tape, num_rows)) return -1;
-    return over_rows(tape->is_kept ? forward_rows : forward_and_forget, (TapeWork){.tape = tape, .in = x, .out = out}, cut);
+    return over_rows(forward_rows, (TapeWork){.tape = tape, .in = x, .out = out}, cut);
 }
 
 typedef struct {

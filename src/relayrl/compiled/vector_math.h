@@ -1,4 +1,7 @@
 /* Vectors of LANES floats, and the functions that the networks need of them. */
+#if LANES == 16
+#include <immintrin.h>
+#endif
 
 typedef float vec __attribute__((vector_size(LANES * 4), may_alias, aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4), may_alias, aligned(4)));
@@ -19,6 +22,22 @@ INLINE float total(vec x) {
     float sum = 0.0f;
     for (int i = 0; i < LANES; i++) sum += x[i];
     return sum;
+}
+
+/* The numbers, from `first` on, of the lanes that are not 0, behind a list with room for LANES more; gives its new length. */
+INLINE int64_t append_lanes(int32_t *list, int64_t length, ivec lanes, int32_t first) {
+#if LANES == 16
+    const __mmask16 chosen = _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes);
+    const ivec numbers = (ivec){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + first;
+    _mm512_storeu_si512(list + length, _mm512_maskz_compress_epi32(chosen, (__m512i)numbers));
+    return length + __builtin_popcount(chosen);
+#else
+    for (int i = 0; i < LANES; i++) {
+        list[length] = first + i;
+        length += lanes[i] != 0;
+    }
+    return length;
+#endif
 }
 
 #if defined(__clang__)
