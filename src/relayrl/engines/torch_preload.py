@@ -18,10 +18,12 @@ from pathlib import Path
 # In the order, and with the visibility, in which `import torch` loads them. What is left to it needs the interpreter's lock.
 _LIBRARIES = (("libtorch_global_deps", os.RTLD_GLOBAL), ("libtorch", os.RTLD_LOCAL))
 _SUFFIXES = {"linux": ".so", "darwin": ".dylib"}
-# The loader has one lock: a module with a library of its own, or the first pydantic model, would wait for torch. So they
-# come before it, those at least that every run imports next.
-_BEFORE = ("csv", "fcntl", "hashlib", "json", "mmap", "multiprocessing.connection", "numpy.random", "yaml")
-_FIRST_MODEL = "relayrl.config.settings"
+# The loader has one lock: a module with a library of its own, and the first use of pydantic's, would wait for torch. So these
+# come before it, those at least that every run needs next; the last two are for the first model.
+_BEFORE = (
+    *("csv", "fcntl", "hashlib", "json", "mmap", "multiprocessing.connection", "numpy.random", "yaml"),
+    *("pydantic_core", "decimal", "zoneinfo"),
+)
 
 
 @cache
@@ -34,8 +36,9 @@ def preload_torch() -> None:
     folder = Path(spec.origin).parent / "lib"
     found = [(folder / (name + suffix), mode) for name, mode in _LIBRARIES]
     if all(path.exists() for path, _ in found):
-        for name in (*_BEFORE, _FIRST_MODEL):
+        for name in _BEFORE:
             importlib.import_module(name)
+        sys.modules["pydantic_core"].SchemaValidator({"type": "int"}).validate_python(1)
         threading.Thread(target=_load, args=(found,), name="torch-preload").start()
 
 
