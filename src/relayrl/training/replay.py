@@ -21,8 +21,6 @@ from relayrl.errors import CheckpointError, ConfigError
 from relayrl.training.priority_sums import PrioritySums
 from relayrl.training.state_replay import StateRecords
 
-_ONE_STEP = 2
-"""Rows on the path of a return of one step: its own, and the one that follows."""
 _WORLD = "world//"
 """What the names of saved states begin with; no group's do."""
 
@@ -116,7 +114,8 @@ class JointReplay:
             rows, share = self._priorities.draw(num_rows, rng)
             weight = ((self._size * share) ** -correction).astype(np.float32)
             weight /= weight.max()
-        path = [rows, *(self._ahead(rows, k) for k in range(1, num_step_returns + 1))]
+        looks_ahead = num_step_returns > 1 or any(group.asks_what_follows for group in self._groups.values())
+        path = [rows, *(self._ahead(rows, k) for k in range(1, num_step_returns + 1) if looks_ahead)]
         # A return of several steps stops, for all agents of a world at once, where one of them ends, before a row on which
         # the world failed, and where the ring does.
         going = np.ones(num_rows, bool)
@@ -212,6 +211,8 @@ class _GroupRecords:
         layout = [(name, array.dtype, array.shape[1:]) for name, array in fields.items()]
         self.records = np.zeros(capacity, np.dtype(layout, align=True))
         self._waiting: Array | None = None
+        self.asks_what_follows = "mask" in fields
+        """Whether a transition depends on the row behind it: on its mask, or on who was there, where somebody ever was not."""
 
     @classmethod
     def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
@@ -222,6 +223,7 @@ class _GroupRecords:
         cls, arrays: Mapping[str, Array], rows: Array, observation_space: Space, capacity: int
     ) -> _GroupRecords:
         group = cls(arrays, observation_space, capacity)
+        group.asks_what_follows |= not arrays["valid"].all()
         for name, array in arrays.items():
             group.records[name][rows] = array
         return group
@@ -237,6 +239,7 @@ class _GroupRecords:
         waiting, self._waiting = self._waiting, goes_on[-1:]
         if np.count_nonzero(rollout.valid) == rollout.valid.size:
             return
+        self.asks_what_follows = True
         before = np.concatenate([goes_on[:1] if waiting is None else waiting, goes_on[:-1]])
         if (before & ~rollout.valid & ~rollout.failed).any():
             raise ConfigError(
@@ -257,31 +260,39 @@ class _GroupRecords:
     def transitions(self, path: list[Array], length: Array, gamma: float) -> GroupTransitions:
         """Transitions from `path[0]`, over `length` further rows of the path each."""
         now = self.records.take(path[0])
+        if len(path) == 1:
+            return self._transitions(now, now, now["reward"], np.float32(gamma), now["valid"])
         last, reward = now, now["reward"]
         for k in range(1, len(path) - 1):
             counted = length >= k
             later = self.records.take(np.where(counted, path[k], path[0]))
             reward = reward + np.where(counted[:, None], np.float32(gamma**k) * later["reward"] * later["valid"], 0.0)
             last = np.where(counted, later, last)
-        follows = path[1] if len(path) == _ONE_STEP else np.stack(path[1:])[length, np.arange(len(length))]
+        follows = np.stack(path[1:])[length, np.arange(len(length))]
         known = (follows >= 0)[:, None] & ~last["ended"]
-        powers = np.array([gamma**k for k in range(1, len(path))], np.float32)
-        reach = powers[0] if len(path) == _ONE_STEP else powers[length][:, None]
+        reach = np.array([gamma**k for k in range(1, len(path))], np.float32)[length][:, None]
         following = np.maximum(follows, 0)
+        next_valid = np.where(known, self.records["valid"][following], last["valid"])
         mask = None
         if "mask" in self.fields:
             # After an end, and after the ring's newest rows, the next mask is unknown: everything is allowed.
             mask = self.records["mask"][following] | ~known[..., None]
+        return self._transitions(now, last, np.asarray(reward, np.float32), reach, next_valid, mask)
+
+    def _transitions(
+        self, now: Array, last: Array, reward: Array, reach: Any, next_valid: Array, next_mask: Array | None = None
+    ) -> GroupTransitions:
+        """Transitions from the records `now` to what followed `last`, whose value counts `reach`."""
         return GroupTransitions(
             obs=self._tree(now, "obs"),
             action=now["action"],
-            reward=np.asarray(reward, np.float32),
+            reward=reward,
             next_obs=self._tree(last, "next_obs"),
             discount=reach * ~last["terminated"],
             valid=now["valid"],
-            next_valid=np.where(known, self.records["valid"][following], last["valid"]),
-            mask=now["mask"] if "mask" in self.fields else None,
-            next_mask=mask,
+            next_valid=next_valid,
+            mask=now["mask"] if next_mask is not None else None,
+            next_mask=next_mask,
         )
 
     def _tree(self, records: Array, root: str) -> Any:
