@@ -92,7 +92,9 @@ class LocalEngine:
                 return self._run(on_progress)
         except TrainingDivergedError as error:
             kept = self._checkpoints.paths()
-            rescue = f"the last good checkpoint is {kept[-1]}" if kept else "it began so: there is no checkpoint before it"
+            rescue = (
+                f"the last good checkpoint is {kept[-1]}" if kept else "it began so: there is no checkpoint before it"
+            )
             raise TrainingDivergedError(f"{error}; {rescue}") from error
         finally:
             self.close()
