@@ -7,12 +7,13 @@ Variants: the environment for CartPole (`CartPole-v1`: as RelayRL runs it, on Gy
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jobs import OWN_CHOICE
-from measuring import Clock, report
+from measuring import Clock, greedy_return, report
 from work import (
     CLIP,
     ENTROPY,
@@ -49,6 +50,7 @@ SPREADS: dict[str, tuple[str, Flags]] = {
     "W4c": ("native:simple_spread", {"N": NUM_AGENTS, "max_cycles": MPE_CYCLES, "continuous_actions": True}),
 }
 
+GYMNASIUM_ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1")
 WORKERS = {"W4a": 2}
 """Processes for worlds that cost far more than the policy; the others step in this one."""
 
@@ -106,8 +108,11 @@ def _off_policy(task: Task, work: OffPolicyWork) -> Flags:
         "update_interval": 1,
         "train_iters": 1,
     }
+    algo = task.work_name.removeprefix("W5-")
+    if algo == "sac":
+        params["temperature_lr"] = OFF_POLICY_LEARNING_RATE
     network = {"hidden_sizes": (work.width, work.width), "activation": "relu"}
-    return {"algo": task.work_name.removeprefix("W5-"), "network": network, "params": params}
+    return {"algo": algo, "network": network, "params": params}
 
 
 def _until_solved(task: Task) -> Flags:
@@ -119,6 +124,15 @@ def _until_solved(task: Task) -> Flags:
         "target_return": SOLVED_RETURN,
     }
     return {"seed": task.seed, "evaluation": evaluation}
+
+
+def _exported_policy(run: Path) -> Callable[[Any], Any]:
+    """What the run learned, as `greedy_return` takes it: everybody's policy plays the same episodes."""
+    from relayrl.models.exported import ExportedActor
+
+    (model,) = run.rglob("*.onnx")
+    actor = ExportedActor(model)
+    return lambda observation: actor.head.to_environment(actor.act_greedily(observation[None]))[0]
 
 
 def main() -> None:
@@ -139,10 +153,13 @@ def main() -> None:
             seconds = clock.seconds_since_start()
 
         result = run_session(session, on_progress, lambda: False)
+        mean_return = result.mean_return
+        if task.work.env in GYMNASIUM_ENVIRONMENTS:
+            mean_return = greedy_return(task.work.env, _exported_policy(Path(folder) / "run"))
     details = {"num_env_steps": result.num_env_steps, "parameter_hash": result.parameter_hash}
     if isinstance(task.work, ThresholdWork):
         details["seconds_to_threshold"] = seconds if result.reached_target else None
-    report(version("relayrl"), clock.figures(), mean_return=result.mean_return, **details)
+    report(version("relayrl"), clock.figures(), mean_return=mean_return, **details)
 
 
 if __name__ == "__main__":
