@@ -23,6 +23,7 @@ from relayrl.envs.registry import make_vector
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.settings import NetworkSettings
+from relayrl.models.shared_rows import laid_out
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay import JointReplay
 
@@ -195,7 +196,8 @@ def fitted_values(algo: str, view: type, groups: dict[str, int]) -> np.ndarray:
         inputs = learner.view.inputs(
             first, {n: b.features for n, b in batch.items()}, {n: b.action for n, b in batch.items()}
         )
-        return learner.groups[first].q(torch.from_numpy(inputs))[0, :, 0].numpy()
+        of_first_player = laid_out(inputs)[:: groups[first]]
+        return learner.groups[first].q(torch.from_numpy(of_first_player))[0].numpy()
 
 
 @pytest.mark.parametrize("groups", [PAIR, {"left": 1, "right": 1}], ids=["one group", "two groups"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from relayrl.algorithms.critic_views import CentralView, GroupShape, LocalView
+from relayrl.models.shared_rows import laid_out, with_own
 
 SHAPES = {"wolf": GroupShape(2, 2, 1), "sheep": GroupShape(1, 1, 2)}
 
@@ -18,8 +19,12 @@ def actions():
     return {"wolf": np.array([[[0.1], [0.2]]]), "sheep": np.array([[[0.3, 0.4]]])}
 
 
-def rows(inputs: np.ndarray) -> list[list[float]]:
-    return [[pytest.approx(number, abs=1e-7) for number in row] for row in inputs[0].tolist()]
+def with_own_actions(view, group, features, actions, own):
+    return laid_out(with_own(view.inputs(group, features, actions), view.own(group, own)))
+
+
+def rows(inputs) -> list[list[float]]:
+    return [[pytest.approx(number, abs=1e-7) for number in row] for row in laid_out(inputs).tolist()]
 
 
 def test_a_local_view_is_the_agents_own(features, actions):
@@ -42,35 +47,21 @@ def test_a_central_view_is_everybodys_and_who_is_judged(features, actions):
 def test_own_actions_replace_exactly_the_agents_own_slot(features, actions):
     wolves, sheep = np.array([[[0.7], [0.8]]]), np.array([[[0.5, 0.6]]])
     local, central = LocalView(SHAPES), CentralView(SHAPES)
-    assert rows(local.inputs_with_own("wolf", features, actions, wolves)) == [[1, 2, 0.7], [3, 4, 0.8]]
+    assert rows(with_own_actions(local, "wolf", features, actions, wolves)) == [[1, 2, 0.7], [3, 4, 0.8]]
     seen = [1, 2, 3, 4, 5]
-    assert rows(central.inputs_with_own("wolf", features, actions, wolves)) == [
+    assert rows(with_own_actions(central, "wolf", features, actions, wolves)) == [
         [*seen, 0.7, 0.2, 0.3, 0.4, 1, 0],
         [*seen, 0.1, 0.8, 0.3, 0.4, 0, 1],
     ]
-    assert rows(central.inputs_with_own("sheep", features, actions, sheep)) == [[*seen, 0.1, 0.2, 0.5, 0.6, 1]]
+    assert rows(with_own_actions(central, "sheep", features, actions, sheep)) == [[*seen, 0.1, 0.2, 0.5, 0.6, 1]]
 
 
 @pytest.mark.parametrize("view", [LocalView, CentralView])
 def test_with_the_same_actions_both_inputs_are_equal(view, features, actions):
     for group in SHAPES:
-        plain = view(SHAPES).inputs(group, features, actions)
-        assert np.array_equal(view(SHAPES).inputs_with_own(group, features, actions, actions[group]), plain)
-
-
-@pytest.mark.parametrize("view", [LocalView, CentralView])
-def test_gradients_flow_through_own_actions_only(view, features, actions):
-    for group, shape in SHAPES.items():
-        own = np.zeros((1, shape.num_agents, shape.num_actions), np.float32)
-        base = view(SHAPES).inputs_with_own(group, features, actions, own)
-        by_input = np.random.default_rng(0).normal(size=base.shape).astype(np.float32)
-        by_own = view(SHAPES).own_gradient(group, by_input)
-        assert by_own.shape == own.shape
-        for n, a in np.ndindex(own.shape[1:]):
-            moved = own.copy()
-            moved[0, n, a] = 1.0
-            change = view(SHAPES).inputs_with_own(group, features, actions, moved) - base
-            assert by_own[0, n, a] == pytest.approx(float((change * by_input).sum()), rel=1e-5)
+        plain = laid_out(view(SHAPES).inputs(group, features, actions))
+        same = with_own_actions(view(SHAPES), group, features, actions, actions[group])
+        np.testing.assert_allclose(same, plain, rtol=1e-6)
 
 
 def test_rows_do_not_mix():
@@ -79,10 +70,16 @@ def test_rows_do_not_mix():
     features = {g: rng.normal(size=(5, s.num_agents, s.num_features)).astype(np.float32) for g, s in SHAPES.items()}
     actions = {g: rng.normal(size=(5, s.num_agents, s.num_actions)).astype(np.float32) for g, s in SHAPES.items()}
     own = rng.normal(size=(5, 2, 1)).astype(np.float32)
-    whole = view.inputs_with_own("wolf", features, actions, own)
+    whole = with_own_actions(view, "wolf", features, actions, own)
     for m in range(5):
         one = slice(m, m + 1)
-        part = view.inputs_with_own(
-            "wolf", {g: f[one] for g, f in features.items()}, {g: a[one] for g, a in actions.items()}, own[one]
-        )
-        assert np.array_equal(whole[one], part)
+        some_features, some_actions = ({g: rows[one] for g, rows in all_.items()} for all_ in (features, actions))
+        part = with_own_actions(view, "wolf", some_features, some_actions, own[one])
+        assert np.array_equal(whole[2 * m : 2 * m + 2], part)
+
+
+def test_what_a_world_shows_is_kept_once_for_its_agents():
+    features, actions = {"wolf": np.ones((7, 40, 3), np.float32)}, {"wolf": np.ones((7, 40, 2), np.float32)}
+    inputs = CentralView({"wolf": GroupShape(40, 3, 2)}).inputs("wolf", features, actions)
+    assert [part.table.shape for part in inputs.parts] == [(7, 120), (7, 80), (40, 40)]
+    assert np.shares_memory(inputs.parts[0].table, features["wolf"])

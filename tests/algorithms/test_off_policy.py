@@ -203,7 +203,7 @@ def test_errors_are_the_largest_of_all_agents_that_acted():
     with torch.no_grad():
         batch = {"agent": learner._batch("agent", rows)}
         inputs = torch.from_numpy(learner.view.inputs("agent", *_seen(batch)))
-        value = learner.groups["agent"].q(inputs)[0].numpy()
+        value = learner.groups["agent"].q(inputs)[0].numpy().reshape(rows.reward.shape)
     expected = np.abs(value - rows.reward)
     expected[0, 1] = 0.0
     _, errors = learner.update(transitions)

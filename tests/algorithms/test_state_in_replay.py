@@ -67,7 +67,7 @@ def value_error(parts: Any, collector: Collector) -> float:
     batch = {name: algorithm._batch(name, rows) for name, rows in probe.groups.items()}
     state = None if algorithm.state is None else algorithm.state.encode(probe.state)
     inputs = algorithm.view.inputs("agent", features_of(batch), actions_of(batch), state)
-    values = algorithm.groups["agent"].judges.forward(inputs.reshape(-1, inputs.shape[-1]))
+    values = algorithm.groups["agent"].judges.forward(inputs)
     value = values[0].reshape(batch["agent"].reward.shape)
     return float(np.sqrt(np.mean((value - VALUE * batch["agent"].reward) ** 2)))
 

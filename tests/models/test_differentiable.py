@@ -13,6 +13,7 @@ from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes
 from relayrl.models.differentiable import AutogradNetwork, OneAfterTheOther, differentiable, differentiables
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.settings import Activation
+from relayrl.models.shared_rows import OwnColumns
 
 ROWS = 17
 
@@ -36,12 +37,9 @@ def test_every_way_agrees_with_autograd(activation, sizes, rows, wrap):
         module = perceptron(activation, *sizes)
         network = way(module)
         outputs = network.forward(x).copy()
-        by_input = network.input_gradient(gradient).copy()
-        assert all(not p.grad.any() for p in module.parameters())
-        network.forward(x)
         network.backward(gradient)
-        results.append((outputs, by_input, [p.grad.numpy().copy() for p in module.parameters()]))
-    for ours, autograd in zip([*results[0][:2], *results[0][2]], [*results[1][:2], *results[1][2]], strict=True):
+        results.append((outputs, *(p.grad.numpy().copy() for p in module.parameters())))
+    for ours, autograd in zip(*results, strict=True):
         np.testing.assert_allclose(ours, autograd, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(autograd).max()))
 
 
@@ -62,9 +60,8 @@ def test_one_thread_and_two_give_the_same_numbers():
         module = perceptron(Activation.RELU, 4, 256, 256, 1)
         tape = CompiledTape(module)
         outputs = tape.forward(x).copy()
-        by_input = tape.input_gradient(gradient)
         tape.backward(gradient)
-        results.append((outputs, by_input, *(p.grad.numpy().copy() for p in module.parameters())))
+        results.append((outputs, *(p.grad.numpy().copy() for p in module.parameters())))
     loader.limit_threads(None)
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
@@ -74,7 +71,7 @@ def test_arrays_of_the_wrong_size_are_refused():
     tape = CompiledTape(perceptron(Activation.RELU, 4, 8, 1))
     tape.forward(np.zeros((5, 4), np.float32))
     with pytest.raises(ValueError, match="gradient has 16 bytes, not 20"):
-        tape.input_gradient(np.zeros((4, 1), np.float32))
+        tape.backward(np.zeros((4, 1), np.float32))
 
 
 def test_gradients_do_not_add_up_from_call_to_call():
@@ -98,11 +95,12 @@ def test_a_frozen_module_is_only_evaluated():
 def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
     module = perceptron(Activation.TANH, 4, 33, 20, 2)
     frozen = copy.deepcopy(module).requires_grad_(False)
+    FlatAdam(list(frozen.parameters()), 1e-3, None)
     x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
     tape = CompiledTape(frozen)
     np.testing.assert_array_equal(tape.forward(x), CompiledTape(module).forward(x))
     with pytest.raises(ValueError, match="gradient has"):
-        tape.input_gradient(np.zeros((400, 2), np.float32))
+        tape.backward(np.zeros((400, 2), np.float32))
 
 
 def twins(activation: Activation, *sizes: int, count: int = 2) -> list[Perceptron]:
@@ -174,6 +172,11 @@ def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+def draw_own(rng, rows: int, num_inputs: int, num_own: int = 2) -> OwnColumns:
+    first = rng.integers(num_inputs - num_own + 1, size=rows)
+    return OwnColumns(first, rng.normal(size=(rows, num_own)).astype(np.float32))
+
+
 @pytest.mark.parametrize("activation", list(Activation))
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 17, 250, 500])
@@ -181,37 +184,51 @@ def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with
 def test_the_lowest_value_and_its_gradient_agree_with_autograd(activation, count, rows, sizes):
     rng = np.random.default_rng(0)
     x, share = rng.normal(size=(rows, sizes[0])).astype(np.float32), rng.normal(size=rows).astype(np.float32)
+    own = draw_own(rng, rows, sizes[0])
     modules = twins(activation, *sizes, count=count)
-    lowest, by_input = CompiledTapes(modules).lowest(x, share)
-    expected, gradient = OneAfterTheOther([AutogradNetwork(module) for module in modules]).lowest(x, share)
+    lowest, by_own = CompiledTapes(modules).lowest(x, own, share)
+    expected, gradient = OneAfterTheOther([AutogradNetwork(module) for module in modules]).lowest(x, own, share)
+    assert all(not p.grad.any() for module in modules for p in module.parameters())
     np.testing.assert_allclose(lowest, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(by_input, gradient, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(gradient).max()))
+    np.testing.assert_allclose(by_own, gradient, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(gradient).max()))
 
 
 def test_the_lowest_value_is_the_same_on_one_thread_and_two_and_what_is_no_number_is_lowest():
     modules = twins(Activation.RELU, 4, 256, 256, 1)
-    x, share = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32), np.ones(300, np.float32)
+    rng = np.random.default_rng(0)
+    x, share, own = rng.normal(size=(300, 4)).astype(np.float32), np.ones(300, np.float32), draw_own(rng, 300, 4)
     results = []
     for threads in (1, 2):
         loader.limit_threads(threads)
-        results.append(CompiledTapes(modules).lowest(x, share))
+        results.append(CompiledTapes(modules).lowest(x, own, share))
     loader.limit_threads(None)
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
     with torch.no_grad():
         modules[1].linears()[-1].bias.fill_(torch.nan)
-    assert np.isnan(CompiledTapes(modules).lowest(x, share)[0]).all()
-    assert np.isnan(CompiledTapes(modules[::-1]).lowest(x, share)[0]).all()
+    assert np.isnan(CompiledTapes(modules).lowest(x, own, share)[0]).all()
+    assert np.isnan(CompiledTapes(modules[::-1]).lowest(x, own, share)[0]).all()
 
 
 def test_judges_have_one_output_and_the_same_inputs():
+    own = draw_own(np.random.default_rng(0), 3, 4)
     several = CompiledTapes(twins(Activation.RELU, 4, 8, 2))
     unlike = CompiledTapes([*twins(Activation.RELU, 4, 8, 1, count=1), *twins(Activation.RELU, 5, 8, 1, count=1)])
     for tapes in (several, unlike):
         with pytest.raises(ValueError, match="one output and the same inputs"):
-            tapes.lowest(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match="x has 32 bytes, not 48"):
-        CompiledTapes(twins(Activation.RELU, 4, 8, 1)).lowest(np.zeros((2, 4), np.float32), np.zeros(3, np.float32))
+            tapes.lowest(np.zeros((3, 4), np.float32), own, np.zeros(3, np.float32))
+    pair = CompiledTapes(twins(Activation.RELU, 4, 8, 1))
+    with pytest.raises(ValueError, match="a part of the inputs has 32 bytes, not 48"):
+        pair.lowest(np.zeros((2, 4), np.float32), own, np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="first holds 3"):
+        pair.lowest(np.zeros((3, 4), np.float32), OwnColumns(np.full(3, 3), own.numbers), np.zeros(3, np.float32))
+
+
+def test_a_regression_is_of_tapes_with_the_same_inputs():
+    modules = [perceptron(Activation.RELU, 4, 8, 1), perceptron(Activation.RELU, 5, 8, 1)]
+    column = np.zeros((3, 1), np.float32)
+    with pytest.raises(ValueError, match="the same inputs and as many outputs"):
+        CompiledTapes(modules).regress(np.zeros((3, 4), np.float32), column, column)
 
 
 def test_networks_with_the_same_inputs_run_side_by_side_where_all_are_perceptrons(monkeypatch):
@@ -227,7 +244,7 @@ def test_after_a_regression_nothing_can_be_differentiated_and_no_tape_takes_part
     x, column = np.zeros((5, 4), np.float32), np.zeros((5, 1), np.float32)
     tapes.regress(x, column, column)
     with pytest.raises(ValueError, match="gradient has 20 bytes, not 0"):
-        tapes.input_gradients([column, column])
+        tapes.backward([column, column])
     with pytest.raises(ValueError, match="share has 16 bytes, not 20"):
         tapes.regress(x, column, column[1:])
     tape = tapes._tapes[0]

@@ -21,7 +21,7 @@ from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
 from relayrl.models.compiled_head import part_sizes
-from relayrl.models.compiled_perceptron import as_parts, as_rows
+from relayrl.models.compiled_perceptron import as_inputs, as_rows
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.numpy_policy import runs_in_numpy
 from relayrl.models.perceptron import Perceptron
@@ -130,9 +130,8 @@ def _rows(plan: PassPlan, num_passes: int, order: Array | None) -> dict[str, Any
 
 def _inputs(seen: Array | SharedRows, minibatch_rows: int) -> dict[str, Any]:
     """What a network sees."""
-    if isinstance(seen, SharedRows):
-        return {"inputs": as_parts(seen), "is_factored": seen.pays_factored(minibatch_rows)}
-    return {"inputs": ((as_rows(seen), None),), "is_factored": False}
+    inputs, is_factored = as_inputs(seen, minibatch_rows)
+    return {"inputs": inputs, "is_factored": is_factored}
 
 
 def _job(network: Any, optimizer: FlatAdam) -> dict[str, Any]:

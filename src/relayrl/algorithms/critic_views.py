@@ -1,7 +1,7 @@
 """What a critic of one group sees: its own agent (independent learning), or all agents of the world (central training).
 
 Views turn features and actions of all groups, `{group: [M, N, …]}` with actions scaled to [−1, 1], into the critic's inputs
-`[M, N, width]` for the agents of one group, and the gradient of these inputs into that of each agent's own action.
+`[M·N, width]` for the agents of one group, and say which columns of them are each agent's own action.
 Multi-agent algorithms are the single-agent ones with the central view.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from relayrl.algorithms.critic_sight import CriticSight
 from relayrl.data.trees import Array
 from relayrl.models.input_layout import InputLayout, SideBySide, plain_numbers
+from relayrl.models.shared_rows import OwnColumns, SharedPart, SharedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +45,12 @@ class CriticView(ABC):
     @abstractmethod
     def inputs(
         self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], state: Array | None = None
-    ) -> Array:
-        """[M, N, width] for the agents of `group`, with everybody's `actions`, and the global `state` [M, S] if it is seen."""
+    ) -> Array | SharedRows:
+        """[M·N, width] for the agents of `group`, with everybody's `actions`, and the global `state` [M, S] if it is seen."""
 
     @abstractmethod
-    def inputs_with_own(
-        self,
-        group: str,
-        features: Mapping[str, Array],
-        actions: Mapping[str, Array],
-        own: Array,
-        state: Array | None = None,
-    ) -> Array:
-        """The same with each agent's own action replaced by `own` [M, N, A]."""
-
-    @abstractmethod
-    def own_gradient(self, group: str, by_input: Array) -> Array:
-        """[M, N, A] the gradient of each agent's own action, given that of `inputs_with_own`."""
+    def own(self, group: str, action: Array) -> OwnColumns:
+        """`action` [M, N, A] as what the inputs of each agent have of its own, in place of what it did."""
 
 
 class LocalView(CriticView):
@@ -75,24 +65,18 @@ class LocalView(CriticView):
     def inputs(
         self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], state: Array | None = None
     ) -> Array:
-        return np.concatenate([features[group], actions[group]], -1)
+        return np.concatenate([features[group], actions[group]], -1).reshape(-1, self.width(group))
 
-    def inputs_with_own(
-        self,
-        group: str,
-        features: Mapping[str, Array],
-        actions: Mapping[str, Array],
-        own: Array,
-        state: Array | None = None,
-    ) -> Array:
-        return np.concatenate([features[group], own], -1)
-
-    def own_gradient(self, group: str, by_input: Array) -> Array:
-        return np.ascontiguousarray(by_input[..., self._shapes[group].num_features :])
+    def own(self, group: str, action: Array) -> OwnColumns:
+        numbers = action.reshape(-1, action.shape[-1])
+        return OwnColumns(np.full(len(numbers), self._shapes[group].num_features), numbers)
 
 
 class CentralView(CriticView):
-    """Features of all agents of the world, its state, or both; everybody's actions; which agent of its group is judged."""
+    """Features of all agents of the world, its state, or both; everybody's actions; which agent of its group is judged.
+
+    What a world's agents see is the same but for the last, so that it is kept once for all of them.
+    """
 
     def __init__(
         self,
@@ -131,45 +115,28 @@ class CentralView(CriticView):
 
     def inputs(
         self, group: str, features: Mapping[str, Array], actions: Mapping[str, Array], state: Array | None = None
-    ) -> Array:
-        shape, sight, parts = self._shapes[group], self._sights[group], []
+    ) -> SharedRows:
+        sight, num_agents, tables = self._sights[group], self._shapes[group].num_agents, []
         if sight.observations:
-            parts.append(self._joint(features))
+            tables.append(self._joint(features))
         if sight.state and state is not None:
-            parts.append(state)
-        joint = np.concatenate([*parts, self._joint(actions)], -1)
-        inputs = np.empty((len(joint), shape.num_agents, self.width(group)), np.float32)
-        inputs[..., : joint.shape[1]] = joint[:, None]
-        inputs[..., joint.shape[1] :] = np.eye(shape.num_agents, dtype=np.float32)
-        return inputs
+            tables.append(state)
+        tables.append(self._joint(actions))
+        world, agent = np.divmod(np.arange(len(tables[0]) * num_agents), num_agents)
+        judged = SharedPart(np.eye(num_agents, dtype=np.float32), agent)
+        return SharedRows((*(SharedPart(table, world) for table in tables), judged))
 
-    def inputs_with_own(
-        self,
-        group: str,
-        features: Mapping[str, Array],
-        actions: Mapping[str, Array],
-        own: Array,
-        state: Array | None = None,
-    ) -> Array:
-        inputs = self.inputs(group, features, actions, state)
-        for n, where in enumerate(self._own_slots(group)):
-            inputs[:, n, where] = own[:, n]
-        return inputs
-
-    def own_gradient(self, group: str, by_input: Array) -> Array:
-        return np.stack([by_input[:, n, where] for n, where in enumerate(self._own_slots(group))], 1)
-
-    def _own_slots(self, group: str) -> list[slice]:
-        """Where, among the inputs of agent n of the group, its own action lies."""
-        shape = self._shapes[group]
-        start = self._num_seen(group)
+    def own(self, group: str, action: Array) -> OwnColumns:
+        begin = self._num_seen(group)
         for name, other in self._shapes.items():
             if name == group:
                 break
-            start += other.num_agents * other.num_actions
-        starts = (start + n * shape.num_actions for n in range(shape.num_agents))
-        return [slice(begin, begin + shape.num_actions) for begin in starts]
+            begin += other.num_agents * other.num_actions
+        num_worlds, num_agents, width = action.shape
+        firsts = begin + width * np.arange(num_agents)
+        return OwnColumns(np.tile(firsts, num_worlds), action.reshape(-1, width))
 
     def _joint(self, columns: Mapping[str, Array]) -> Array:
         """[M, …] all agents of all groups side by side."""
-        return np.concatenate([columns[name].reshape(len(columns[name]), -1) for name in self._shapes], -1)
+        rows = [columns[name].reshape(len(columns[name]), -1) for name in self._shapes]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows, -1)

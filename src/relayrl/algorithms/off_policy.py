@@ -30,6 +30,7 @@ from relayrl.models.differentiable import Differentiable, differentiable, differ
 from relayrl.models.input_layout import InputLayout
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
+from relayrl.models.shared_rows import SharedRows
 
 Metrics = dict[str, float]
 ViewFactory = Callable[[Mapping[str, GroupShape]], CriticView]
@@ -113,10 +114,10 @@ class GroupLearner:
     def _choice(self, network: Differentiable, features: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
         return self.code.choose(network.forward(as_rows(features)), None if mask is None else as_rows(mask), rng)
 
-    def lowest_target(self, inputs: Array) -> Array:
-        """[M, N] the lowest value that the targets give `inputs` [M, N, width]."""
-        values = [value[:, 0] for value in self._target_judges.forward(as_rows(inputs))]
-        return np.asarray(np.minimum.reduce(values).reshape(inputs.shape[:2]))
+    def lowest_target(self, inputs: Array | SharedRows) -> Array:
+        """[M, N] the lowest value that the targets give `inputs` [M·N, width]."""
+        values = [value[:, 0] for value in self._target_judges.forward(inputs)]
+        return np.asarray(np.minimum.reduce(values).reshape(-1, self.num_agents))
 
     def follow(self) -> None:
         """Move the targets a little towards the newest parameters."""
@@ -267,7 +268,7 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     ) -> tuple[Metrics, Array]:
         """Step the Q-networks on Σ over judges of ½ E[w (Q − y)²], over the rows on which the agent acted."""
         learner, own = self.groups[name], batch[name]
-        inputs = as_rows(self.view.inputs(name, features_of(batch), actions_of(batch), own.state))
+        inputs = self.view.inputs(name, features_of(batch), actions_of(batch), own.state)
         share = own.share * weight
         values, loss = learner.judges.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
         require_finite(loss, "Q", "critic_lr")
@@ -283,11 +284,9 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         """Step one policy on E[α log π(a|s) − min_i Q_i(s, a)], over the rows on which the agent acted."""
         learner, own = self.groups[name], batch[name]
         choice = learner.choose(own.features, own.mask, self._rng)
-        action = choice.action.reshape(own.action.shape)
-        inputs = self.view.inputs_with_own(name, features_of(batch), actions_of(batch), action, own.state)
-        rows, share = as_rows(inputs), own.share.reshape(-1)
-        lowest, by_input = learner.policy_judges.lowest(rows, -share)
-        by_action = as_rows(self.view.own_gradient(name, by_input.reshape(inputs.shape)))
+        inputs = self.view.inputs(name, features_of(batch), actions_of(batch), own.state)
+        action, share = self.view.own(name, choice.action.reshape(own.action.shape)), own.share.reshape(-1)
+        lowest, by_action = learner.policy_judges.lowest(inputs, action, -share)
         loss = float(np.vdot(entropy_weight * choice.logp - lowest, share))
         require_finite(loss, "policy", "actor_lr")
         learner.actor.backward(choice.output_gradient(by_action, np.float32(entropy_weight) * share))

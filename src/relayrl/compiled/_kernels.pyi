@@ -68,7 +68,8 @@ def backward_tapes(
 
 def regress_tapes(
     tapes: tuple[Tape, ...],
-    x: Array,
+    inputs: Parts,
+    is_factored: bool,
     target: Array,
     share: Array,
     out: tuple[Array, ...],
@@ -79,15 +80,20 @@ def regress_tapes(
     """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's loss Σ ½ `share` (`out` − `target`)²; gives the
     sum of the losses."""
 
-def input_gradients(
-    tapes: tuple[Tape, ...], gradient: tuple[Array, ...], by_input: tuple[Array, ...], threads: int, /
-) -> None:
-    """Gradients of the last rows [M, I]."""
-
 def judge(
-    perceptrons: tuple[Perceptron, ...], x: Array, share: Array, lowest: Array, by_input: Array, threads: int, /
+    perceptrons: tuple[Perceptron, ...],
+    inputs: Parts,
+    is_factored: bool,
+    first: Array,
+    own: Array,
+    share: Array,
+    lowest: Array,
+    by_own: Array,
+    threads: int,
+    /,
 ) -> None:
-    """`lowest` [M] of the single outputs for `x` [M, I], and `by_input` [M, I], the gradient of Σ `share` `lowest`."""
+    """`lowest` [M] of the single outputs for rows that have `own` [M, A] in the columns from `first` int64 [M] on, and `by_own`
+    [M, A], the gradient of Σ `share` `lowest` by it."""
 
 def adam_step(
     vector: Array,

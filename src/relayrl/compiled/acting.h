@@ -74,13 +74,11 @@ static int forward(const Network *network, Frozen *frozen, const float *x, int64
     Perceptron own, *net = frozen ? &frozen->net : &own;
     if (!frozen && num_rows <= FEW_ROWS) return forward_few(network, x, num_rows, out);
     if (!frozen && open_with_parameters(&own, network)) return -1;
-    const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
+    const int width = net->size[0], outputs = net->size[net->num_layers];
     for (int64_t first = 0; first < num_rows; first += TILE_ROWS) {
         const int count = (int)(num_rows - first < TILE_ROWS ? num_rows - first : TILE_ROWS);
         forward_tile(net, x + first * width, width, count);
-        for (int r = 0; r < count; r++) {
-            memcpy(out + (first + r) * outputs, net->value[net->num_layers] + (int64_t)r * wide, (size_t)outputs * sizeof(float));
-        }
+        copy_outputs(net, count, out + first * outputs);
     }
     if (!frozen) close_perceptron(&own);
     return 0;
@@ -91,24 +89,14 @@ static int forward_parts(const Network *network, const Inputs *inputs, int64_t f
     Perceptron net;
     Factors factors;
     int64_t rows[TILE_ROWS];
-    if (open_layers(&net, network, 0, !inputs->is_factored)) return -1;
-    if (open_factors(&factors, &net, inputs, 0)) {
-        close_perceptron(&net);
-        return -1;
-    }
+    if (borrow_factored(&net, &factors, &network, 1, inputs, first, end, 0)) return -1;
     read_parameters(&net, network, 0);
-    if (inputs->is_factored) multiply_lines(&factors, &net, inputs);
-    const int outputs = net.size[net.num_layers], wide = net.wide[net.num_layers];
+    multiply_lines(&factors, &net, inputs);
     for (; first < end; first += TILE_ROWS) {
-        const int count = (int)(end - first < TILE_ROWS ? end - first : TILE_ROWS);
-        for (int r = 0; r < count; r++) rows[r] = first + r;
+        const int count = number_tile(rows, first, end);
         forward_inputs(&net, inputs, &factors, rows, count);
-        for (int r = 0; r < count; r++) {
-            memcpy(out + rows[r] * outputs, net.value[net.num_layers] + (int64_t)r * wide, (size_t)outputs * sizeof(float));
-        }
+        copy_outputs(&net, count, out + first * network->sizes[network->num_layers]);
     }
-    close_factors(&factors);
-    close_perceptron(&net);
     return 0;
 }
 

@@ -18,7 +18,7 @@
 #include "judging.h"
 
 const Kernels KERNELS_SYMBOL = {
-    KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,                 train,
-    open_tape,    close_tape, tape_forward, tape_backward, tape_regress,  tape_input_gradient, judge,
-    adam_step,    follow,
+    KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,   train,
+    open_tape,    close_tape, tape_forward, tape_backward, tape_regress,  judge, adam_step,
+    follow,
 };

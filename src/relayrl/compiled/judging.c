@@ -26,30 +26,51 @@ static int read_networks(Judging *judging, PyObject *perceptrons) {
     return 0;
 }
 
+/* Whether every row has its own numbers within its inputs; sets an error where one has not. */
+static int fit_own(const Judging *judging) {
+    const OwnColumns *own = &judging->own;
+    for (int64_t r = 0; r < judging->num_rows; r++) {
+        if (own->first[r] >= 0 && own->first[r] <= judging->networks[0]->sizes[0] - own->width) continue;
+        PyErr_Format(PyExc_ValueError, "first holds %lld", (long long)own->first[r]);
+        return 0;
+    }
+    return 1;
+}
+
 PyObject *judge(PyObject *module, PyObject *args) {
     Judging judging = {0};
-    PyObject *perceptrons;
-    Py_buffer x, share, lowest, by_input;
-    int num_threads, failed = 0;
-    if (!PyArg_ParseTuple(args, "O!y*y*w*w*i:judge", &PyTuple_Type, &perceptrons, &x, &share, &lowest, &by_input, &num_threads))
+    GivenInputs given = {0};
+    PyObject *perceptrons, *parts;
+    Py_buffer first, own, share, lowest, by_own;
+    int is_factored, num_threads, failed = 0;
+    if (!PyArg_ParseTuple(
+            args, "O!Opy*y*y*w*w*i:judge", &PyTuple_Type, &perceptrons, &parts, &is_factored, &first, &own, &share, &lowest,
+            &by_own, &num_threads
+        ))
         return NULL;
-    judging.num_rows = share.len / 4;
-    if (!read_networks(&judging, perceptrons)) {
-        const int64_t num_inputs = judging.num_rows * judging.networks[0]->sizes[0];
-        if (has_size(&x, num_inputs, 4, "x") && has_size(&share, judging.num_rows, 4, "share") &&
-            has_size(&lowest, judging.num_rows, 4, "lowest") && has_size(&by_input, num_inputs, 4, "by_input")) {
-            judging.x = x.buf;
-            judging.share = share.buf;
-            judging.lowest = lowest.buf;
-            judging.by_input = by_input.buf;
+    const int64_t num_rows = judging.num_rows = share.len / 4;
+    judging.own.width = num_rows ? (int)(own.len / 4 / num_rows) : 0;
+    if (!read_networks(&judging, perceptrons) &&
+        !read_inputs(&given, parts, is_factored, num_rows, judging.networks[0]->sizes[0]) &&
+        has_size(&share, num_rows, 4, "share") && has_size(&lowest, num_rows, 4, "lowest") &&
+        has_size(&first, num_rows, 8, "first") && has_size(&own, num_rows * judging.own.width, 4, "own") &&
+        has_size(&by_own, num_rows * judging.own.width, 4, "by_own")) {
+        judging.inputs = &given.inputs;
+        judging.own.first = first.buf;
+        judging.own.numbers = own.buf;
+        judging.share = share.buf;
+        judging.lowest = lowest.buf;
+        judging.by_own = by_own.buf;
+        if (fit_own(&judging)) {
             Py_BEGIN_ALLOW_THREADS
             failed = kernels->judge(&judging, num_threads);
             Py_END_ALLOW_THREADS
             if (failed) PyErr_NoMemory();
         }
     }
-    Py_buffer *all[] = {&x, &share, &lowest, &by_input};
-    for (int i = 0; i < 4; i++) PyBuffer_Release(all[i]);
+    release_inputs(&given);
+    Py_buffer *all[] = {&first, &own, &share, &lowest, &by_own};
+    for (int i = 0; i < 5; i++) PyBuffer_Release(all[i]);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }

@@ -1,4 +1,4 @@
-/* The lowest of several networks' values and its derivative by what they see: what a policy climbs.
+/* The lowest of several networks' values and its derivative by each row's own numbers: what a policy climbs.
  *
  * Rows are independent, so that how they are shared out between threads changes nothing. Nothing is kept between calls.
  */
@@ -9,20 +9,27 @@ typedef struct {
     int failed;
 } JudgingWork;
 
-/* Perceptrons side by side in the thread's own memory. */
-static int borrow_perceptrons(Perceptron *nets, const Judging *j) {
-    int64_t used = 0;
-    for (int t = 0; t < j->num_networks; t++) {
-        take_shape(&nets[t], j->networks[t]);
-        used += lay_out(&nets[t], 1, 1, NULL);
+/* What a column of a row is in its tables. */
+static float shared_number(const Inputs *inputs, int64_t row, int64_t column) {
+    const InputPart *part = inputs->parts;
+    for (; column >= part->width; part++) column -= part->width;
+    return part->table[line_of(part, row) * part->width + column];
+}
+
+/* Let a tile of rows that was gathered see its own numbers. */
+static void put_own(Perceptron *net, const Judging *j, int64_t row, int num_rows) {
+    const int is_factored = j->inputs->is_factored, wide = net->wide[is_factored], width = j->own.width;
+    for (int r = 0; r < num_rows; r++) {
+        const int64_t first = j->own.first[row + r];
+        const float *own = j->own.numbers + (row + r) * width;
+        float *seen = net->value[is_factored] + (int64_t)r * wide;
+        if (!is_factored) memcpy(seen + first, own, (size_t)width * sizeof(float));
+        for (int i = 0; is_factored && i < width; i++) {
+            const vec change = splat(own[i] - shared_number(j->inputs, row + r, first + i));
+            const float *weights = net->across[0] + (first + i) * wide;
+            for (int o = 0; o < wide; o += LANES) store(seen + o, load(seen + o) + change * load(weights + o));
+        }
     }
-    float *next = thread_memory(used);
-    if (!next) return -1;
-    for (int t = 0; t < j->num_networks; t++) {
-        place(&nets[t], 1, 1, next);
-        next += lay_out(&nets[t], 1, 1, NULL);
-    }
-    return 0;
 }
 
 /* The lowest value of each row, and the outputs' derivatives of Σ share · lowest; a row's one output is a vector's first lane. */
@@ -43,12 +50,16 @@ static void choose_lowest(Perceptron *nets, const Judging *j, int64_t row, int n
     }
 }
 
-static void add_input_gradients(Perceptron *net, const Judging *j, int64_t row, int num_rows, int is_first) {
-    const int width = net->size[0];
+static void add_own_gradients(const Perceptron *net, const Judging *j, int64_t row, int num_rows, int is_first) {
+    const int wide = net->wide[1], width = j->own.width;
     for (int r = 0; r < num_rows; r++) {
+        const float *delta = net->delta[1] + (int64_t)r * wide;
         for (int i = 0; i < width; i++) {
-            float *sum = j->by_input + (row + r) * width + i;
-            *sum = (is_first ? 0.0f : *sum) + net->delta[0][(int64_t)r * net->wide[0] + i];
+            const float *weights = net->across[0] + (j->own.first[row + r] + i) * wide;
+            vec products = {0};
+            for (int o = 0; o < wide; o += LANES) products += load(delta + o) * load(weights + o);
+            float *sum = j->by_own + (row + r) * width + i;
+            *sum = (is_first ? 0.0f : *sum) + total(products);
         }
     }
 }
@@ -57,20 +68,25 @@ static void judge_rows(void *argument) {
     JudgingWork *work = argument;
     const Judging *j = work->judging;
     Perceptron nets[MAX_JUDGES];
-    work->failed = borrow_perceptrons(nets, j);
+    Factors factors[MAX_JUDGES];
+    int64_t rows[TILE_ROWS];
+    work->failed = borrow_factored(nets, factors, j->networks, j->num_networks, j->inputs, work->first, work->end, 1);
     if (work->failed) return;
-    for (int t = 0; t < j->num_networks; t++) read_parameters(&nets[t], j->networks[t], 1);
-    const int width = nets[0].size[0];
+    for (int t = 0; t < j->num_networks; t++) {
+        read_parameters(&nets[t], j->networks[t], 1);
+        multiply_lines(&factors[t], &nets[t], j->inputs);
+    }
     for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
+        const int num_rows = number_tile(rows, row, work->end);
         for (int t = 0; t < j->num_networks; t++) {
-            copy_padded(nets[t].value[0], j->x + row * width, num_rows, width, nets[t].wide[0]);
-            forward_tile(&nets[t], nets[t].value[0], nets[t].wide[0], num_rows);
+            gather_inputs(&nets[t], j->inputs, &factors[t], rows, num_rows);
+            put_own(&nets[t], j, row, num_rows);
+            forward_gathered(&nets[t], j->inputs->is_factored, num_rows);
         }
         choose_lowest(nets, j, row, num_rows);
         for (int t = 0; t < j->num_networks; t++) {
             deltas_below(&nets[t], num_rows);
-            add_input_gradients(&nets[t], j, row, num_rows, t == 0);
+            add_own_gradients(&nets[t], j, row, num_rows, t == 0);
         }
     }
 }

@@ -9,7 +9,7 @@
 
 #define MAX_LAYERS 16
 #define MAX_PARTS 64
-#define MAX_INPUT_PARTS 3
+#define MAX_INPUT_PARTS 4
 
 typedef struct {
     int num_layers;
@@ -113,20 +113,30 @@ typedef enum { HALVES_SIDE_BY_SIDE, HALVES_IN_TURN, WHOLE } Cut;
 /* Rows whose outputs should be `target`; `share` weighs each output in the loss. */
 typedef struct {
     int64_t num_rows;
-    const float *x, *target, *share;
+    const Inputs *inputs;
+    const float *target, *share;
     float *out;
     double loss; /* Σ ½ share (out − target)² */
 } Regression;
 
 #define MAX_JUDGES 16
 
+/* Numbers of each row's own: they replace those of its inputs in the columns from first[r] on. */
+typedef struct {
+    const float *numbers; /* [M, width] */
+    const int64_t *first; /* [M] */
+    int width;
+} OwnColumns;
+
 /* Networks with one output that see the same rows. */
 typedef struct {
     const Network *networks[MAX_JUDGES];
     int num_networks;
     int64_t num_rows;
-    const float *x, *share;   /* [M, in], [M] */
-    float *lowest, *by_input; /* [M], and the derivatives of Σ share · lowest [M, in] */
+    const Inputs *inputs;
+    OwnColumns own;
+    const float *share;     /* [M] */
+    float *lowest, *by_own; /* [M], and the derivatives of Σ share · lowest by `own` */
 } Judging;
 
 /* The kernels of one instruction set. */
@@ -143,7 +153,6 @@ typedef struct {
     int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut); /* -1: out of memory, as below */
     int (*tape_backward)(Tape *tape, const float *gradient, float *flat, Cut cut);
     int (*tape_regress)(Tape *tape, Regression *rows, float *flat, Cut cut);
-    int (*tape_input_gradient)(Tape *tape, const float *gradient, float *by_input, Cut cut);
     int (*judge)(const Judging *judging, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);

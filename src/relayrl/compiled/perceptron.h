@@ -9,11 +9,11 @@ typedef struct {
     int num_layers, is_tanh;
     int size[MAX_LAYERS + 1], wide[MAX_LAYERS + 1]; /* widths, and padded ones */
     float *across[MAX_LAYERS];                      /* weights for the forward pass: [in, wide out]; narrow: [out, wide in] */
-    const float *along[MAX_LAYERS];                 /* weights as [out, wide in], for the backward pass */
+    const float *along[MAX_LAYERS];                 /* weights as [out, wide in], for the backward pass; not the first layer's */
     float *along_copy[MAX_LAYERS];                  /* where they lie if they need padding */
     float *bias[MAX_LAYERS];                        /* [wide out] */
     float *value[MAX_LAYERS + 1];                   /* [TILE_ROWS, wide]: inputs, activations, outputs */
-    float *delta[MAX_LAYERS + 1];                   /* the loss's derivatives by them */
+    float *delta[MAX_LAYERS + 1];                   /* the loss's derivatives by them, but not by the inputs */
     float *weight_gradient[MAX_LAYERS];             /* [out, wide in] where that is less padding, else [in, wide out] */
     int is_in_place[MAX_LAYERS];                    /* whether it lies where the gradients are wanted */
     float *bias_gradient[MAX_LAYERS];               /* [wide out] */
@@ -47,13 +47,13 @@ static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next)
     } while (0)
     for (int l = has_inputs ? 0 : 1; l <= net->num_layers; l++) {
         TAKE(net->value[l], TILE_ROWS * net->wide[l]);
-        if (trains) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
+        if (trains && l > 0) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
     }
     for (int l = 0; l < net->num_layers; l++) {
         TAKE(net->across[l], across_size(net, l));
         TAKE(net->bias[l], net->wide[l + 1]);
         if (!trains) continue;
-        if (net->size[l] != net->wide[l]) TAKE(net->along_copy[l], net->size[l + 1] * net->wide[l]);
+        if (l > 0 && net->size[l] != net->wide[l]) TAKE(net->along_copy[l], net->size[l + 1] * net->wide[l]);
         TAKE(net->weight_gradient[l], gradient_size(net, l));
         TAKE(net->bias_gradient[l], net->wide[l + 1]);
         widest = net->wide[l + 1] > widest ? net->wide[l + 1] : widest;
@@ -140,7 +140,7 @@ static void read_for_forward(Perceptron *net, const Network *network) {
 
 /* The same for the backward pass. */
 static void read_for_backward(Perceptron *net, const Network *network) {
-    for (int l = 0; l < net->num_layers; l++) {
+    for (int l = 1; l < net->num_layers; l++) {
         const int in = net->size[l], wide = net->wide[l];
         net->along[l] = in == wide ? network->weight[l] : net->along_copy[l];
         if (in != wide) copy_padded(net->along_copy[l], network->weight[l], net->size[l + 1], in, wide);
@@ -218,6 +218,14 @@ static void forward_tile(Perceptron *net, const float *x, int64_t stride, int nu
     forward_layers(net, 0, x, stride, num_rows);
 }
 
+/* A tile's outputs, without padding. */
+static void copy_outputs(const Perceptron *net, int num_rows, float *to) {
+    const int last = net->num_layers, outputs = net->size[last];
+    for (int r = 0; r < num_rows; r++) {
+        memcpy(to + (int64_t)r * outputs, net->value[last] + (int64_t)r * net->wide[last], (size_t)outputs * sizeof(float));
+    }
+}
+
 /* delta *= the activation's slope, from its output: 1 − tanh², or 1 where relu is positive. */
 static void multiply_by_slope(float *delta, const float *output, int64_t count, int is_tanh) {
     for (int64_t i = 0; i < count; i += LANES) {
@@ -247,17 +255,17 @@ static void add_rows(float *sum, const float *rows, int num_rows, int wide, Begi
     }
 }
 
-/* delta[l] from delta[l + 1]: by what went into layer l - 1's activation, or by the inputs. */
+/* delta[l] from delta[l + 1]: by what went into layer l - 1's activation. */
 static void delta_below(Perceptron *net, int l, int num_rows) {
     const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
     Left left = {net->delta[l + 1], wide_out, 1, NULL, has_zeros(net, l + 1, wide_in)};
     product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
-    if (l > 0) multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
+    multiply_by_slope(net->delta[l], net->value[l], (int64_t)num_rows * wide_in, net->is_tanh);
 }
 
-/* Derivatives by the inputs, into delta[0], with those by the outputs in delta[num_layers]. */
+/* Derivatives by the first layer's sums, into delta[1], with those by the outputs in delta[num_layers]. */
 static void deltas_below(Perceptron *net, int num_rows) {
-    for (int l = net->num_layers - 1; l >= 0; l--) delta_below(net, l, num_rows);
+    for (int l = net->num_layers - 1; l > 0; l--) delta_below(net, l, num_rows);
 }
 
 /* Gradients of the layers from number `first` on, for the tile whose outputs' derivatives are delta[num_layers], added to those

@@ -19,10 +19,20 @@ typedef struct {
 /* Whether a buffer holds so many items; sets a ValueError where it does not. */
 int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name);
 
+/* Inputs as they came from Python, with the buffers that their pointers lead into. */
+typedef struct {
+    Inputs inputs;
+    Py_buffer buffers[2 * MAX_INPUT_PARTS];
+    int num_buffers;
+} GivenInputs;
+
+/* Read the inputs of so many rows from ((table, lines or None), …); -1 with an error. They are to be released either way. */
+int read_inputs(GivenInputs *given, PyObject *parts, int is_factored, int64_t num_rows, int width);
+void release_inputs(GivenInputs *given);
+
 PyObject *forward_tapes(PyObject *module, PyObject *args);
 PyObject *backward_tapes(PyObject *module, PyObject *args);
 PyObject *regress_tapes(PyObject *module, PyObject *args);
-PyObject *input_gradients(PyObject *module, PyObject *args);
 PyObject *judge(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *follow_module(PyObject *module, PyObject *args);

@@ -63,9 +63,12 @@ typedef struct Pass Pass;
 struct Pass {
     TapePart parts[MAX_TAPES];
     Py_ssize_t num_parts;
-    int (*fits)(const Pass *, TapePart *); /* whether the arrays have the right sizes; sets an error where they have not */
+    int (*fits)(Pass *, TapePart *); /* whether the arrays have the right sizes; sets an error where they have not */
     void (*run)(const Pass *, TapePart *);
-    Py_buffer x, target, share; /* of a regression, in which all tapes see the same; `in` is where outputs go */
+    PyObject *given; /* of a regression, in which all tapes see the same; `in` is where outputs go */
+    int is_factored;
+    GivenInputs inputs;
+    Py_buffer target, share;
 };
 
 /* Every second part of a pass. */
@@ -132,7 +135,7 @@ static PyObject *pass_over_tapes(Pass *pass, PyObject *tapes, PyObject *ins, PyO
     Py_RETURN_NONE;
 }
 
-static PyObject *parse_and_pass(PyObject *args, int (*fits)(const Pass *, TapePart *), void (*run)(const Pass *, TapePart *)) {
+static PyObject *parse_and_pass(PyObject *args, int (*fits)(Pass *, TapePart *), void (*run)(const Pass *, TapePart *)) {
     Pass pass = {.fits = fits, .run = run};
     PyObject *tapes, *ins, *outs;
     int num_threads;
@@ -143,7 +146,7 @@ static PyObject *parse_and_pass(PyObject *args, int (*fits)(const Pass *, TapePa
 
 static const Network *network_of(const TapePart *part) { return &part->object->perceptron->network; }
 
-static int fits_forward(const Pass *pass, TapePart *part) {
+static int fits_forward(Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     part->num_rows = part->in.len / 4 / n->sizes[0];
     return has_size(&part->in, part->num_rows * n->sizes[0], 4, "x") &&
@@ -156,7 +159,7 @@ static void run_forward(const Pass *pass, TapePart *part) {
     self->num_rows = part->failed || !self->is_kept ? 0 : part->num_rows;
 }
 
-static int fits_backward(const Pass *pass, TapePart *part) {
+static int fits_backward(Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
            has_size(&part->out, num_parameters(n), 4, "flat");
@@ -166,41 +169,32 @@ static void run_backward(const Pass *pass, TapePart *part) {
     part->failed = part->object->kernels->tape_backward(part->object->tape, part->in.buf, part->out.buf, part->cut);
 }
 
-static int fits_input_gradients(const Pass *pass, TapePart *part) {
-    const Network *n = network_of(part);
-    return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
-           has_size(&part->out, part->object->num_rows * n->sizes[0], 4, "by_input");
-}
-
-static void run_input_gradients(const Pass *pass, TapePart *part) {
-    part->failed = part->object->kernels->tape_input_gradient(part->object->tape, part->in.buf, part->out.buf, part->cut);
-}
-
 PyObject *forward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_forward, run_forward); }
 
 PyObject *backward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_backward, run_backward); }
 
-PyObject *input_gradients(PyObject *module, PyObject *args) {
-    return parse_and_pass(args, fits_input_gradients, run_input_gradients);
-}
-
-static int fits_regression(const Pass *pass, TapePart *part) {
+static int fits_regression(Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
     if (part->in.readonly || !part->object->is_kept) {
         PyErr_SetString(PyExc_ValueError, "outputs must be writable, and tapes differentiated");
         return 0;
     }
-    part->num_rows = part->in.len / 4 / n->sizes[n->num_layers];
+    part->num_rows = pass->target.len / 4 / n->sizes[n->num_layers];
     const int64_t num_outputs = part->num_rows * n->sizes[n->num_layers];
-    return has_size(&pass->x, part->num_rows * n->sizes[0], 4, "x") && has_size(&pass->target, num_outputs, 4, "target") &&
-           has_size(&pass->share, num_outputs, 4, "share") && has_size(&part->in, num_outputs, 4, "out") &&
-           has_size(&part->out, num_parameters(n), 4, "flat");
+    const TapePart *first = &pass->parts[0];
+    if (part == first && read_inputs(&pass->inputs, pass->given, pass->is_factored, part->num_rows, n->sizes[0])) return 0;
+    if (part->num_rows != first->num_rows || n->sizes[0] != network_of(first)->sizes[0]) {
+        PyErr_SetString(PyExc_ValueError, "tapes must have the same inputs and as many outputs");
+        return 0;
+    }
+    return has_size(&pass->target, num_outputs, 4, "target") && has_size(&pass->share, num_outputs, 4, "share") &&
+           has_size(&part->in, num_outputs, 4, "out") && has_size(&part->out, num_parameters(n), 4, "flat");
 }
 
 static void run_regression(const Pass *pass, TapePart *part) {
     TapeObject *self = part->object;
     Regression rows = {
-        part->num_rows, pass->x.buf, pass->target.buf, pass->share.buf, part->in.buf, 0.0,
+        part->num_rows, &pass->inputs.inputs, pass->target.buf, pass->share.buf, part->in.buf, 0.0,
     };
     part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->cut);
     part->loss = rows.loss;
@@ -212,12 +206,12 @@ PyObject *regress_tapes(PyObject *module, PyObject *args) {
     PyObject *tapes, *outs, *flats;
     int num_threads;
     if (!PyArg_ParseTuple(
-            args, "O!y*y*y*O!O!i", &PyTuple_Type, &tapes, &pass.x, &pass.target, &pass.share, &PyTuple_Type, &outs,
-            &PyTuple_Type, &flats, &num_threads
+            args, "O!Opy*y*O!O!i", &PyTuple_Type, &tapes, &pass.given, &pass.is_factored, &pass.target, &pass.share,
+            &PyTuple_Type, &outs, &PyTuple_Type, &flats, &num_threads
         ))
         return NULL;
     PyObject *done = pass_over_tapes(&pass, tapes, outs, flats, num_threads);
-    PyBuffer_Release(&pass.x);
+    release_inputs(&pass.inputs);
     PyBuffer_Release(&pass.target);
     PyBuffer_Release(&pass.share);
     if (!done) return NULL;

@@ -49,11 +49,12 @@ static int reserve_rows(Tape *tape, int64_t num_rows) {
 typedef struct {
     Tape *tape;
     int64_t first, end;
-    const float *in;
-    float *out;                  /* outputs, or derivatives by the inputs */
-    const float *target, *share; /* of a regression */
+    const float *in;             /* inputs, or derivatives by the outputs */
+    float *out;                  /* outputs */
     float *gradient;             /* by the parameters, in their order */
-    double *loss;                /* of a regression: one for each half */
+    const Inputs *inputs;        /* of a regression, as what follows */
+    const float *target, *share;
+    double *loss;                /* one for each half */
     int failed;
 } TapeWork;
 
@@ -64,26 +65,18 @@ static int see_tile(Perceptron *net, const TapeWork *work, int64_t row) {
     return (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
 }
 
-/* Rows from number `row` on through the network, and their outputs to where they are wanted. */
-static void pass_rows_on(Perceptron *net, const TapeWork *work, int64_t row, int num_rows) {
-    const int last = net->num_layers, width = net->size[0], outputs = net->size[last];
-    copy_padded(net->value[0], work->in + row * width, num_rows, width, net->wide[0]);
-    forward_tile(net, net->value[0], net->wide[0], num_rows);
-    for (int r = 0; r < num_rows; r++) {
-        const float *found = net->value[last] + (int64_t)r * net->wide[last];
-        memcpy(work->out + (row + r) * outputs, found, (size_t)outputs * sizeof(float));
-    }
-}
-
 static void forward_rows(void *argument) {
     TapeWork *work = argument;
     Perceptron net;
     work->failed = borrow_perceptron(&net, work->tape->network);
     if (work->failed) return;
     read_for_forward(&net, work->tape->network);
+    const int width = net.size[0];
     for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
         const int num_rows = see_tile(&net, work, row);
-        pass_rows_on(&net, work, row, num_rows);
+        copy_padded(net.value[0], work->in + row * width, num_rows, width, net.wide[0]);
+        forward_tile(&net, net.value[0], net.wide[0], num_rows);
+        copy_outputs(&net, num_rows, work->out + row * net.size[net.num_layers]);
     }
 }
 
@@ -111,41 +104,32 @@ static void backward_rows(void *argument) {
 /* Forward and backward, tile by tile, of the loss Σ ½ share (output − target)²: activations do not leave the cache. */
 static void regress_rows(void *argument) {
     TapeWork *work = argument;
+    const Network *network = work->tape->network;
+    const Inputs *inputs = work->inputs;
     Perceptron net;
-    work->failed = borrow_perceptron(&net, work->tape->network);
+    Factors factors;
+    int64_t rows[TILE_ROWS];
+    work->failed = borrow_factored(&net, &factors, &network, 1, inputs, work->first, work->end, 1);
     if (work->failed) return;
-    read_parameters(&net, work->tape->network, 1);
+    read_parameters(&net, network, 1);
     aim_gradients(&net, work->gradient);
+    multiply_lines(&factors, &net, inputs);
+    forget_deltas(&factors, &net, inputs);
     const int last = net.num_layers, outputs = net.size[last];
     for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
-        pass_rows_on(&net, work, row, num_rows);
+        const int num_rows = number_tile(rows, row, work->end);
+        forward_inputs(&net, inputs, &factors, rows, num_rows);
+        copy_outputs(&net, num_rows, work->out + row * outputs);
         for (int64_t i = 0; i < (int64_t)num_rows * outputs; i++) {
             const int64_t at = row * outputs + i;
             const float error = work->out[at] - work->target[at], slope = error * work->share[at];
             net.delta[last][i / outputs * net.wide[last] + i % outputs] = slope;
             *work->loss += 0.5 * (double)slope * (double)error;
         }
-        backward_tile(&net, num_rows, row == work->first);
+        backward_inputs(&net, inputs, &factors, rows, num_rows, row == work->first);
     }
+    differentiate_by_lines(&factors, &net, inputs);
     write_gradients(&net, work->gradient);
-}
-
-static void input_gradient_rows(void *argument) {
-    TapeWork *work = argument;
-    Perceptron net;
-    work->failed = borrow_perceptron(&net, work->tape->network);
-    if (work->failed) return;
-    read_for_backward(&net, work->tape->network);
-    const int width = net.size[0];
-    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = see_tile(&net, work, row);
-        take_gradient(&net, work->in + row * net.size[net.num_layers], num_rows);
-        deltas_below(&net, num_rows);
-        for (int r = 0; r < num_rows; r++) {
-            memcpy(work->out + (row + r) * width, net.delta[0] + (int64_t)r * net.wide[0], (size_t)width * sizeof(float));
-        }
-    }
 }
 
 #define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
@@ -214,14 +198,10 @@ static int tape_backward(Tape *tape, const float *gradient, float *flat, Cut cut
 static int tape_regress(Tape *tape, Regression *rows, float *flat, Cut cut) {
     double losses[2] = {0.0, 0.0};
     tape->num_rows = rows->num_rows;
-    TapeWork work = {.tape = tape, .in = rows->x, .out = rows->out, .target = rows->target, .share = rows->share};
+    TapeWork work = {.tape = tape, .inputs = rows->inputs, .out = rows->out, .target = rows->target, .share = rows->share};
     work.gradient = flat;
     work.loss = losses;
     const int status = gradients_over_rows(regress_rows, work, cut);
     rows->loss = losses[0] + losses[1];
     return status;
-}
-
-static int tape_input_gradient(Tape *tape, const float *gradient, float *by_input, Cut cut) {
-    return over_rows(input_gradient_rows, (TapeWork){.tape = tape, .in = gradient, .out = by_input}, cut);
 }

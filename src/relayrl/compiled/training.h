@@ -114,10 +114,8 @@ typedef struct {
 static void begin_minibatch(Training *t, Workspace *w) {
     Perceptron *net = &w->net;
     read_parameters(net, &t->shape, 1);
-    if (t->rows.inputs.is_factored) {
-        multiply_lines(&w->factors, net, &t->rows.inputs);
-        forget_deltas(&w->factors, net, &t->rows.inputs);
-    }
+    multiply_lines(&w->factors, net, &t->rows.inputs);
+    forget_deltas(&w->factors, net, &t->rows.inputs);
     if (!has_deviations(t)) return;
     const int outputs = net->size[net->num_layers];
     read_deviations(&w->policy, t->adam.vector + t->adam.num_parameters - outputs, t->policy->scale, outputs);
@@ -136,7 +134,7 @@ static void add_tile(
 /* The minibatch's gradient in the order of the parameters, from what its tiles added up. */
 static void gather_gradient(Training *t, Workspace *w) {
     Perceptron *net = &w->net;
-    if (t->rows.inputs.is_factored) differentiate_by_lines(&w->factors, net, &t->rows.inputs);
+    differentiate_by_lines(&w->factors, net, &t->rows.inputs);
     write_gradients(net, w->gradient);
     if (has_deviations(t)) {
         const int outputs = net->size[net->num_layers];
@@ -189,7 +187,7 @@ static int open_workspace(Workspace *w, const Training *t) {
     w->gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
     const Inputs *inputs = &t->rows.inputs;
     return !w->gradient || open_layers(&w->net, &t->shape, 1, !inputs->is_factored) ||
-           open_factors(&w->factors, &w->net, inputs, 1) ||
+           open_factors(&w->factors, &w->net, inputs, t->rows.num_rows) ||
            (t->policy && open_scratch(&w->policy, w->net.size[w->net.num_layers], t->policy->num_parts));
 }
 

@@ -11,7 +11,7 @@ from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
-from relayrl.models.shared_rows import SharedRows
+from relayrl.models.shared_rows import OwnColumns, SharedRows
 
 
 class CompiledPerceptron:
@@ -28,7 +28,7 @@ class CompiledPerceptron:
         if len(x) != len(self._outputs):
             self._outputs = np.empty((len(x), self._num_outputs), np.float32)
         if isinstance(x, SharedRows):
-            self.network.forward_parts(as_parts(x), x.pays_factored(len(x)), self._outputs, num_threads())
+            self.network.forward_parts(*as_inputs(x, len(x)), self._outputs, num_threads())
         else:
             self.network.forward(as_rows(x), self._outputs, num_threads())
         return self._outputs
@@ -45,42 +45,44 @@ class CompiledTapes:
         self._networks = tuple(_live(module) for module in modules)
         is_trained = (any(p.requires_grad for p in module.parameters()) for module in modules)
         self._tapes = tuple(map(found.Tape, self._networks, is_trained))
-        self._widths = [(m.linears()[0].in_features, m.linears()[-1].out_features) for m in modules]
+        self._widths = [module.linears()[-1].out_features for module in modules]
         self._outputs: tuple[Array, ...] = ()
         self._gradients: tuple[Array, ...] = ()
         self._num_rows = -1
 
-    def forward(self, x: Array) -> tuple[Array, ...]:
+    def forward(self, x: Array | SharedRows) -> tuple[Array, ...]:
+        """Outputs; of rows that share parts, nothing is kept for `backward`."""
         self._reserve(len(x))
-        self._kernels.forward_tapes(self._tapes, (as_rows(x),) * len(self._tapes), self._outputs, num_threads())
+        if isinstance(x, SharedRows):
+            inputs = as_inputs(x, len(x))
+            for network, outputs in zip(self._networks, self._outputs, strict=True):
+                network.forward_parts(*inputs, outputs, num_threads())
+        else:
+            self._kernels.forward_tapes(self._tapes, (as_rows(x),) * len(self._tapes), self._outputs, num_threads())
         return self._outputs
 
     def backward(self, gradients: Sequence[Array]) -> None:
         given = tuple(as_rows(gradient) for gradient in gradients)
         self._kernels.backward_tapes(self._tapes, given, self._flat_gradients(), num_threads())
 
-    def regress(self, x: Array, target: Array, share: Array) -> tuple[tuple[Array, ...], float]:
+    def regress(self, x: Array | SharedRows, target: Array, share: Array) -> tuple[tuple[Array, ...], float]:
         self._reserve(len(x))
-        given = as_rows(x), as_rows(target), as_rows(share)
+        given = *as_inputs(x, len(x)), as_rows(target), as_rows(share)
         flat = self._flat_gradients()
         loss: float = self._kernels.regress_tapes(self._tapes, *given, self._outputs, flat, num_threads())
         return self._outputs, loss
 
-    def lowest(self, x: Array, share: Array) -> tuple[Array, Array]:
-        lowest, by_input = np.empty(len(x), np.float32), np.empty((len(x), self._widths[0][0]), np.float32)
-        self._kernels.judge(self._networks, as_rows(x), as_rows(share), lowest, by_input, num_threads())
-        return lowest, by_input
-
-    def input_gradients(self, gradients: Sequence[Array]) -> tuple[Array, ...]:
-        by_input = tuple(np.empty((self._num_rows, width), np.float32) for width, _ in self._widths)
-        given = tuple(as_rows(gradient) for gradient in gradients)
-        self._kernels.input_gradients(self._tapes, given, by_input, num_threads())
-        return by_input
+    def lowest(self, x: Array | SharedRows, own: OwnColumns, share: Array) -> tuple[Array, Array]:
+        lowest, by_own = np.empty(len(x), np.float32), np.empty(own.numbers.shape, np.float32)
+        first = np.ascontiguousarray(own.first, np.int64)
+        given = *as_inputs(x, len(x)), first, as_rows(own.numbers), as_rows(share)
+        self._kernels.judge(self._networks, *given, lowest, by_own, num_threads())
+        return lowest, by_own
 
     def _reserve(self, num_rows: int) -> None:
         if num_rows != self._num_rows:
             self._num_rows = num_rows
-            self._outputs = tuple(np.empty((num_rows, width), np.float32) for _, width in self._widths)
+            self._outputs = tuple(np.empty((num_rows, width), np.float32) for width in self._widths)
 
     def _flat_gradients(self) -> tuple[Array, ...]:
         if not self._gradients:
@@ -99,9 +101,6 @@ class CompiledTape:
 
     def backward(self, gradient: Array) -> None:
         self._tapes.backward([gradient])
-
-    def input_gradient(self, gradient: Array) -> Array:
-        return self._tapes.input_gradients([gradient])[0]
 
 
 def _live(module: Perceptron) -> Any:
@@ -135,6 +134,9 @@ def as_rows(x: Array) -> Array:
     return np.ascontiguousarray(x, np.float32)
 
 
-def as_parts(rows: SharedRows) -> tuple[tuple[Array, Array], ...]:
-    """`rows` as the kernels take them."""
-    return tuple((as_rows(part.table), np.ascontiguousarray(part.line, np.int64)) for part in rows.parts)
+def as_inputs(x: Array | SharedRows, num_rows: int) -> tuple[tuple[tuple[Array, Array | None], ...], bool]:
+    """The same in parts, and whether they are better factored where `num_rows` of them pass a network together."""
+    if not isinstance(x, SharedRows):
+        return ((as_rows(x), None),), False
+    parts = tuple((as_rows(part.table), np.ascontiguousarray(part.line, np.int64)) for part in x.parts)
+    return parts, x.pays_factored(num_rows)

@@ -30,6 +30,25 @@ class SharedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnColumns:
+    """Row m has numbers of its own in the columns from `first[m]` on, in place of those that it would share."""
+
+    first: Array  # [M] int64
+    numbers: Array  # [M, A] float32
+
+    @property
+    def columns(self) -> Array:
+        """[M, A] where each row has them."""
+        return np.asarray(self.first[:, None] + np.arange(self.numbers.shape[1]))
+
+    def put_into(self, rows: Array, first: int = 0) -> Array:
+        """A copy of `rows` that has them, where its columns are those from `first` on."""
+        changed = np.array(rows, np.float32)
+        np.put_along_axis(changed, self.columns - first, self.numbers, 1)
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
 class SharedRows:
     """Rows [M, I] that lie in parts side by side."""
 
@@ -53,9 +72,18 @@ class SharedRows:
 
     def pieces(self) -> Iterator[Array]:
         """The rows themselves, as many at a time as take little memory; nothing is one piece as well."""
-        size = max(PIECE_NUMBERS // self.width, 1)
+        size = self._piece_rows
         for start in range(0, max(len(self), 1), size):
             yield self[start : start + size].laid_out()
+
+    @property
+    def num_pieces(self) -> int:
+        """Of `pieces`."""
+        return max(-(-len(self) // self._piece_rows), 1)
+
+    @property
+    def _piece_rows(self) -> int:
+        return max(PIECE_NUMBERS // self.width, 1)
 
     def pays_factored(self, num_rows: int) -> bool:
         """Whether a first layer had better multiply every line of the tables once than `num_rows` rows of their width."""
@@ -80,6 +108,14 @@ class SharedRows:
     def with_tables(self, change: Callable[[Array, slice], Array]) -> SharedRows:
         """The same with each table changed; `change` is told which columns of the rows it holds."""
         return SharedRows(tuple(SharedPart(change(part.table, where), part.line) for part, where in self._placed()))
+
+    def with_own(self, own: OwnColumns) -> SharedRows:
+        """The same with `own` in one part, which no two rows share then."""
+        parts = [part for part, _ in self._placed()]
+        for i, (part, where) in enumerate(self._placed()):
+            if where.start <= own.first.min() < where.stop:
+                parts[i] = SharedPart(own.put_into(part.table[part.line], where.start), np.arange(len(self)))
+        return SharedRows(tuple(parts))
 
     def _placed(self) -> Iterator[tuple[SharedPart, slice]]:
         """The parts, and which columns of the rows they are."""
@@ -106,6 +142,11 @@ class SharedRows:
             lines = [part.line + offset for part, offset in zip(same, offsets, strict=True)]
             parts.append(SharedPart(np.concatenate([part.table for part in same]), np.concatenate(lines)))
         return SharedRows(tuple(parts))
+
+
+def with_own(rows: Array | SharedRows, own: OwnColumns) -> Array | SharedRows:
+    """Rows of either kind with numbers of each one's own."""
+    return rows.with_own(own) if isinstance(rows, SharedRows) else own.put_into(rows)
 
 
 def laid_out(rows: Array | SharedRows) -> Array:
