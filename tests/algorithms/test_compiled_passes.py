@@ -192,7 +192,7 @@ def test_values_of_rows_that_share_parts(factored, monkeypatch):
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
-        ((), "1 to 3 parts"),
+        ((), "1 to 4 parts"),
         (((np.zeros((2, 5), np.float32), np.array([0, 1, 2])),), "lines hold 2"),
         (((np.zeros((2, 5), np.float32), None),), "bytes"),
         (((np.zeros((3, 4), np.float32), None),), "not what the network takes"),

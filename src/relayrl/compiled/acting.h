@@ -89,7 +89,11 @@ static int forward_parts(const Network *network, const Inputs *inputs, int64_t f
     Perceptron net;
     Factors factors;
     int64_t rows[TILE_ROWS];
-    if (borrow_factored(&net, &factors, &network, 1, inputs, first, end, 0)) return -1;
+    if (open_layers(&net, network, 0, !inputs->is_factored)) return -1;
+    if (open_factors(&factors, &net, inputs, first, end, 0)) {
+        close_perceptron(&net);
+        return -1;
+    }
     read_parameters(&net, network, 0);
     multiply_lines(&factors, &net, inputs);
     for (; first < end; first += TILE_ROWS) {
@@ -97,6 +101,8 @@ static int forward_parts(const Network *network, const Inputs *inputs, int64_t f
         forward_inputs(&net, inputs, &factors, rows, count);
         copy_outputs(&net, count, out + first * network->sizes[network->num_layers]);
     }
+    close_factors(&factors);
+    close_perceptron(&net);
     return 0;
 }
 

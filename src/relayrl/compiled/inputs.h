@@ -12,11 +12,12 @@
 #define PIECE_STRIDE (PIECE_COLUMNS + 16) /* no power of two, with which rows would displace each other */
 
 typedef struct {
-    int64_t first_line[MAX_INPUT_PARTS], num_lines[MAX_INPUT_PARTS]; /* of each part: those among which its rows' are */
-    float *product[MAX_INPUT_PARTS];                                 /* [num_lines, wide] what each adds to the first layer */
-    float *delta[MAX_INPUT_PARTS]; /* the loss's derivatives by that, over all rows that share it */
-    float *piece;                  /* [TILE_ROWS, PIECE_STRIDE] */
-    float *gradient;               /* [units, PIECE_COLUMNS] */
+    int64_t first_line[MAX_INPUT_PARTS]; /* those of the rows that are worked on lie from here on */
+    int64_t num_lines[MAX_INPUT_PARTS];
+    float *product[MAX_INPUT_PARTS]; /* [num_lines, wide] what each line adds to the first layer */
+    float *delta[MAX_INPUT_PARTS];   /* the loss's derivatives by that, over all rows that share it */
+    float *piece;                    /* [TILE_ROWS, PIECE_STRIDE] */
+    float *gradient;                 /* [units, PIECE_COLUMNS] */
     float *memory;
 } Factors;
 
@@ -24,7 +25,7 @@ static int at_most(int64_t count, int limit) { return count < limit ? (int)count
 
 static int64_t line_of(const InputPart *part, int64_t row) { return part->line ? part->line[row] : row; }
 
-/* Which lines the rows [first, end) are made of. */
+/* The lines among which those of the rows [first, end) are: threads that share rows out do not multiply each other's. */
 static void find_lines(Factors *f, const Inputs *inputs, int64_t first, int64_t end) {
     memset(f, 0, sizeof *f);
     for (int p = 0; inputs->is_factored && first < end && p < inputs->num_parts; p++) {
@@ -58,38 +59,38 @@ static int64_t lay_out_factors(Factors *f, const Perceptron *net, const Inputs *
     return piece + table + (trains ? table + (int64_t)net->size[1] * PIECE_COLUMNS : 0);
 }
 
-/* For training on all of so many rows. */
-static int open_factors(Factors *f, const Perceptron *net, const Inputs *inputs, int64_t num_rows) {
-    find_lines(f, inputs, 0, num_rows);
+/* Factors of the rows [first, end). */
+static int open_factors(Factors *f, const Perceptron *net, const Inputs *inputs, int64_t first, int64_t end, int trains) {
+    find_lines(f, inputs, first, end);
     if (!inputs->is_factored) return 0;
     void *memory;
-    if (posix_memalign(&memory, 64, (size_t)lay_out_factors(f, net, inputs, 1, NULL) * sizeof(float))) return -1;
+    if (posix_memalign(&memory, 64, (size_t)lay_out_factors(f, net, inputs, trains, NULL) * sizeof(float))) return -1;
     f->memory = memory;
-    lay_out_factors(f, net, inputs, 1, f->memory);
+    lay_out_factors(f, net, inputs, trains, f->memory);
     return 0;
 }
 
 static void close_factors(Factors *f) { free(f->memory); }
 
-/* Perceptrons, and factors of the rows [first, end) for each of them, as `borrow_perceptron`. */
+/* Perceptrons that train, and factors of the rows [first, end) for each of them, as `borrow_perceptron`. */
 static int borrow_factored(
     Perceptron *nets, Factors *factors, const Network *const *networks, int num_networks, const Inputs *inputs,
-    int64_t first, int64_t end, int trains
+    int64_t first, int64_t end
 ) {
     const int has_inputs = !inputs->is_factored;
     int64_t used = 0;
+    find_lines(&factors[0], inputs, first, end);
     for (int t = 0; t < num_networks; t++) {
         take_shape(&nets[t], networks[t]);
-        if (t == 0) find_lines(&factors[0], inputs, first, end);
-        else factors[t] = factors[0];
-        used += lay_out(&nets[t], trains, has_inputs, NULL) + lay_out_factors(&factors[t], &nets[t], inputs, trains, NULL);
+        factors[t] = factors[0];
+        used += lay_out(&nets[t], 1, has_inputs, NULL) + lay_out_factors(&factors[t], &nets[t], inputs, 1, NULL);
     }
     float *next = thread_memory(used);
     if (!next) return -1;
     for (int t = 0; t < num_networks; t++) {
-        place(&nets[t], trains, has_inputs, next);
-        next += lay_out(&nets[t], trains, has_inputs, NULL);
-        next += lay_out_factors(&factors[t], &nets[t], inputs, trains, next);
+        place(&nets[t], 1, has_inputs, next);
+        next += lay_out(&nets[t], 1, has_inputs, NULL);
+        next += lay_out_factors(&factors[t], &nets[t], inputs, 1, next);
     }
     return 0;
 }

@@ -70,7 +70,7 @@ static void judge_rows(void *argument) {
     Perceptron nets[MAX_JUDGES];
     Factors factors[MAX_JUDGES];
     int64_t rows[TILE_ROWS];
-    work->failed = borrow_factored(nets, factors, j->networks, j->num_networks, j->inputs, work->first, work->end, 1);
+    work->failed = borrow_factored(nets, factors, j->networks, j->num_networks, j->inputs, work->first, work->end);
     if (work->failed) return;
     for (int t = 0; t < j->num_networks; t++) {
         read_parameters(&nets[t], j->networks[t], 1);

@@ -9,7 +9,7 @@ typedef struct {
     int num_layers, is_tanh;
     int size[MAX_LAYERS + 1], wide[MAX_LAYERS + 1]; /* widths, and padded ones */
     float *across[MAX_LAYERS];                      /* weights for the forward pass: [in, wide out]; narrow: [out, wide in] */
-    const float *along[MAX_LAYERS];                 /* weights as [out, wide in], for the backward pass; not the first layer's */
+    const float *along[MAX_LAYERS];                 /* those above the first layer as [out, wide in], for the backward pass */
     float *along_copy[MAX_LAYERS];                  /* where they lie if they need padding */
     float *bias[MAX_LAYERS];                        /* [wide out] */
     float *value[MAX_LAYERS + 1];                   /* [TILE_ROWS, wide]: inputs, activations, outputs */

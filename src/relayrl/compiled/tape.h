@@ -51,10 +51,10 @@ typedef struct {
     int64_t first, end;
     const float *in;             /* inputs, or derivatives by the outputs */
     float *out;                  /* outputs */
+    const Inputs *inputs;        /* of a regression */
+    const float *target, *share; /* of a regression */
     float *gradient;             /* by the parameters, in their order */
-    const Inputs *inputs;        /* of a regression, as what follows */
-    const float *target, *share;
-    double *loss;                /* one for each half */
+    double *loss;                /* of a regression: one for each half */
     int failed;
 } TapeWork;
 
@@ -109,7 +109,7 @@ static void regress_rows(void *argument) {
     Perceptron net;
     Factors factors;
     int64_t rows[TILE_ROWS];
-    work->failed = borrow_factored(&net, &factors, &network, 1, inputs, work->first, work->end, 1);
+    work->failed = borrow_factored(&net, &factors, &network, 1, inputs, work->first, work->end);
     if (work->failed) return;
     read_parameters(&net, network, 1);
     aim_gradients(&net, work->gradient);

@@ -187,7 +187,7 @@ static int open_workspace(Workspace *w, const Training *t) {
     w->gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
     const Inputs *inputs = &t->rows.inputs;
     return !w->gradient || open_layers(&w->net, &t->shape, 1, !inputs->is_factored) ||
-           open_factors(&w->factors, &w->net, inputs, t->rows.num_rows) ||
+           open_factors(&w->factors, &w->net, inputs, 0, t->rows.num_rows, 1) ||
            (t->policy && open_scratch(&w->policy, w->net.size[w->net.num_layers], t->policy->num_parts));
 }
 
