@@ -72,9 +72,20 @@ def _environments(size: int) -> tuple[str, dict[str, Any]]:
     return "native:CartPole", _ppo(size, 32, 64)
 
 
-def _agents(size: int) -> tuple[str, dict[str, Any]]:
+def _agents(size: int, learning: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     options = {"N": size, "continuous_actions": True}
-    return "native:simple_spread", {**_ppo(16, 25, 64, "mappo"), "environment.options": options}
+    return "native:simple_spread", {**learning, "environment.options": options}
+
+
+def _mappo_agents(size: int) -> tuple[str, dict[str, Any]]:
+    return _agents(size, _ppo(16, 25, 64, "mappo"))
+
+
+def _maddpg_agents(size: int) -> tuple[str, dict[str, Any]]:
+    replay = {"learning_starts": 256, "batch_size": 256, "buffer_size": 1024}
+    params = {**replay, "update_interval": 16, "train_iters": 1}
+    learning = {"algo": "maddpg", "environment.num_envs": 16, "network.hidden_sizes": (64, 64), "params": params}
+    return _agents(size, learning)
 
 
 def _ppo_width(size: int) -> tuple[str, dict[str, Any]]:
@@ -88,14 +99,21 @@ def _td3_width(size: int) -> tuple[str, dict[str, Any]]:
 
 
 ENVIRONMENTS = tuple(4**n for n in range(7))
+AGENTS = tuple(2**n for n in range(7))
 WIDTHS = tuple(32 * 2**n for n in range(6))
 SERIES = [
     Series("PPO environments", "PPO, native:CartPole × 32 steps, 2×64; environments", ENVIRONMENTS, _environments),
     Series(
         "MAPPO agents",
         "MAPPO, native:simple_spread, 16 environments × 25 steps, 2×64; agents",
-        (1, 2, 4, 8, 16, 32, 64),
-        _agents,
+        AGENTS,
+        _mappo_agents,
+    ),
+    Series(
+        "MADDPG agents",
+        "MADDPG, native:simple_spread, 16 environments, batch 256 of 1,024, 2×64, a gradient step every 16 steps; agents",
+        AGENTS,
+        _maddpg_agents,
     ),
     Series(
         "PPO width",

@@ -8,11 +8,13 @@ def test_points_cover_what_grows():
     assert sizes == {
         "PPO environments": (1, 4096),
         "MAPPO agents": (1, 64),
+        "MADDPG agents": (1, 64),
         "PPO width": (32, 1024),
         "TD3 width": (32, 1024),
     }
-    point = growth.SERIES[1].points()[3]
-    assert (point.size, point.flags["environment.options"]["N"]) == (8, 8)
+    for series in growth.SERIES[1:3]:
+        point = series.points()[3]
+        assert (point.size, point.flags["environment.options"]["N"]) == (8, 8)
 
 
 def test_table_has_failures_and_gaps():
