@@ -328,3 +328,22 @@ def test_an_agent_that_died_sees_nothing_next():
     replay = JointReplay(3, 1)
     replay.add({"agent": block(obs, obs, ends, valid, obs + 2, 1)})
     assert everything(replay).groups["agent"].next_valid.tolist() == [[True, True], [True, False], [True, False]]
+
+
+def test_rows_behind_a_transition_are_looked_at_only_where_they_matter():
+    replay = filled_replay(1000, pendulum_rollout(125, 8), 0.0)
+    alone = replay.sample(64, np.random.default_rng(0), gamma=GAMMA).groups["agent"]
+    (records,) = replay._groups.values()
+    assert not records.asks_what_follows
+    records.asks_what_follows = True
+    looking = replay.sample(64, np.random.default_rng(0), gamma=GAMMA).groups["agent"]
+    for name in ("obs", "action", "reward", "next_obs", "discount", "valid", "next_valid"):
+        np.testing.assert_array_equal(getattr(alone, name), getattr(looking, name))
+        assert getattr(alone, name).dtype == getattr(looking, name).dtype
+
+
+def test_a_replay_that_does_not_fit_the_memory_says_how_large_it_is():
+    with pytest.raises(
+        ConfigError, match=r"a replay of 1,000,000,000,000,000 transitions of .* GiB; lower buffer_size"
+    ):
+        JointReplay(10**15, 1).add({"agent": pendulum_rollout(1, 1)})

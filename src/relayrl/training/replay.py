@@ -209,7 +209,14 @@ class _GroupRecords:
         self.observation_space, self.fields = observation_space, list(fields)
         # Aligned, so that fields of sampled records are arrays that torch can take as they are.
         layout = [(name, array.dtype, array.shape[1:]) for name, array in fields.items()]
-        self.records = np.zeros(capacity, np.dtype(layout, align=True))
+        record = np.dtype(layout, align=True)
+        try:
+            self.records = np.zeros(capacity, record)
+        except MemoryError as error:
+            size = capacity * record.itemsize / 2**30
+            raise ConfigError(
+                f"a replay of {capacity:,} transitions of {record.itemsize:,} bytes takes {size:,.1f} GiB; lower buffer_size"
+            ) from error
         self._waiting: Array | None = None
         self.asks_what_follows = "mask" in fields
         """Whether a transition depends on the row behind it: on its mask, or on who was there, where somebody ever was not."""
