@@ -121,3 +121,18 @@ def test_arrays_that_do_not_fit_are_refused():
     network = CompiledPerceptron(Perceptron((2, 4, 1), Activation.TANH, 1.0, torch.Generator())).network
     with pytest.raises(ValueError, match="out has 4 bytes, not 8"):
         network.forward(np.zeros((2, 2), np.float32), np.zeros((1, 1), np.float32), 1)
+
+
+@pytest.mark.parametrize("space", ACTIONS)
+@pytest.mark.parametrize("rows", [1, 192, 1000])
+def test_one_thread_and_two_draw_the_same_actions(space, rows):
+    generator = torch.Generator().manual_seed(3)
+    policy = ActorCritic(spaces.Box(-1, 1, (3,)), ACTIONS[space], NetworkSettings(hidden_sizes=(96, 96)), generator)
+    obs = np.random.default_rng(1).normal(size=(rows, 3)).astype(np.float32)
+    drawn = []
+    for threads in (1, 2):
+        loader.limit_threads(threads)
+        drawn.append(live_actor(policy).act_with_logp(obs, None, np.random.default_rng(2)))
+    loader.limit_threads(None)
+    for one, two in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -44,11 +44,21 @@ class Perceptron:
         mask: Array | None,
         choice: Array,
         logp: Array | None,
+        threads: int,
         /,
     ) -> None:
         """`choice` int64 [M, parts] and `logp` [M] from uniform `draws` [parts, M]; `mask` bool [M, O]."""
     def draw_normal(
-        self, x: Array, noise: Array, log_std: Array, scale: Array, center: Array, action: Array, logp: Array | None, /
+        self,
+        x: Array,
+        noise: Array,
+        log_std: Array,
+        scale: Array,
+        center: Array,
+        action: Array,
+        logp: Array | None,
+        threads: int,
+        /,
     ) -> None:
         """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
 

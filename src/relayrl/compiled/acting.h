@@ -147,18 +147,26 @@ static void draw_normal_tile(const Acting *a, PolicyScratch *s, int outputs, int
     }
 }
 
-static int act(const Acting *a) {
+typedef struct {
+    const Acting *acting;
+    int64_t first, end;
+    int failed;
+} ActingWork;
+
+static void act_rows(void *argument) {
+    ActingWork *work = argument;
+    const Acting *a = work->acting;
     Perceptron own, *net = a->frozen ? &a->frozen->net : &own;
     PolicyScratch scratch = {0};
-    if (!a->frozen && open_with_parameters(&own, a->network)) return -1;
+    work->failed = !a->frozen && borrow_perceptron(&own, a->network);
+    if (work->failed) return;
+    if (!a->frozen) read_for_forward(&own, a->network);
     const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
-    if (open_scratch(&scratch, outputs, a->num_parts)) {
-        if (!a->frozen) close_perceptron(&own);
-        return -1;
-    }
+    work->failed = open_scratch(&scratch, outputs, a->num_parts);
+    if (work->failed) return;
     if (!a->num_parts) read_deviations(&scratch, a->log_std, a->scale, outputs);
-    for (int64_t first = 0; first < a->num_rows; first += TILE_ROWS) {
-        const int count = (int)(a->num_rows - first < TILE_ROWS ? a->num_rows - first : TILE_ROWS);
+    for (int64_t first = work->first; first < work->end; first += TILE_ROWS) {
+        const int count = (int)(work->end - first < TILE_ROWS ? work->end - first : TILE_ROWS);
         forward_tile(net, a->x + first * width, width, count);
         to_columns(scratch.logits, net->value[net->num_layers], wide, outputs, count);
         if (a->num_parts) choose_tile(a, &scratch, outputs, first, count);
@@ -166,6 +174,13 @@ static int act(const Acting *a) {
         if (a->logp) memcpy(a->logp + first, scratch.logp, (size_t)count * sizeof(float));
     }
     close_scratch(&scratch);
-    if (!a->frozen) close_perceptron(&own);
-    return 0;
+}
+
+static int act(const Acting *a, int num_threads) {
+    const int is_shared = num_threads > 1 && !a->frozen && a->num_rows * num_products(a->network) >= MIN_SHARED_PRODUCTS;
+    const int64_t middle = is_shared ? (a->num_rows + 1) / 2 : a->num_rows;
+    ActingWork first = {a, 0, middle, 0}, second = {a, middle, a->num_rows, 0};
+    if (is_shared) do_both(act_rows, &first, &second, 1);
+    else act_rows(&first);
+    return first.failed || second.failed ? -1 : 0;
 }

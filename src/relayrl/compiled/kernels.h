@@ -146,7 +146,7 @@ typedef struct {
     void (*thaw)(Frozen *frozen);
     int (*forward)(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
     int (*forward_parts)(const Network *network, const Inputs *inputs, int64_t first, int64_t end, float *out);
-    int (*act)(const Acting *acting);
+    int (*act)(const Acting *acting, int num_threads);
     void (*train)(Training *training);
     Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */
     void (*close_tape)(Tape *tape);

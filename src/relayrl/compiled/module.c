@@ -195,11 +195,11 @@ static PyObject *Perceptron_forward_parts(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static int run_acting(const Acting *acting) {
+static int run_acting(const Acting *acting, int num_threads) {
     int failed;
-    if (acting->num_rows < MIN_ROWS_UNLOCKED) return kernels->act(acting);
+    if (acting->num_rows < MIN_ROWS_UNLOCKED) return kernels->act(acting, num_threads);
     Py_BEGIN_ALLOW_THREADS
-    failed = kernels->act(acting);
+    failed = kernels->act(acting, num_threads);
     Py_END_ALLOW_THREADS
     return failed;
 }
@@ -210,7 +210,8 @@ static PyObject *Perceptron_choose(PyObject *object, PyObject *args) {
     const int outputs = n->sizes[n->num_layers];
     PyObject *parts;
     Py_buffer x, draws, mask, choice, logp;
-    if (!PyArg_ParseTuple(args, "y*O!y*z*w*z*:choose", &x, &PyTuple_Type, &parts, &draws, &mask, &choice, &logp)) return NULL;
+    int num_threads;
+    if (!PyArg_ParseTuple(args, "y*O!y*z*w*z*i:choose", &x, &PyTuple_Type, &parts, &draws, &mask, &choice, &logp, &num_threads)) return NULL;
     const int64_t num_rows = x.len / 4 / n->sizes[0];
     Acting a = {n, usable(self, num_rows), x.buf, num_rows};
     a.num_parts = read_sizes(parts, a.part_size, MAX_PARTS, "part_sizes");
@@ -225,7 +226,7 @@ static PyObject *Perceptron_choose(PyObject *object, PyObject *args) {
         a.mask = mask.buf;
         a.choice = choice.buf;
         a.logp = logp.buf;
-        if (run_acting(&a)) PyErr_NoMemory();
+        if (run_acting(&a, num_threads)) PyErr_NoMemory();
     }
     PyBuffer_Release(&x);
     PyBuffer_Release(&draws);
@@ -241,8 +242,9 @@ static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
     const Network *n = &self->network;
     const int outputs = n->sizes[n->num_layers];
     Py_buffer x, noise, log_std, scale, center, action, logp;
+    int num_threads;
     if (!PyArg_ParseTuple(
-            args, "y*y*y*y*y*w*z*:draw_normal", &x, &noise, &log_std, &scale, &center, &action, &logp
+            args, "y*y*y*y*y*w*z*i:draw_normal", &x, &noise, &log_std, &scale, &center, &action, &logp, &num_threads
         ))
         return NULL;
     const int64_t num_rows = x.len / 4 / n->sizes[0];
@@ -257,7 +259,7 @@ static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
         a.center = center.buf;
         a.action = action.buf;
         a.logp = logp.buf;
-        if (run_acting(&a)) PyErr_NoMemory();
+        if (run_acting(&a, num_threads)) PyErr_NoMemory();
     }
     Py_buffer *all[] = {&x, &noise, &log_std, &scale, &center, &action};
     for (int i = 0; i < 6; i++) PyBuffer_Release(all[i]);

@@ -105,6 +105,14 @@ static int borrow_perceptron(Perceptron *net, const Network *network) {
     return 0;
 }
 
+#define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
+
+static int64_t num_products(const Network *network) {
+    int64_t products = 0;
+    for (int l = 0; l < network->num_layers; l++) products += (int64_t)network->sizes[l] * network->sizes[l + 1];
+    return products;
+}
+
 /* Rows of `width` numbers, padded with zeros. */
 static void copy_padded(float *to, const float *from, int num_rows, int width, int wide) {
     for (int r = 0; r < num_rows; r++) {

@@ -132,14 +132,6 @@ static void regress_rows(void *argument) {
     write_gradients(&net, work->gradient);
 }
 
-#define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
-
-static int64_t num_products(const Network *network) {
-    int64_t products = 0;
-    for (int l = 0; l < network->num_layers; l++) products += (int64_t)network->sizes[l] * network->sizes[l + 1];
-    return products;
-}
-
 static int is_worth_sharing(const Tape *tape, Cut cut) {
     return cut == HALVES_SIDE_BY_SIDE && tape->num_rows * num_products(tape->network) >= MIN_SHARED_PRODUCTS;
 }

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from relayrl.compiled.loader import num_threads
 from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead
 from relayrl.models.box_heads import GaussianHead
@@ -45,7 +46,7 @@ class CompiledChoices(CompiledHead):
         choice: Array = np.empty((num_rows, *self._shape), np.int64)
         draws = rng.random((*self._shape, num_rows), np.float32)
         allowed = None if mask is None else np.ascontiguousarray(mask)
-        self._choose(as_rows(features), self._parts, draws, allowed, choice, logp)
+        self._choose(as_rows(features), self._parts, draws, allowed, choice, logp, num_threads())
         return choice if self._start is None else choice + self._start
 
 
@@ -59,7 +60,7 @@ class CompiledNormal(CompiledHead):
     def draw(self, features: Array, mask: Array | None, rng: np.random.Generator, logp: Array | None) -> Array:
         noise = rng.standard_normal((len(features), self._num_actions), np.float32)
         action = np.empty_like(noise)
-        self._draw_normal(as_rows(features), noise, *self._scales, action, logp)
+        self._draw_normal(as_rows(features), noise, *self._scales, action, logp, num_threads())
         return action
 
 

@@ -84,7 +84,7 @@ def _categorical(network: Any, head: CategoricalHead, rng: np.random.Generator) 
     def draw(x: Array, logp: Array, mask: Array | None) -> Array:
         choice = np.empty(len(logp), np.int64)
         allowed = None if mask is None else np.ascontiguousarray(mask)
-        network.choose(x, parts, numbers.take(len(logp)), allowed, choice, logp)
+        network.choose(x, parts, numbers.take(len(logp)), allowed, choice, logp, 1)
         if start:
             choice += start
         return choice
@@ -104,7 +104,7 @@ def _normal(module: Any, layers: tuple[Layer, ...], num_actions: int, rng: np.ra
 
     def draw(x: Array, logp: Array, mask: Array | None) -> Array:
         action = np.empty((len(logp), num_actions), np.float32)
-        network.draw_normal(x, numbers.take(len(logp)), log_std, one, zero, action, logp)
+        network.draw_normal(x, numbers.take(len(logp)), log_std, one, zero, action, logp, 1)
         return action
 
     return draw
