@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 
 KERNELS := setup.py $(wildcard src/relayrl/compiled/*.[ch])
 
-.PHONY: train test check lint setup setup-dev bench bench-peers bench-growth kernels learning clean
+.PHONY: train test check lint setup setup-dev bench bench-peers bench-growth bench-phases kernels learning clean
 
 train: setup  ## install, then train CartPole-v1 to its solved return
 	$(BIN)/relayrl train CartPole-v1
@@ -31,6 +31,9 @@ bench-peers: setup-dev  ## the same work beside seven peers, each in an environm
 
 bench-growth: setup-dev  ## steps/s and memory as environments, agents and networks grow; some minutes
 	$(BIN)/python benchmarks/growth.py
+
+bench-phases: setup-dev  ## where an iteration's time goes, with the kernels and without; some minutes, writes docs/speed.md
+	$(BIN)/python benchmarks/phases.py
 
 kernels:  ## build the compiled kernels in place, with the python that is on the path
 	python setup.py --quiet build_ext --inplace

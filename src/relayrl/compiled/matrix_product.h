@@ -68,7 +68,7 @@ static int64_t block_rows(int64_t rows_left) {
     return rows_left >= LOW_BLOCK_ROWS ? LOW_BLOCK_ROWS : 1;
 }
 
-#define MAX_SKIPPED_DEPTH 2048                        /* to look for zeros in */
+#define MAX_SKIPPED_DEPTH 2048                    /* numbers of a row among which to look for zeros */
 #define MIN_SKIPPED_WIDTH (BLOCK_VECTORS * LANES) /* columns for which looking for zeros pays */
 
 /* The depths that are not 0 in all of some rows; gives how many. Rows are whole vectors, with zeros behind the last depth. */

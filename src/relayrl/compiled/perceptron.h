@@ -183,14 +183,14 @@ static void narrow_layer(Perceptron *net, int l, int num_rows) {
     }
 }
 
-/* Whether zeros of layer l, of which relu makes many, are worth skipping in a product with `width` columns. Skipping changes
- * no result, not even its last bit. */
+/* Whether zeros of layer l, of which relu makes many, are worth skipping in a product with `width` columns. Where the weights
+ * are finite, skipping changes no result, not even its last bit. */
 static int has_zeros(const Perceptron *net, int l, int width) {
     const int is_relu = !net->is_tanh && l > 0 && l < net->num_layers;
     return is_relu && width >= MIN_SKIPPED_WIDTH && net->size[l] <= MAX_SKIPPED_DEPTH;
 }
 
-#define PATTERN_BITS 8
+#define PATTERN_BITS 8 /* units that are looked at; twice as many hardly bring more zeros together */
 
 /* The rows of a tile by the pattern in which some units of layer l are 0: rows side by side then have more zeros in common. */
 static const int32_t *order_rows(Perceptron *net, int l, int num_rows) {

@@ -14,10 +14,8 @@ Two things differ from other environments:
 
 from __future__ import annotations
 
-import contextlib
-import random
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +34,7 @@ from relayrl.envs.contract import (
     VectorStep,
     new_env_ids,
 )
+from relayrl.envs.vmas_random import VmasStream
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, UnknownNameError
 
 _SET_HERE = ("num_envs", "seed", "wrapper", "wrapper_kwargs", "dict_spaces", "grad_enabled", "terminated_truncated")
@@ -63,50 +62,6 @@ def _require_device(device: str) -> None:
         raise ConfigError(f"device {device!r} cannot be used: {error}") from error
 
 
-class _Stream:
-    """The random stream of one VMAS environment, put in place of the process's generators while VMAS runs."""
-
-    def __init__(self, device: str, shared: list[Any]) -> None:
-        self._shared = (
-            shared  # VMAS's class-wide list of torch, NumPy and Python states, which it swaps in around each call
-        )
-        on_host = torch.device(device).type == "cpu"
-        self._device = None if on_host else torch.device(device)
-        self.seed(None)
-
-    def seed(self, seed: int | None) -> None:
-        """Begin the stream of `seed`, or of fresh entropy; touches no generator but its own."""
-        if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
-        host = torch.Generator().manual_seed(seed).get_state()
-        numpy_state = np.random.RandomState(seed % 2**32).get_state()
-        self._host = [host, numpy_state, random.Random(seed).getstate()]
-        if self._device is not None:
-            self._on_device = torch.Generator(self._device).manual_seed(seed).get_state()
-
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        """VMAS draws from this stream inside; outside, all generators are as before, even after an error in VMAS."""
-        others = self._shared[:]
-        outside = (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
-        module = None if self._device is None else torch.get_device_module(self._device)
-        outside_device = None if module is None else module.get_rng_state(self._device)
-        self._shared[:] = self._host
-        if module is not None:
-            module.set_rng_state(self._on_device, self._device)
-        try:
-            yield
-        finally:
-            self._host = self._shared[:]
-            self._shared[:] = others
-            torch.set_rng_state(outside[0])
-            np.random.set_state(outside[1])  # noqa: NPY002
-            random.setstate(outside[2])
-            if module is not None:
-                self._on_device = module.get_rng_state(self._device)
-                module.set_rng_state(outside_device, self._device)
-
-
 class VmasEnvironment(VectorEnvironment):
     """A batch of worlds of one VMAS scenario; all agents of a world act in each step and end together."""
 
@@ -117,7 +72,7 @@ class VmasEnvironment(VectorEnvironment):
         self._name = name
         self._options = dict(options)
         # Building one world on the host tells the spaces before the number of worlds is known.
-        self._stream = _Stream(device, vmas_scenarios.shared_random_state())
+        self._stream = VmasStream(device, vmas_scenarios.shared_random_state())
         with self._stream.in_use():
             probe = vmas_scenarios.build(name, 1, "cpu", self._options)
         names = [agent.name for agent in probe.agents]
@@ -164,17 +119,17 @@ class VmasEnvironment(VectorEnvironment):
             raise EnvError("step() before reset(); reset the environment first")
         sent = self._actions_by_agent(actions)
         self._num_steps += 1
-        with self._stream.in_use():
-            try:
-                observations, rewards, terminated, truncated, _ = self._env.step(sent)
-            except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                raise self._failure(error) from error
-            over = terminated | truncated
-            last = self._by_group(observations)
-            any_over = bool(over.any())
-            first = self._begin_episodes(over) if any_over else last
-        self._seen = last
+        try:
+            with self._stream.in_place():
+                observations, rewards, terminated, truncated, _ = vmas_scenarios.step(self._env, sent)
+        except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise self._failure(error) from error
+        over = terminated | truncated
+        self._seen = last = self._by_group(observations)
+        any_over = bool(over.any())
         if any_over:
+            with self._stream.in_use():
+                first = self._begin_episodes(over)
             self._seen = self._merge(first, over)
         reward = self._by_group(rewards)
         return VectorStep(

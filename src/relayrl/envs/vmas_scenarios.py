@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,11 @@ def build(name: str, num_envs: int, device: str, options: Mapping[str, Any]) -> 
             raise ConfigError(
                 f"vmas:{name} does not accept the options {dict(options)} on {device}: {error}"
             ) from error
+
+
+def step(env: Any, actions: Sequence[Any]) -> Any:
+    """`env.step(actions)`, without the random state that VMAS puts in place around it."""
+    return type(env).step.__wrapped__(env, actions)
 
 
 def gymnasium_space(space: Any) -> Space:
