@@ -230,14 +230,32 @@ def test_no_value_pass_leaves_the_critic_alone():
     assert all(torch.equal(old, new) for old, new in zip(before, policy.critic_parameters(), strict=True))
 
 
-def test_one_thread_and_two_give_the_same_bits(monkeypatch):
+@pytest.mark.parametrize("space", ACTIONS)
+@pytest.mark.parametrize(("rows", "minibatches"), [(400, 4), (4001, 2), (2049, 2)])
+@pytest.mark.parametrize("central_width", [None, 90])
+def test_one_thread_and_two_give_the_same_bits(space, rows, minibatches, central_width, monkeypatch):
+    """Also where minibatches are in halves, of which the thread that is done first takes some of the other's."""
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01)
     results = []
-    for threads in (1, 2):
+    for threads in (1, 2, 2, 2):
         monkeypatch.setattr("relayrl.algorithms.compiled_passes.num_threads", lambda n=threads: n)
-        policy = make_policy(ACTIONS["discrete"])
-        results.append(run_passes(CompiledPasses, policy, objective, make_batch(policy, 400))[1])
-    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+        policy = make_policy(ACTIONS[space], hidden=(32, 32), central_width=central_width)
+        batch = make_batch(policy, rows, central_width=central_width)
+        results.append(run_passes(CompiledPasses, policy, objective, batch, passes=(3, 5), minibatches=minibatches)[1])
+    for other in results[1:]:
+        assert all(torch.equal(results[0][name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize("space", ACTIONS)
+def test_minibatches_in_halves_take_the_same_steps(space):
+    objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01, value_clip=0.2)
+    assert_same(
+        lambda: make_policy(ACTIONS[space], hidden=(16, 16)),
+        objective,
+        lambda policy: make_batch(policy, 4100),
+        passes=(2, 3),
+        minibatches=3,
+    )
 
 
 @pytest.mark.parametrize("broken", ["advantage", "target"])

@@ -1,4 +1,5 @@
-/* One helper for the process. After a piece of work it looks for the next for a while, and then sleeps until it is woken.
+/* One helper for the process. After a piece of work it looks for the next for a while, and then sleeps until it is woken. When
+ * it is done before its caller is, pieces of the caller's own part may be shared with it.
  *
  * On a busy machine it may not get a core. Nobody waits for that: work that it has not begun is taken back.
  */
@@ -23,6 +24,8 @@ static atomic_int is_asleep = 0;
 static void (*posted_work)(void *);
 static void *posted_argument;
 static int is_running = 0;
+static _Thread_local int has_given_work = 0; /* whether this thread holds `owner`, and is at the first half of its work */
+static int is_outer_done;                    /* whether the second half of that work is done, and the helper free for pieces of the first */
 
 static void breathe(void) {
 #if defined(__x86_64__)
@@ -115,16 +118,41 @@ static void wait_until_done(void) {
     atomic_store(&state, IDLE);
 }
 
+static void share(void (*work)(void *), void *first, void *second) {
+    post(work, second);
+    work(first);
+    if (take_back()) work(second);
+    else wait_until_done();
+}
+
+/* Whether the helper is free again, for a caller that has given it work which it goes on beside. */
+static int is_free_again(void) {
+    if (!is_outer_done && atomic_load_explicit(&state, memory_order_acquire) == DONE) {
+        atomic_store(&state, IDLE);
+        is_outer_done = 1;
+    }
+    return is_outer_done;
+}
+
 void do_both(void (*work)(void *), void *first, void *second, int is_shared) {
-    if (!is_shared || pthread_mutex_trylock(&owner)) {
+    if (is_shared && has_given_work && is_free_again()) {
+        share(work, first, second);
+        return;
+    }
+    if (!is_shared || has_given_work || pthread_mutex_trylock(&owner)) {
         work(first);
         work(second);
         return;
     }
     const int is_helped = has_helper();
+    is_outer_done = 0;
     if (is_helped) post(work, second);
+    has_given_work = 1;
     work(first);
-    if (!is_helped || take_back()) work(second);
-    else wait_until_done();
+    has_given_work = 0;
+    if (!is_outer_done) {
+        if (!is_helped || take_back()) work(second);
+        else wait_until_done();
+    }
     pthread_mutex_unlock(&owner);
 }

@@ -86,6 +86,7 @@ typedef struct {
     PolicyLoss *policy; /* exactly one of the two */
     ValueLoss *value;
     Sums sums;
+    int num_threads; /* that halves of minibatches may have */
     int out_of_memory;
 } Training;
 

@@ -456,6 +456,13 @@ static PyObject *sums_of(const Training *t) {
 
 static void train_one(void *argument) { kernels->train(argument); }
 
+/* Multiplications of an update, roughly. */
+static int64_t work_of(const Training *t) {
+    int64_t products = 0;
+    for (int l = 0; l < t->shape.num_layers; l++) products += (int64_t)t->shape.sizes[l] * t->shape.sizes[l + 1];
+    return products * t->rows.num_rows * t->rows.num_passes;
+}
+
 static PyObject *train_module(PyObject *module, PyObject *args) {
     PyObject *policy, *value;
     int num_threads;
@@ -466,7 +473,11 @@ static PyObject *train_module(PyObject *module, PyObject *args) {
     PyObject *result = NULL;
     if (!read_policy(&actor, policy) && !read_value(&critic, value)) {
         Py_BEGIN_ALLOW_THREADS
-        do_both(train_one, &actor.training, &critic.training, num_threads > 1);
+        /* The longer one is this thread's own: whoever is done first can help with the rest of it. */
+        Training *first = &actor.training, *second = &critic.training;
+        if (work_of(second) > work_of(first)) first = &critic.training, second = &actor.training;
+        first->num_threads = second->num_threads = num_threads;
+        do_both(train_one, first, second, num_threads > 1);
         Py_END_ALLOW_THREADS
         if (actor.training.out_of_memory || critic.training.out_of_memory) PyErr_NoMemory();
         else result = Py_BuildValue("NN", sums_of(&actor.training), sums_of(&critic.training));

@@ -164,7 +164,7 @@ static void activate(float *x, int64_t count, int is_tanh) {
     if (is_tanh) {
         for (int64_t i = 0; i < count; i += LANES) store(x + i, vector_tanh(load(x + i)));
     } else {
-        for (int64_t i = 0; i < count; i += LANES) store(x + i, choose(load(x + i) < 0.0f, (vec){0}, load(x + i)));
+        for (int64_t i = 0; i < count; i += LANES) store(x + i, larger((vec){0}, load(x + i)));
     }
 }
 

@@ -103,7 +103,12 @@ static void point_into(Network *network, const float *vector) {
 /* Whether log deviations of a normal distribution lie behind the network's parameters. */
 static int has_deviations(const Training *t) { return t->policy && !t->policy->num_parts; }
 
-/* What the passes of one network work in. */
+#define MIN_HALVED_ROWS 1024 /* of a minibatch whose halves take far longer than to give one away */
+
+/* Whether minibatches are in halves. Factored inputs are not: each half would multiply all lines. */
+static int is_halved(const Training *t) { return t->rows.minibatch_rows >= MIN_HALVED_ROWS && !t->rows.inputs.is_factored; }
+
+/* What the passes of one network, or over half of the rows, work in. */
 typedef struct {
     Perceptron net;
     Factors factors;
@@ -144,29 +149,57 @@ static void gather_gradient(Training *t, Workspace *w) {
     }
 }
 
-/* One gradient step; the status says whether there will be another. */
-static int train_minibatch(Training *t, Workspace *w, int64_t pass, int64_t start, int64_t count) {
-    TileSums sums = {0};
+/* Some rows of a minibatch. */
+typedef struct {
+    Training *training;
+    Workspace *workspace;
+    int64_t pass, first, end, num_all;
+    TileSums sums;
+} MinibatchPart;
+
+static void add_part(void *argument) {
+    MinibatchPart *part = argument;
+    Training *t = part->training;
     int64_t rows[TILE_ROWS];
-    begin_minibatch(t, w);
-    for (int64_t first = 0; first < count; first += TILE_ROWS) {
-        const int num_rows = (int)(count - first < TILE_ROWS ? count - first : TILE_ROWS);
-        const int64_t at = start + first;
-        for (int r = 0; r < num_rows; r++) rows[r] = t->rows.order ? t->rows.order[pass * t->rows.num_rows + at + r] : at + r;
-        add_tile(t, w, rows, num_rows, 1.0f / (float)count, first == 0, &sums);
+    begin_minibatch(t, part->workspace);
+    for (int64_t at = part->first; at < part->end; at += TILE_ROWS) {
+        const int num_rows = number_tile(rows, at, part->end);
+        for (int r = 0; t->rows.order && r < num_rows; r++) rows[r] = t->rows.order[part->pass * t->rows.num_rows + at + r];
+        add_tile(t, part->workspace, rows, num_rows, 1.0f / (float)part->num_all, at == part->first, &part->sums);
     }
-    const double loss = sums.loss / (double)count, kl = sums.kl / (double)count;
+    gather_gradient(t, part->workspace);
+}
+
+static void add_sums(TileSums *sum, const TileSums *other) {
+    sum->loss += other->loss;
+    sum->kl += other->kl;
+    sum->entropy += other->entropy;
+    sum->clipped += other->clipped;
+}
+
+/* One gradient step; the status says whether there will be another. Rows in halves are added up alike by one thread and two. */
+static int train_minibatch(Training *t, Workspace *w, int64_t pass, int64_t start, int64_t count) {
+    const int has_halves = is_halved(t) && count > 1;
+    const int64_t middle = has_halves ? start + count / 2 : start + count;
+    MinibatchPart first = {t, &w[0], pass, start, middle, count, {0}}, second = {t, &w[1], pass, middle, start + count, count, {0}};
+    if (has_halves) {
+        do_both(add_part, &first, &second, t->num_threads > 1);
+        add_sums(&first.sums, &second.sums);
+        for (int64_t i = 0; i < t->adam.num_parameters; i++) w[0].gradient[i] += w[1].gradient[i];
+    } else {
+        add_part(&first);
+    }
+    const double loss = first.sums.loss / (double)count, kl = first.sums.kl / (double)count;
     if (t->policy && kl > t->policy->kl_limit) return STATUS_KL_EXCEEDED;
     if (!isfinite(loss)) {
         t->sums.bad_loss = loss;
         return STATUS_NOT_FINITE;
     }
-    gather_gradient(t, w);
-    t->sums.gradient_norm += adam_step(&t->adam, w->gradient, 1);
+    t->sums.gradient_norm += adam_step(&t->adam, w[0].gradient, 1);
     t->sums.loss += loss;
     t->sums.kl += kl;
-    t->sums.entropy += sums.entropy / (double)count;
-    t->sums.clip_fraction += sums.clipped / (double)count;
+    t->sums.entropy += first.sums.entropy / (double)count;
+    t->sums.clip_fraction += first.sums.clipped / (double)count;
     t->sums.num_steps++;
     return STATUS_DONE;
 }
@@ -199,12 +232,13 @@ static void close_workspace(Workspace *w) {
 }
 
 static void train(Training *t) {
-    Workspace workspace;
+    Workspace workspaces[2];
+    const int count = is_halved(t) ? 2 : 1;
     point_into(&t->shape, t->adam.vector);
-    t->out_of_memory = open_workspace(&workspace, t);
-    if (!t->out_of_memory) {
-        aim_gradients(&workspace.net, workspace.gradient);
-        run_passes(t, &workspace);
+    for (int i = 0; i < count; i++) {
+        t->out_of_memory |= open_workspace(&workspaces[i], t);
+        if (!t->out_of_memory) aim_gradients(&workspaces[i].net, workspaces[i].gradient);
     }
-    close_workspace(&workspace);
+    if (!t->out_of_memory) run_passes(t, workspaces);
+    for (int i = 0; i < count; i++) close_workspace(&workspaces[i]);
 }

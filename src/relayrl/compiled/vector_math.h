@@ -1,5 +1,5 @@
 /* Vectors of LANES floats, and the functions that the networks need of them. */
-#if LANES == 16
+#if LANES >= 8
 #include <immintrin.h>
 #endif
 
@@ -14,8 +14,17 @@ INLINE vec splat(float x) { return x - (vec){0}; }
 INLINE vec choose(ivec condition, vec yes, vec no) {
     return (vec)(((ivec)yes & condition) | ((ivec)no & ~condition));
 }
+/* Where one of them is not a number, the second. */
+#if LANES == 16
+INLINE vec smaller(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
+#elif LANES == 8
+INLINE vec smaller(vec a, vec b) { return (vec)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE vec larger(vec a, vec b) { return (vec)_mm256_max_ps((__m256)a, (__m256)b); }
+#else
 INLINE vec smaller(vec a, vec b) { return choose(a < b, a, b); }
 INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+#endif
 INLINE vec magnitude(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
 INLINE float total(vec x) {
@@ -71,7 +80,7 @@ INLINE void transpose(const float *from, int64_t from_stride, float *to, int64_t
 /* x P(x²) / Q(x²), a minimax fit over |x| ≤ 8.2, beyond which tanh is 1 in float32; relative error about 3e-7. */
 INLINE vec vector_tanh(vec x) {
     const vec bound = splat(8.2f);
-    vec c = larger(smaller(x, bound), -bound);
+    vec c = larger(-bound, smaller(bound, x)); /* in this order what is not a number stays so */
     vec u = c * c;
     vec p = u * 1.4840511e-8f + 2.1637241e-5f;
     p = p * u + 3.5566844e-3f;
@@ -81,7 +90,7 @@ INLINE vec vector_tanh(vec x) {
     q = q * u + 2.6108291e-2f;
     q = q * u + 4.6765447e-1f;
     q = q * u + 1.0f;
-    return choose(x == x, c * p / q, x);
+    return c * p / q;
 }
 
 /* 2^n e^r with |r| ≤ ln 2 / 2 (Cephes' polynomial); 0 below −87, infinity above 88. */

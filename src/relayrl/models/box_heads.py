@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -33,6 +33,7 @@ class BoxHead(ActionHead):
         bounded = np.isfinite(space.low) & np.isfinite(space.high)
         self.is_bounded = bool(bounded.all())
         self.low, self.high = space.low.astype(np.float32), space.high.astype(np.float32)
+        self._lowest, self._highest = _one_for_all(self.low), _one_for_all(self.high)
         low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
         self.center = ((low + high) / 2.0).astype(np.float32)
         # A dimension without a range has one action, which clipping to the bounds gives; its scale only must not be 0.
@@ -42,7 +43,14 @@ class BoxHead(ActionHead):
         return np.asarray(self._within_bounds(action), dtype=self.space.dtype)
 
     def _within_bounds(self, action: Array) -> Array:
-        return np.asarray(np.minimum(np.maximum(action, self.low), self.high))  # np.clip costs three times as much
+        return np.asarray(
+            np.minimum(np.maximum(action, self._lowest), self._highest)
+        )  # np.clip costs three times as much
+
+
+def _one_for_all(bounds: Array) -> Any:
+    """A bound that is the same in all dimensions as one number, with which NumPy is several times faster."""
+    return bounds[0] if bounds.size and (bounds == bounds[0]).all() else bounds
 
 
 class GaussianHead(BoxHead, LikelihoodHead):

@@ -17,7 +17,7 @@ from relayrl.data.trees import Array
 
 PIECE_NUMBERS = 1 << 24
 """Numbers that are laid out at a time: 64 MiB."""
-MIN_SAVED_NUMBERS = 64
+MIN_SAVED_NUMBERS = 32
 """Numbers of a row that need not be multiplied again, from which on it pays to look their products up."""
 
 
