@@ -25,7 +25,7 @@ static void (*posted_work)(void *);
 static void *posted_argument;
 static int is_running = 0;
 static _Thread_local int has_given_work = 0; /* whether this thread holds `owner`, and is at the first half of its work */
-static int is_outer_done;                    /* whether the second half of that work is done, and the helper free for pieces of the first */
+static int is_outer_done; /* whether the second half of that work is done, and the helper free for pieces of the first */
 
 static void breathe(void) {
 #if defined(__x86_64__)

@@ -57,8 +57,9 @@ def build(name: str, num_envs: int, device: str, options: Mapping[str, Any]) -> 
 
 
 def step(env: Any, actions: Sequence[Any]) -> Any:
-    """`env.step(actions)`, without the random state that VMAS puts in place around it."""
-    return type(env).step.__wrapped__(env, actions)
+    """`env.step(actions)`, without the random state that VMAS, in the versions that do, puts in place around it."""
+    plain = type(env).step
+    return getattr(plain, "__wrapped__", plain)(env, actions)
 
 
 def gymnasium_space(space: Any) -> Space:
