@@ -90,9 +90,9 @@ def run_passes(how, policy: ActorCritic, objective: Objective, batch: Batch, *, 
     )
     if how is CompiledPasses:
         assert runs_compiled(policy, objective)
-        metrics = CompiledPasses(policy, objective, *optimizers).run(batch, plan)
+        metrics = CompiledPasses(policy, objective, *optimizers).begin(batch, plan)()
     else:
-        metrics = StepwisePasses(how(policy, objective), *optimizers).run(batch, plan)
+        metrics = StepwisePasses(how(policy, objective), *optimizers).begin(batch, plan)()
     tensors = {f"parameter {name}": p.detach().clone() for name, p in policy.named_parameters()}
     for name, adam in zip(("pi", "vf"), optimizers, strict=True):
         tensors |= {f"{name} {key}": torch.as_tensor(value).clone() for key, value in adam.state_dict().items()}

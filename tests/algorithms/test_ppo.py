@@ -152,13 +152,13 @@ def test_two_rollouts_are_trained_on_together():
     ppo = make_ppo(train_pi_iters=1, train_vf_iters=1, normalize_advantages=False)
     one = random_rollout()
     batch_sizes = []
-    original = ppo._passes.run
+    original = ppo._passes.begin
 
     def spy(batch, plan):
         batch_sizes.append(plan.minibatch_rows)
         return original(batch, plan)
 
-    ppo._passes.run = spy
+    ppo._passes.begin = spy
     ppo.update([one, one], 0.0)
     assert batch_sizes == [64]
 

@@ -31,6 +31,7 @@ RESTART: dict[str, Any] = {"on_failure": FailurePolicy.RESTART}
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """No process, file descriptor or shared memory outlives a test."""
+    gc.collect()  # what an earlier test left is not this one's
     processes, descriptors, memory = children(), len(os.listdir("/proc/self/fd")), mapped_worlds()
     yield
     gc.collect()

@@ -1,18 +1,19 @@
 """The gradient steps of an update in one call of the compiled kernels (a few, where it is long), for perceptrons on the CPU.
 
-The actor and the critic share no parameters, so each takes its steps on a thread of its own; what comes out does not depend on
-whether there are two. Tests hold every step to `StepwisePasses` and its gradients to autograd.
+The actor and the critic share no parameters, so what comes out does not depend on which thread takes whose steps, nor when: the
+critic's may go on beside the caller. Tests hold every step to `StepwisePasses` and its gradients to autograd.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from relayrl.algorithms.divergence import require_finite
-from relayrl.algorithms.minibatch_passes import MinibatchPasses, PassPlan
+from relayrl.algorithms.minibatch_passes import Finish, MinibatchPasses, PassPlan
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
 from relayrl.algorithms.policy_gradients import Batch, ClippedSurrogate, LogLikelihood, Metrics, Objective
 from relayrl.compiled.loader import kernels, num_threads
@@ -32,7 +33,7 @@ _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
 _LOSSES = (ClippedSurrogate, LogLikelihood)
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
 _VALUE_METRICS = ("loss", "gradient_norm")
-Totals = dict[str, float]
+Totals = tuple[dict[str, float], dict[str, float]]
 _COUNTED = ("num_steps", *_POLICY_METRICS)
 ROWS_PER_CALL = 200_000
 """Rows passed over by one call: about a tenth of a second of work for small networks, after which an interrupt is seen."""
@@ -57,36 +58,43 @@ class CompiledPasses(MinibatchPasses):
         self._policy, self._objective = policy, objective
         self._pi_optimizer, self._vf_optimizer = pi_optimizer, vf_optimizer
 
-    def run(self, batch: Batch, plan: PassPlan) -> Metrics:
-        pi, vf = dict.fromkeys(_COUNTED, 0.0), dict.fromkeys(_COUNTED, 0.0)
+    def begin(self, batch: Batch, plan: PassPlan) -> Finish:
+        totals = dict.fromkeys(_COUNTED, 0.0), dict.fromkeys(_COUNTED, 0.0)
         passes_per_call = max(ROWS_PER_CALL // len(batch), 1)
         pi_left, vf_left = plan.policy_passes, plan.value_passes
         while pi_left or vf_left:
             passes = min(pi_left, passes_per_call), min(vf_left, passes_per_call)
-            is_stopped = self._call(batch, plan, passes, (pi, vf))
-            pi_left, vf_left = 0 if is_stopped else pi_left - passes[0], vf_left - passes[1]
-        return {
-            **_means("policy", pi, _POLICY_METRICS),
-            **_means("value", vf, _VALUE_METRICS),
-            "policy/gradient_steps": pi["num_steps"],
-            "value/gradient_steps": vf["num_steps"],
-        }
+            steps = self._begin_steps(batch, plan, passes)
+            pi_left, vf_left = pi_left - passes[0], vf_left - passes[1]
+            if not (pi_left or vf_left):
+                return partial(self._finish, steps, totals)
+            if self._finish_steps(steps, totals):
+                pi_left = 0
+        return partial(_means_of, totals)
 
-    def _call(self, batch: Batch, plan: PassPlan, passes: tuple[int, int], totals: tuple[Totals, Totals]) -> bool:
-        """So many passes of policy and value, added up in `totals`; whether the policy's were stopped by the KL limit."""
+    def _begin_steps(self, batch: Batch, plan: PassPlan, passes: tuple[int, int]) -> Any:
+        """An `Update` of so many passes of policy and value. It holds the arrays that its steps read."""
         module = kernels()
         assert module is not None
         order = plan.draw_order(max(passes))
         pi_rows, vf_rows = (_rows(plan, num_passes, order) for num_passes in passes)
         value_job = self._value_job(batch, plan.minibatch_rows)
-        own = module.train(self._policy_job(batch) | pi_rows, value_job | vf_rows, num_threads())
+        return module.Update(self._policy_job(batch) | pi_rows, value_job | vf_rows, num_threads())
+
+    def _finish_steps(self, steps: Any, totals: Totals) -> bool:
+        """Add the sums over the steps to `totals`; whether the policy's were stopped by the KL limit."""
+        own = steps.finish()
         self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = (sums["adam_steps"] for sums in own)
         for total, sums in zip(totals, own, strict=True):
             for name in _COUNTED:
                 total[name] += sums[name]
         require_finite(own[0]["bad_loss"], "policy", "pi_lr")
         require_finite(own[1]["bad_loss"], "value", "vf_lr")
-        return bool(own[0]["status"] == module.KL_EXCEEDED)
+        return bool(own[0]["is_stopped"])
+
+    def _finish(self, steps: Any, totals: Totals) -> Metrics:
+        self._finish_steps(steps, totals)
+        return _means_of(totals)
 
     def _policy_job(self, batch: Batch) -> dict[str, Any]:
         objective, head, loss = self._objective, self._policy.head, self._objective.policy_loss
@@ -164,3 +172,14 @@ def _action(head: ActionHead, action: Array) -> Array:
 def _means(network: str, sums: Any, names: tuple[str, ...]) -> Metrics:
     steps = sums["num_steps"]
     return {f"{network}/{name}": sums[name] / steps for name in names} if steps else {}
+
+
+def _means_of(totals: Totals) -> Metrics:
+    """Metrics of an update: means over the gradient steps of each network."""
+    pi, vf = totals
+    return {
+        **_means("policy", pi, _POLICY_METRICS),
+        **_means("value", vf, _VALUE_METRICS),
+        "policy/gradient_steps": pi["num_steps"],
+        "value/gradient_steps": vf["num_steps"],
+    }

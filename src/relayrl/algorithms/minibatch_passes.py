@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +46,17 @@ def make_plan(
     return PassPlan(num_rows, policy_passes, value_passes, -(-num_rows // num_minibatches), rng)
 
 
+Finish = Callable[[], Metrics]
+"""Waits for the rest of an update that was begun; gives its metrics."""
+
+
 class MinibatchPasses(ABC):
     """Trains an actor and a critic on a batch."""
 
     @abstractmethod
-    def run(self, batch: Batch, plan: PassPlan) -> Metrics:
-        """Take the plan's gradient steps, those of the policy until the KL limit is exceeded. Gives metrics."""
+    def begin(self, batch: Batch, plan: PassPlan) -> Finish:
+        """Take the plan's gradient steps, those of the policy until the KL limit is exceeded; those of the value may be taken
+        beside the caller, who is not to change the batch before they are finished."""
 
 
 class StepwisePasses(MinibatchPasses):
@@ -59,8 +65,12 @@ class StepwisePasses(MinibatchPasses):
     def __init__(self, gradients: Gradients, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam) -> None:
         self._gradients, self._pi_optimizer, self._vf_optimizer = gradients, pi_optimizer, vf_optimizer
 
+    def begin(self, batch: Batch, plan: PassPlan) -> Finish:
+        metrics = self._run(batch, plan)
+        return lambda: metrics
+
     @NOT_FINITE_IS_RAISED
-    def run(self, batch: Batch, plan: PassPlan) -> Metrics:
+    def _run(self, batch: Batch, plan: PassPlan) -> Metrics:
         sums: Metrics = {}
         counts = {"policy": 0, "value": 0}
         trains_pi = True

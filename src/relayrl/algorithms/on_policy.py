@@ -22,7 +22,7 @@ import torch
 from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
 from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED
 from relayrl.algorithms.joint_observations import CentralInputs
-from relayrl.algorithms.minibatch_passes import MinibatchPasses, StepwisePasses, make_plan
+from relayrl.algorithms.minibatch_passes import Finish, MinibatchPasses, StepwisePasses, make_plan
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.policy_gradients import (
@@ -76,19 +76,24 @@ class OnPolicyAlgorithm(ABC):
         """[T, L] rows that are trained on: those on which the lane acted."""
         return rollout.valid
 
-    @NOT_FINITE_IS_RAISED
     def update(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Metrics:
         """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics.
 
         A central critic needs what it sees of each rollout in `central`.
         """
+        return self.begin(rollouts, progress, central)()
+
+    @NOT_FINITE_IS_RAISED
+    def begin(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Finish:
+        """Begin an `update`: the actor has learned when this returns, the critic when what it gives was called. Until then
+        the rollouts must stay as they are, and nobody may look at the critic."""
         factor = self._params.lr_schedule.factor(progress)
         self._pi_optimizer.lr, self._vf_optimizer.lr = self._params.pi_lr * factor, self._params.vf_lr * factor
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
         parts = [self._prepare(rollout, view) for rollout, view in zip(rollouts, views, strict=True)]
         batch = type(parts[0]).joined(parts)
         if not len(batch):
-            return {}
+            return dict
         metrics = {
             "value/explained_variance": explained_variance(batch.old_value, batch.target),
             "value/mean": float(batch.old_value.mean()),
@@ -96,9 +101,9 @@ class OnPolicyAlgorithm(ABC):
             "value/learning_rate": self._vf_optimizer.lr,
         }
         self._normalize(batch)
-        metrics |= self._train(batch)
+        finish = self._begin_passes(batch)
         self._update_normalizers(rollouts, central)
-        return metrics
+        return lambda: metrics | finish()
 
     def _prepare(self, rollout: Rollout, central: CentralInputs | None) -> Batch:
         """The rollout's valid rows with advantages and value targets."""
@@ -117,10 +122,10 @@ class OnPolicyAlgorithm(ABC):
             batch.target = (batch.target - shift) * scale
             batch.old_value = (batch.old_value - shift) * scale
 
-    def _train(self, batch: Batch) -> Metrics:
+    def _begin_passes(self, batch: Batch) -> Finish:
         passes = {"policy_passes": self._policy_passes, "value_passes": self._value_passes}
         plan = make_plan(self._rng, len(batch), **passes, num_minibatches=self._params.num_minibatches)
-        return self._passes.run(batch, plan)
+        return self._passes.begin(batch, plan)
 
     def _normalized(self, central: CentralInputs) -> CentralInputs:
         n = self.policy.critic_normalizer

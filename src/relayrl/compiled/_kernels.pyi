@@ -9,11 +9,8 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Parts: TypeAlias = tuple[tuple[Array, Array | None], ...]
 """Inputs side by side: a table [K, I] each, and each row's line in it, int64 [M]; row r has line r where that is None."""
 
-KL_EXCEEDED: int
-"""The `status` of passes that the KL limit ended."""
-
 class Sums(TypedDict):
-    """Metrics of all gradient steps, added up; `status` is 0, 1 where the KL limit and 2 where a loss ended the passes."""
+    """Metrics of all gradient steps, added up, and why there were no more: the KL limit, or a loss that is not finite."""
 
     loss: float
     kl: float
@@ -21,7 +18,7 @@ class Sums(TypedDict):
     clip_fraction: float
     gradient_norm: float
     num_steps: int
-    status: int
+    is_stopped: bool
     bad_loss: float
     adam_steps: int
 
@@ -67,6 +64,16 @@ class Tape:
 
     def __init__(self, perceptron: Perceptron, is_differentiated: bool, /) -> None:
         """Without `is_differentiated` there is a forward pass only, which touches less memory."""
+
+class Update:
+    """Passes over minibatches for an actor and a critic; `algorithms.compiled_passes` says what the dicts hold.
+
+    When it is made the actor's steps are taken; with two threads, the critic's may be taken beside the caller until `finish`.
+    """
+
+    def __init__(self, policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> None: ...
+    def finish(self) -> tuple[Sums, Sums]:
+        """Wait until all steps are taken; sums over those of the actor and of the critic."""
 
 def forward_tapes(tapes: tuple[Tape, ...], x: tuple[Array, ...], out: tuple[Array, ...], threads: int, /) -> None:
     """Each tape's `out` [M, O] from its `x` [M, I]. Two threads take a tape each, or half the rows of a single one."""
@@ -123,9 +130,6 @@ def adam_step(
 
 def follow(target: Array, source: Array, share: float, threads: int, /) -> None:
     """Move `target` by a share of its distance to `source`."""
-
-def train(policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> tuple[Sums, Sums]:
-    """Passes over minibatches; `algorithms.compiled_passes` says what the dicts hold."""
 
 def set_priorities(sums: Array, ends: Array, starts: Array, where: Array, priority: Array, /) -> None:
     """Replace leaves of a tree of sums (`training.priority_sums`), and the sums above them; `starts` and `where` are int64,

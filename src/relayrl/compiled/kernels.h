@@ -90,6 +90,13 @@ typedef struct {
     int out_of_memory;
 } Training;
 
+#define MIN_HALVED_ROWS 1024 /* of a minibatch whose halves take far longer than to give one away */
+
+/* Whether minibatches are in halves. Factored inputs are not: each half would multiply all lines. */
+static inline int is_halved(const Training *t) {
+    return t->rows.minibatch_rows >= MIN_HALVED_ROWS && !t->rows.inputs.is_factored;
+}
+
 typedef struct Frozen Frozen; /* a perceptron that has taken its parameters over for good, see acting.h; one caller at a time */
 
 typedef struct {

@@ -24,7 +24,7 @@ int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *na
     return 0;
 }
 
-static int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
+int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
     Py_ssize_t count = PyTuple_Check(sequence) ? PyTuple_GET_SIZE(sequence) : -1;
     if (count < 0 || count > limit) {
         PyErr_Format(PyExc_ValueError, "%s must be a tuple of at most %d sizes", name, limit);
@@ -287,206 +287,6 @@ PyTypeObject Perceptron_type = {
     .tp_methods = Perceptron_methods,
 };
 
-/* ---- training -------------------------------------------------------------------------------------------------- */
-
-/* A job as it came from Python, with the buffers that its pointers lead into. */
-typedef struct {
-    Training training;
-    PolicyLoss policy;
-    ValueLoss value;
-    GivenInputs inputs;
-    Py_buffer buffers[16];
-    int num_buffers;
-} Job;
-
-static void release(Job *job) {
-    release_inputs(&job->inputs);
-    while (job->num_buffers) PyBuffer_Release(&job->buffers[--job->num_buffers]);
-}
-
-/* The array `dict[name]` of `count` items; NULL with an error, or without one where it is None. */
-static void *array_of(Job *job, PyObject *dict, const char *name, int64_t count, size_t item, int writable) {
-    PyObject *array = PyDict_GetItemString(dict, name);
-    if (!array) {
-        PyErr_Format(PyExc_KeyError, "%s", name);
-        return NULL;
-    }
-    if (array == Py_None) return NULL;
-    Py_buffer *buffer = &job->buffers[job->num_buffers];
-    if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0))) return NULL;
-    job->num_buffers++;
-    if (count >= 0 && !has_size(buffer, count, item, name)) return NULL;
-    return buffer->buf;
-}
-
-static void *required(Job *job, PyObject *dict, const char *name, int64_t count, size_t item, int writable) {
-    void *found = array_of(job, dict, name, count, item, writable);
-    if (!found && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s must not be None", name);
-    return found;
-}
-
-static double number_of(PyObject *dict, const char *name) {
-    PyObject *number = PyDict_GetItemString(dict, name);
-    if (number) return PyFloat_AsDouble(number);
-    PyErr_Format(PyExc_KeyError, "%s", name);
-    return 0.0;
-}
-
-static int read_network(Job *job, PyObject *dict) {
-    Training *t = &job->training;
-    PyObject *sizes = PyDict_GetItemString(dict, "sizes");
-    if (!sizes) PyErr_SetString(PyExc_KeyError, "sizes");
-    const int count = sizes ? read_sizes(sizes, t->shape.sizes, MAX_LAYERS + 1, "sizes") : -1;
-    if (count < 2) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a network has an input and an output");
-        return -1;
-    }
-    t->shape.num_layers = count - 1;
-    t->shape.is_tanh = (int)number_of(dict, "is_tanh");
-    int64_t parameters = 0;
-    for (int l = 0; l + 1 < count; l++) parameters += ((int64_t)t->shape.sizes[l] + 1) * t->shape.sizes[l + 1];
-    return PyErr_Occurred() ? -1 : (t->adam.num_parameters = parameters, 0);
-}
-
-static int read_adam(Job *job, PyObject *dict, int64_t num_deviations) {
-    Adam *adam = &job->training.adam;
-    adam->num_parameters += num_deviations;
-    adam->vector = required(job, dict, "vector", adam->num_parameters, 4, 1);
-    if (adam->vector) adam->first_moment = required(job, dict, "first_moment", adam->num_parameters, 4, 1);
-    if (adam->first_moment) adam->second_moment = required(job, dict, "second_moment", adam->num_parameters, 4, 1);
-    if (!adam->second_moment) return -1;
-    adam->num_steps = (int64_t)number_of(dict, "num_steps");
-    adam->learning_rate = number_of(dict, "learning_rate");
-    adam->beta1 = number_of(dict, "beta1");
-    adam->beta2 = number_of(dict, "beta2");
-    adam->epsilon = number_of(dict, "epsilon");
-    adam->max_norm = number_of(dict, "max_norm");
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_rows(Job *job, PyObject *dict) {
-    Rows *rows = &job->training.rows;
-    rows->num_rows = (int64_t)number_of(dict, "num_rows");
-    rows->num_passes = (int64_t)number_of(dict, "num_passes");
-    rows->minibatch_rows = (int64_t)number_of(dict, "minibatch_rows");
-    if (PyErr_Occurred()) return -1;
-    PyObject *parts = PyDict_GetItemString(dict, "inputs");
-    if (!parts) PyErr_SetString(PyExc_KeyError, "inputs");
-    const int is_factored = (int)number_of(dict, "is_factored");
-    const int width = job->training.shape.sizes[0];
-    if (PyErr_Occurred() || read_inputs(&job->inputs, parts, is_factored, rows->num_rows, width)) return -1;
-    rows->inputs = job->inputs.inputs;
-    rows->order = array_of(job, dict, "order", rows->num_passes * rows->num_rows, 8, 0);
-    if (!PyErr_Occurred() && (rows->num_rows < 1 || rows->minibatch_rows < 1)) {
-        PyErr_SetString(PyExc_ValueError, "num_rows and minibatch_rows must be positive");
-    }
-    for (int64_t i = 0; !PyErr_Occurred() && rows->order && i < rows->num_passes * rows->num_rows; i++) {
-        if (rows->order[i] < 0 || rows->order[i] >= rows->num_rows) {
-            PyErr_Format(PyExc_ValueError, "order holds %lld", (long long)rows->order[i]);
-        }
-    }
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_choices(Job *job, PyObject *dict) {
-    PolicyLoss *loss = &job->policy;
-    const int64_t M = job->training.rows.num_rows;
-    const int outputs = job->training.shape.sizes[job->training.shape.num_layers];
-    int sum = 0;
-    for (int i = 0; i < loss->num_parts; i++) sum += loss->part_size[i];
-    if (sum != outputs) {
-        PyErr_SetString(PyExc_ValueError, "the parts are not the outputs");
-        return -1;
-    }
-    loss->choice = required(job, dict, "action", M * loss->num_parts, 8, 0);
-    loss->mask = array_of(job, dict, "mask", M * outputs, 1, 0);
-    for (int64_t i = 0; loss->choice && i < M * loss->num_parts; i++) {
-        const int64_t choice = loss->choice[i];
-        if (choice < 0 || choice >= loss->part_size[i % loss->num_parts]) {
-            PyErr_Format(PyExc_ValueError, "action %lld does not exist", (long long)choice);
-            return -1;
-        }
-    }
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_policy(Job *job, PyObject *dict) {
-    PolicyLoss *loss = job->training.policy = &job->policy;
-    PyObject *parts = PyDict_GetItemString(dict, "part_sizes");
-    if (!parts) PyErr_SetString(PyExc_KeyError, "part_sizes");
-    loss->num_parts = parts ? read_sizes(parts, loss->part_size, MAX_PARTS, "part_sizes") : -1;
-    if (loss->num_parts < 0 || read_network(job, dict)) return -1;
-    const int outputs = job->training.shape.sizes[job->training.shape.num_layers];
-    if (read_adam(job, dict, loss->num_parts ? 0 : outputs) || read_rows(job, dict)) return -1;
-    const int64_t M = job->training.rows.num_rows;
-    loss->is_surrogate = (int)number_of(dict, "is_surrogate");
-    loss->clip_ratio = number_of(dict, "clip_ratio");
-    loss->entropy_coef = number_of(dict, "entropy_coef");
-    loss->kl_limit = number_of(dict, "kl_limit");
-    if (PyErr_Occurred()) return -1;
-    loss->logp = required(job, dict, "logp", M, 4, 0);
-    loss->advantage = required(job, dict, "advantage", M, 4, 0);
-    if (PyErr_Occurred()) return -1;
-    if (loss->num_parts) return read_choices(job, dict);
-    loss->action = required(job, dict, "action", M * outputs, 4, 0);
-    loss->scale = required(job, dict, "scale", outputs, 4, 0);
-    loss->center = required(job, dict, "center", outputs, 4, 0);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_value(Job *job, PyObject *dict) {
-    ValueLoss *loss = job->training.value = &job->value;
-    if (read_network(job, dict) || read_adam(job, dict, 0) || read_rows(job, dict)) return -1;
-    const int64_t M = job->training.rows.num_rows;
-    loss->clip = number_of(dict, "clip");
-    if (PyErr_Occurred()) return -1;
-    loss->target = required(job, dict, "target", M, 4, 0);
-    loss->old_value = required(job, dict, "old_value", M, 4, 0);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static PyObject *sums_of(const Training *t) {
-    const Sums *s = &t->sums;
-    return Py_BuildValue(
-        "{s:d,s:d,s:d,s:d,s:d,s:L,s:i,s:d,s:L}", "loss", s->loss, "kl", s->kl, "entropy", s->entropy, "clip_fraction",
-        s->clip_fraction, "gradient_norm", s->gradient_norm, "num_steps", (long long)s->num_steps, "status", s->status,
-        "bad_loss", s->bad_loss, "adam_steps", (long long)t->adam.num_steps
-    );
-}
-
-static void train_one(void *argument) { kernels->train(argument); }
-
-/* Multiplications of an update, roughly. */
-static int64_t work_of(const Training *t) {
-    int64_t products = 0;
-    for (int l = 0; l < t->shape.num_layers; l++) products += (int64_t)t->shape.sizes[l] * t->shape.sizes[l + 1];
-    return products * t->rows.num_rows * t->rows.num_passes;
-}
-
-static PyObject *train_module(PyObject *module, PyObject *args) {
-    PyObject *policy, *value;
-    int num_threads;
-    if (!PyArg_ParseTuple(args, "O!O!i:train", &PyDict_Type, &policy, &PyDict_Type, &value, &num_threads)) return NULL;
-    Job actor, critic;
-    memset(&actor, 0, sizeof actor);
-    memset(&critic, 0, sizeof critic);
-    PyObject *result = NULL;
-    if (!read_policy(&actor, policy) && !read_value(&critic, value)) {
-        Py_BEGIN_ALLOW_THREADS
-        /* The longer one is this thread's own: whoever is done first can help with the rest of it. */
-        Training *first = &actor.training, *second = &critic.training;
-        if (work_of(second) > work_of(first)) first = &critic.training, second = &actor.training;
-        first->num_threads = second->num_threads = num_threads;
-        do_both(train_one, first, second, num_threads > 1);
-        Py_END_ALLOW_THREADS
-        if (actor.training.out_of_memory || critic.training.out_of_memory) PyErr_NoMemory();
-        else result = Py_BuildValue("NN", sums_of(&actor.training), sums_of(&critic.training));
-    }
-    release(&actor);
-    release(&critic);
-    return result;
-}
-
 /* ---- the rest -------------------------------------------------------------------------------------------------- */
 
 static PyObject *advantages(PyObject *module, PyObject *args) {
@@ -542,7 +342,6 @@ static PyObject *use_instruction_set(PyObject *module, PyObject *name) {
 }
 
 static PyMethodDef methods[] = {
-    {"train", train_module, METH_VARARGS, "Passes over minibatches for an actor and a critic."},
     {"forward_tapes", forward_tapes, METH_VARARGS, "Outputs of rows, for tapes; what the gradients need is kept."},
     {"backward_tapes", backward_tapes, METH_VARARGS, "Gradients of all parameters, into a flat array for each tape."},
     {"regress_tapes", regress_tapes, METH_VARARGS, "Outputs, and gradients of what they differ from a target by."},
@@ -573,12 +372,12 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     const Kernels *found[3];
     supported(found);
     kernels = found[0];
-    if (PyType_Ready(&Perceptron_type) || PyType_Ready(&Tape_type)) return NULL;
+    if (PyType_Ready(&Perceptron_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
-        PyModule_AddIntConstant(module, "KL_EXCEEDED", STATUS_KL_EXCEEDED)) {
+        PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type)) {
         Py_DECREF(module);
         return NULL;
     }

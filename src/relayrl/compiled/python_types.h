@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 extern const Kernels *kernels; /* those of the instruction set in use */
-extern PyTypeObject Perceptron_type, Tape_type;
+extern PyTypeObject Perceptron_type, Tape_type, Update_type;
 
 typedef struct {
     PyObject_HEAD
@@ -18,6 +18,9 @@ typedef struct {
 
 /* Whether a buffer holds so many items; sets a ValueError where it does not. */
 int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name);
+
+/* Read a tuple of sizes, at most `limit`; gives how many, or -1 with an error. */
+int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name);
 
 /* Inputs as they came from Python, with the buffers that their pointers lead into. */
 typedef struct {

@@ -103,11 +103,6 @@ static void point_into(Network *network, const float *vector) {
 /* Whether log deviations of a normal distribution lie behind the network's parameters. */
 static int has_deviations(const Training *t) { return t->policy && !t->policy->num_parts; }
 
-#define MIN_HALVED_ROWS 1024 /* of a minibatch whose halves take far longer than to give one away */
-
-/* Whether minibatches are in halves. Factored inputs are not: each half would multiply all lines. */
-static int is_halved(const Training *t) { return t->rows.minibatch_rows >= MIN_HALVED_ROWS && !t->rows.inputs.is_factored; }
-
 /* What the passes of one network, or over half of the rows, work in. */
 typedef struct {
     Perceptron net;

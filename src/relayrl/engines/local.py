@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -51,6 +52,7 @@ class LocalEngine:
         self._evaluation = PeriodicEvaluation(settings, self._parts.policies, self._stop_if_asked)
         self._seconds_before, self._started = 0.0, time.perf_counter()
         self._has_resumed = False
+        self._row: dict[str, float] = {}
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint of the run directory; False if it has none."""
@@ -131,7 +133,6 @@ class LocalEngine:
 
     def _train_at(self, pace: Pace, clock: PhaseClock, on_progress: Callable[[Progress], None]) -> None:
         last_step = self._last_step()
-        row: dict[str, float] = {}
         clock.start(pace.num_env_steps)
         while pace.num_env_steps < last_step and not self._evaluation.has_reached_target:
             before = pace.num_env_steps
@@ -144,16 +145,19 @@ class LocalEngine:
                 if steps >= last_step:
                     pace.settle()
                 times = {"time/seconds": self._seconds(), "system/peak_memory_mib": peak_memory_mib()}
-                row = self._statistics.summarize(steps, {**times, **clock.take(steps), **extra})
+                pace.after_update(partial(self._summarize, steps, {**times, **clock.take(steps), **extra}))
             if _crossed(self._settings.trainer.checkpoint_interval, before, steps) and steps < last_step:
                 pace.settle()
                 self.save()
                 clock.lap("save")
-            on_progress(Progress(steps, last_step, self._seconds(), self._statistics.mean_return, row))
+            on_progress(Progress(steps, last_step, self._seconds(), self._statistics.mean_return, self._row))
             if self._is_interrupted():
                 pace.settle()
                 self.save()
                 raise RunInterrupted
+
+    def _summarize(self, num_env_steps: int, extra: dict[str, float]) -> None:
+        self._row = self._statistics.summarize(num_env_steps, extra)
 
     def _last_step(self) -> int:
         block = self._parts.block_steps

@@ -1,6 +1,7 @@
 """How collecting and learning share the time: in turns, or overlapping in two threads.
 
-- `InTurns`: a rollout, then its update. The same settings give the same parameters, bit for bit.
+- `InTurns`: a rollout, then its update, whose critics may go on learning while the next rollout is collected: acting does not
+  ask them. The same settings give the same parameters, bit for bit.
 - `Overlapping`: while the trainer's thread learns from one rollout, this thread collects the next with the newest policy that
   was published. Rollouts are one or two versions old when they are learned from (`policy/lag_versions`).
 
@@ -9,13 +10,16 @@ A crash in the trainer's thread is raised, with its traceback, by the next call 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from relayrl.data.columns import Rollout
 from relayrl.data.joining import copied
 from relayrl.engines.phase_clock import PhaseClock
+from relayrl.errors import TrainingDivergedError
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
 from relayrl.training.behavior_trainer import PolicySnapshot
@@ -23,6 +27,9 @@ from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.queues import PolicyQueue, QueueClosedError, TrajectoryQueue
 from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.statistics import Statistics
+
+if TYPE_CHECKING:
+    from relayrl.algorithms.minibatch_passes import Finish
 
 JOIN_TIMEOUT_S = 30.0
 
@@ -44,11 +51,15 @@ class Pace(ABC):
     def advance(self) -> None:
         """Collect one rollout, and see that it is learned from."""
 
-    def settle(self) -> None:  # noqa: B027 - in turns, everything is settled already
+    def after_update(self, act: Callable[[], None]) -> None:
+        """Call `act` when the statistics hold the metrics of the last update; where it goes on beside, that is later."""
+        act()
+
+    def settle(self) -> None:  # noqa: B027 - where nothing goes on beside, everything is settled already
         """Wait until everything collected is learned from: a checkpoint can be taken."""
 
-    def close(self) -> None:  # noqa: B027 - in turns, there is nothing to stop
-        """Stop what runs beside."""
+    def close(self) -> None:  # noqa: B027 - where nothing goes on beside, there is nothing to stop
+        """Stop what goes on beside."""
 
     def _collect(self, policy_version: int) -> dict[str, Rollout]:
         rollouts = self._collector.collect(policy_version)
@@ -70,15 +81,40 @@ class InTurns(Pace):
     ) -> None:
         super().__init__(collector, clock, reward_rule)
         self._trainer, self._statistics = trainer, statistics
+        self._finish: Finish | None = None
+        self._after_update: list[Callable[[], None]] = []
 
     @property
     def num_env_steps(self) -> int:
         return self._trainer.num_env_steps
 
     def advance(self) -> None:
-        self._trainer.receive(self._collect(self._trainer.policy_version))
-        self._statistics.add(self._trainer.advance())
+        rollouts = self._collect(self._trainer.policy_version)
+        self.settle()
+        self._trainer.receive(rollouts)
+        self._finish = self._trainer.begin()
         self._clock.lap("learn")
+
+    def after_update(self, act: Callable[[], None]) -> None:
+        if self._finish is None:
+            act()
+        else:
+            self._after_update.append(act)
+
+    def settle(self) -> None:
+        if self._finish is None:
+            return
+        finish, self._finish = self._finish, None
+        self._statistics.add(finish())
+        for act in self._after_update:
+            act()
+        self._after_update.clear()
+        self._clock.lap("learn")
+
+    def close(self) -> None:
+        """Only after an error is there anything left to finish, and that error is the one to tell of."""
+        with contextlib.suppress(TrainingDivergedError):
+            self.settle()
 
 
 class Overlapping(Pace):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from relayrl.algorithms.joint_observations import CentralCritics, CentralInputs
+from relayrl.algorithms.minibatch_passes import Finish
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.policy_gradients import Metrics
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
 from relayrl.training.policy_trainer import PolicyTrainer
@@ -25,25 +28,42 @@ class OnPolicyTrainer(PolicyTrainer):
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
         self._num_steps_learned = 0
+        self._is_finished = True
 
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         for group, rollout in rollouts.items():
             self._pending[group].append(rollout)
 
-    def advance(self) -> dict[str, float]:
+    def advance(self) -> Metrics:
+        return self.begin()()
+
+    def begin(self) -> Finish:
+        self._require_finished()
         progress = min(1.0, self._num_steps_learned / self.max_steps)
         received, self._pending = self._pending, {group: [] for group in self._algorithms}
         views = None if self.central is None else _views(self.central, received)
-        metrics: dict[str, float] = {}
+        metrics: Metrics = {}
+        rest: Finish = dict
         for group, algorithm in self._algorithms.items():
-            prefix = "" if len(self._algorithms) == 1 else f"{group}/"
-            own = algorithm.update(received[group], progress, None if views is None else views[group])
-            metrics |= {prefix + name: number for name, number in own.items()}
+            metrics |= rest()
+            own = algorithm.begin(received[group], progress, None if views is None else views[group])
+            rest = partial(_named, "" if len(self._algorithms) == 1 else f"{group}/", own)
         self.policy_version += 1
         self._num_steps_learned = self.num_env_steps
+        self._is_finished = False
+        return partial(self._finish, metrics, rest)
+
+    def _finish(self, metrics: Metrics, rest: Finish) -> Metrics:
+        metrics |= rest()
+        self._is_finished = True
         return metrics
 
+    def _require_finished(self) -> None:
+        if not self._is_finished:
+            raise RuntimeError("an update was begun and not finished: its critic is still learning")
+
     def state_dict(self) -> dict[str, Any]:
+        self._require_finished()
         groups = {
             name: {"policy": algorithm.policy.state_dict(), "algorithm": algorithm.state_dict()}
             for name, algorithm in self._algorithms.items()
@@ -60,6 +80,10 @@ class OnPolicyTrainer(PolicyTrainer):
         for name, algorithm in self._algorithms.items():
             algorithm.policy.load_state_dict(state["groups"][name]["policy"])
             algorithm.load_state_dict(state["groups"][name]["algorithm"])
+
+
+def _named(prefix: str, finish: Finish) -> Metrics:
+    return {prefix + name: number for name, number in finish().items()}
 
 
 def _views(central: CentralCritics, received: Mapping[str, list[Rollout]]) -> dict[str, list[CentralInputs]]:

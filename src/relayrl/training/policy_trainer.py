@@ -4,6 +4,8 @@
         trainer.receive(rollouts)      # one rollout per policy group, of the same worlds and steps
         metrics = trainer.advance()    # update as far as what was received allows
 
+Whoever has something better to do than to wait for the critics calls `finish = trainer.begin()`, and `finish()` later.
+
 It schedules; the mathematics is the algorithm's, acting is the collector's.
 """
 
@@ -11,9 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relayrl.data.columns import Rollout
+
+if TYPE_CHECKING:
+    from relayrl.algorithms.minibatch_passes import Finish
+    from relayrl.algorithms.policy_gradients import Metrics
 
 
 class PolicyTrainer(ABC):
@@ -37,8 +43,14 @@ class PolicyTrainer(ABC):
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None: ...
 
     @abstractmethod
-    def advance(self) -> dict[str, float]:
+    def advance(self) -> Metrics:
         """Learn from what was received; gives metrics, prefixed by the group's name where there are several groups."""
+
+    def begin(self) -> Finish:
+        """Like `advance`, but only what acts has learned when this returns; the rest goes on beside the caller until that has
+        finished it. Before then, rollouts that were received must stay as they are, and a state cannot be taken."""
+        metrics = self.advance()
+        return lambda: metrics
 
     def worlds_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
         """Told after a resume that could not continue the episodes: nothing may run on across that break."""
