@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.algorithms.registry import algorithms
+from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import TorchActor
@@ -101,3 +102,22 @@ def test_forms_for_several_agents_export_the_same_kind_of_policy(base: str) -> N
 
 def test_the_matrix_covers_every_algorithm_of_the_registry() -> None:
     assert {f"{form}{base}" for base in BASES for form in ("", "i", "ma")} == set(algorithms())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rounding_in_another_order_is_no_reason_to_refuse_an_export(threads: int, tmp_path: Path) -> None:
+    """Convolutions of torch add up in another order with every number of threads, and large weights make that visible."""
+    images, actions = spaces.Box(0, 255, (36, 36, 3), np.uint8), ACTIONS["discrete"]
+    policy = ActorCritic(images, actions, NetworkSettings(hidden_sizes=(8,)), torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(2)
+    for parameter in policy.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+    policy.return_normalizer.scale *= 0.5
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        metadata = PolicyMetadata("worlds", "ppo", "agent", 1, False, images, actions)
+        for file_format in ExportFormat:
+            assert export_policy(policy, metadata, tmp_path / "model", file_format).exists()
+    finally:
+        torch.set_num_threads(before)

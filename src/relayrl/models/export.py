@@ -39,7 +39,8 @@ from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 OPSET = 17
-TOLERANCE = 1e-5
+TOLERANCE = 1e-4
+"""Of the largest output: what rounding in another order leaves. Networks that mix rows are off by far more."""
 
 
 class ExportGraph(nn.Module):
@@ -184,7 +185,8 @@ def _verify(graph: ExportGraph, path: Path, file_format: ExportFormat) -> None:
     for name, want, have in zip(graph.output_names, expected, got, strict=True):
         if name == "action":
             continue
-        if want.shape != have.shape or not np.allclose(want, have, rtol=1e-4, atol=TOLERANCE):
+        atol = TOLERANCE * max(1.0, float(np.abs(want).max(initial=0.0)))
+        if want.shape != have.shape or not np.allclose(want, have, rtol=0.0, atol=atol):
             raise ExportError(
                 f"{path.name}: output {name!r} differs from the policy's; its networks mix rows or guess shapes"
             )
