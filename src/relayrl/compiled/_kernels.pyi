@@ -168,6 +168,9 @@ def all_alike(identical: list[list[Any]], optional: list[list[Any]], /) -> bool:
 def uuid_bytes(ids: list[Any], /) -> list[bytes] | None:
     """The 16 bytes of each UUID; None where one is not that."""
 
+def trajectory_ids(env_ids: list[bytes], agent_ids: list[str], episodes: Array, first_steps: Array, /) -> list[bytes]:
+    """As `data.splitting.trajectory_id` for each, in bytes; `episodes` and `first_steps` are int64."""
+
 def uuid_texts(ids: list[bytes], out: Array, /) -> None:
     """`out` [K, 36]: each id as text."""
 

@@ -356,6 +356,7 @@ static PyMethodDef methods[] = {
     {"all_alike", all_alike, METH_VARARGS, "Whether columns hold one object, or None throughout or nowhere."},
     {"uuid_bytes", uuid_bytes, METH_O, "The bytes of UUIDs."},
     {"uuid_texts", uuid_texts, METH_VARARGS, "The texts of UUIDs."},
+    {"trajectory_ids", trajectory_ids, METH_VARARGS, "The ids of trajectories, by where they begin."},
     {"header_numbers", header_numbers, METH_VARARGS, "The numbers and flags of trajectories."},
     {"headers_fit", headers_fit, METH_VARARGS, "Whether numbers and flags are possible."},
     {"copy_records", copy_records, METH_VARARGS, "Records of PostgreSQL's binary COPY."},

@@ -46,6 +46,7 @@ PyObject *attributes(PyObject *module, PyObject *args);
 PyObject *all_alike(PyObject *module, PyObject *args);
 PyObject *uuid_bytes(PyObject *module, PyObject *ids);
 PyObject *uuid_texts(PyObject *module, PyObject *args);
+PyObject *trajectory_ids(PyObject *module, PyObject *args);
 PyObject *header_numbers(PyObject *module, PyObject *args);
 PyObject *headers_fit(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);

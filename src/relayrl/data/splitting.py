@@ -13,20 +13,17 @@ episode and first step: cutting the same block again gives the same ids, so a re
 
 from __future__ import annotations
 
-from functools import partial
-from hashlib import sha1 as hash_sha1
 from typing import Any
 from uuid import UUID, uuid5
 
 import numpy as np
 
+from relayrl.compiled.loader import kernels
 from relayrl.data.columns import Rollout
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array, Tree, index, map_tree
 from relayrl.errors import ConfigError
-
-sha1 = partial(hash_sha1, usedforsecurity=False)
 
 
 def trajectory_id(env_id: UUID, agent_id: str, episode: int, first_step: int) -> UUID:
@@ -95,7 +92,7 @@ def _headers(rollout: Rollout, begins: Array, ends: Array, num_steps: Array) -> 
     env_ids = [worlds[i] for i in env.tolist()]
     agent_ids = [header.agent_ids[i] for i in agent.tolist()]
     flags = (np.ascontiguousarray(column.T).reshape(-1)[ends] for column in _flags(rollout))
-    ids = _trajectory_ids(env_ids, agent_ids, episode.tolist(), first_step.tolist())
+    ids = _trajectory_ids(env_ids, agent_ids, episode, first_step)
     return TrajectoryHeaders(ids, env_ids, agent_ids, episode, first_step, num_steps, *flags)
 
 
@@ -103,17 +100,14 @@ def _flags(rollout: Rollout) -> tuple[Array, Array, Array]:
     return rollout.terminated, rollout.truncated, rollout.failed
 
 
-def _trajectory_ids(
-    env_ids: list[bytes], agent_ids: list[str], episodes: list[int], first_steps: list[int]
-) -> list[bytes]:
-    """As `trajectory_id` for each, a fifth of the time: UUIDs of version 5, whose bits are set for all at once."""
-    names = zip(env_ids, agent_ids, episodes, first_steps, strict=True)
-    digests = [sha1(env + f"{agent}/{episode}/{step}".encode()).digest() for env, agent, episode, step in names]
-    found = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 20)[:, :16].copy()
-    found[:, 6] = found[:, 6] & 0x0F | 0x50
-    found[:, 8] = found[:, 8] & 0x3F | 0x80
-    joined = found.tobytes()
-    return [joined[i : i + 16] for i in range(0, len(joined), 16)]
+def _trajectory_ids(env_ids: list[bytes], agent_ids: list[str], episodes: Array, first_steps: Array) -> list[bytes]:
+    """As `trajectory_id` for each, in bytes."""
+    compiled = kernels()
+    if compiled is not None:
+        found: list[bytes] = compiled.trajectory_ids(env_ids, agent_ids, episodes, first_steps)
+        return found
+    names = zip(env_ids, agent_ids, episodes.tolist(), first_steps.tolist(), strict=True)
+    return [trajectory_id(UUID(bytes=env), agent, episode, step).bytes for env, agent, episode, step in names]
 
 
 def _lane_by_lane(leaf: Array, rows: Array | None) -> Array:
