@@ -21,6 +21,7 @@ def draw_peers(measurements: Sequence[Measurement], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     panels = {work: bars(work, measurements) for work in PANELS}
     panels = {work: rates for work, rates in panels.items() if rates}
@@ -37,6 +38,8 @@ def draw_peers(measurements: Sequence[Measurement], path: Path) -> None:
         axis.bar_label(drawn, [number(value) for value in values], padding=3, fontsize=8)
         axis.set_title(f"{work}, environment steps per second", fontsize=10)
         axis.tick_params(labelsize=8)
+        axis.xaxis.set_major_formatter(lambda rate, _: number(rate))
+        axis.xaxis.set_major_locator(MaxNLocator(5))
         axis.invert_yaxis()
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.15)
