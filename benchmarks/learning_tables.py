@@ -39,7 +39,7 @@ def results_section(records: Sequence[SeedRecord]) -> str:
     lines = [
         "Mean return of greedy episodes in fresh worlds (over agents, where there are several), for each seed in order.",
         "`random`: the same of uniformly random actions. A target is met when the mean over seeds reaches it. Minutes are",
-        "of one run on one thread of a machine that was busy with other work.",
+        "of one run on two cores that it shared, with another seed at least.",
         "",
         "| environment | algorithm | steps | return of each seed | mean ± std | target | met | random | minutes | command |",
         "|---|---|--:|---|--:|--:|---|--:|--:|---|",
