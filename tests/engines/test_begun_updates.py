@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from relayrl.engines.local import LocalEngine
@@ -15,6 +16,7 @@ from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_parts import RunParts, build_parts
 from relayrl.engines.run_settings import build_run_settings
+from relayrl.errors import TrainingDivergedError
 from relayrl.models.policy import parameter_hash
 from relayrl.training.statistics import Statistics
 from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
@@ -67,11 +69,22 @@ def test_a_state_is_not_taken_while_the_critic_learns() -> None:
     parts = parts_of(SPREAD, 4)
     parts.trainer.receive(parts.collector.collect(0))
     finish = parts.trainer.begin()
-    for early in (parts.trainer.state_dict, parts.trainer.begin):
+    for early in (parts.trainer.state_dict, parts.trainer.begin, lambda: parts.trainer.load_state_dict({})):
         with pytest.raises(RuntimeError, match="critic is still learning"):
             early()
     assert finish()["value/loss"] > 0
     assert parts.trainer.state_dict()["policy_version"] == 1
+    parts.close()
+
+
+def test_an_update_that_diverged_is_over() -> None:
+    parts = parts_of(SPREAD, 4)
+    rollouts = parts.collector.collect(0)
+    rollouts["agent"].reward[:] = np.nan
+    parts.trainer.receive(rollouts)
+    with pytest.raises(TrainingDivergedError):
+        parts.trainer.advance()
+    assert parts.trainer.state_dict()["groups"].keys() == {"agent"}
     parts.close()
 
 

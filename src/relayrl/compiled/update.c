@@ -1,7 +1,7 @@
 /* The gradient steps of an actor and a critic, as a Python object: begun when it is made, done when it is finished.
  *
- * They share no parameters, so each takes its steps on a thread of its own. The actor's are taken first: whoever acts with it
- * may go on while the critic's are still taken.
+ * They share no parameters, so what comes out does not depend on which thread takes whose steps. When the object is made the
+ * actor's are taken: whoever acts with it may go on while the critic's are still taken.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

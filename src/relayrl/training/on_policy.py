@@ -54,9 +54,10 @@ class OnPolicyTrainer(PolicyTrainer):
         return partial(self._finish, metrics, rest)
 
     def _finish(self, metrics: Metrics, rest: Finish) -> Metrics:
-        metrics |= rest()
-        self._is_finished = True
-        return metrics
+        try:
+            return metrics | rest()
+        finally:  # one that diverged is over as well
+            self._is_finished = True
 
     def _require_finished(self) -> None:
         if not self._is_finished:
@@ -71,6 +72,7 @@ class OnPolicyTrainer(PolicyTrainer):
         return {"num_env_steps": self.num_env_steps, "policy_version": self.policy_version, "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._require_finished()
         if set(state["groups"]) != set(self._algorithms):
             raise CheckpointError(
                 f"checkpoint has groups {sorted(state['groups'])}, the run {sorted(self._algorithms)}"
