@@ -13,13 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from relayrl.models.image_layout import ImageLayout
 from relayrl.models.input_layout import InputLayout
-from relayrl.models.networks import LeafEncoding
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import NetworkSettings
-
-MIN_IMAGE_SIDE = 16
-"""Images with a shorter side go into the perceptron as they are; convolutions would leave nothing of them."""
 
 
 class KernelFactory(Protocol):
@@ -39,15 +36,10 @@ class BuiltInKernels:
     def __call__(
         self, encoder: InputLayout, num_outputs: int, output_gain: float, generator: torch.Generator
     ) -> nn.Module:
-        if any(is_convolved(encoding) for encoding in encoder.encodings):
+        if any(encoding.image_layout() is not None for encoding in encoder.encodings):
             return ImageNetwork(encoder, num_outputs, output_gain, self._network, generator)
         sizes = (encoder.num_features, *self._network.hidden_sizes, num_outputs)
         return Perceptron(sizes, self._network.activation, output_gain, generator)
-
-
-def is_convolved(encoding: LeafEncoding) -> bool:
-    """Whether a leaf is an image worth convolving: bytes, two or three axes, not tiny."""
-    return encoding.is_image and len(encoding.shape) in (2, 3) and min(encoding.image_sides) >= MIN_IMAGE_SIDE
 
 
 class ImageNetwork(nn.Module):
@@ -63,17 +55,16 @@ class ImageNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self._widths = [encoding.width for encoding in encoder.encodings]
-        self._encodings = encoder.encodings
+        self._layouts = [encoding.image_layout() for encoding in encoder.encodings]
         self.convolutions = nn.ModuleDict()
         width = 0
-        for i, encoding in enumerate(encoder.encodings):
-            if is_convolved(encoding):
-                self.convolutions[str(i)] = _convolutions(encoding, generator)
-                with torch.no_grad():
-                    empty = torch.zeros(1, *_channels_first(encoding))
-                    width += self.convolutions[str(i)](empty).shape[-1]
-            else:
-                width += encoding.width
+        for i, (layout, num_features) in enumerate(zip(self._layouts, self._widths, strict=True)):
+            if layout is None:
+                width += num_features
+                continue
+            self.convolutions[str(i)] = _convolutions(layout, generator)
+            with torch.no_grad():
+                width += self.convolutions[str(i)](torch.zeros(1, *layout.channels_first)).shape[-1]
         sizes = (width, *network.hidden_sizes, num_outputs)
         self.perceptron = Perceptron(sizes, network.activation, output_gain, generator)
 
@@ -81,28 +72,19 @@ class ImageNetwork(nn.Module):
         leading = features.shape[:-1]
         parts = []
         for i, part in enumerate(features.reshape(-1, features.shape[-1]).split(self._widths, -1)):  # type: ignore[no-untyped-call]
-            if str(i) not in self.convolutions:
+            layout = self._layouts[i]
+            if layout is None:
                 parts.append(part)
                 continue
-            image = part.reshape(-1, *self._encodings[i].shape)
-            image = image.unsqueeze(1) if image.ndim == 3 else image
-            if image.ndim == 4 and self._encodings[i].has_channels_last:
-                image = image.permute(0, 3, 1, 2)
-            parts.append(self.convolutions[str(i)](image))
+            image = part.reshape(-1, *layout.shape).permute(0, *(1 + axis for axis in layout.axes))
+            parts.append(self.convolutions[str(i)](image.reshape(-1, *layout.channels_first)))
         output: Tensor = self.perceptron(torch.cat(parts, -1))
         return output.reshape(*leading, output.shape[-1])
 
 
-def _channels_first(encoding: LeafEncoding) -> tuple[int, ...]:
-    shape = encoding.shape
-    if len(shape) == 2:
-        return (1, *shape)
-    return (shape[2], shape[0], shape[1]) if encoding.has_channels_last else shape
-
-
-def _convolutions(encoding: LeafEncoding, generator: torch.Generator) -> nn.Sequential:
+def _convolutions(layout: ImageLayout, generator: torch.Generator) -> nn.Sequential:
     """Three layers, as for Atari, where the image is large enough for them; fewer and smaller ones where it is not."""
-    channels, height, width = _channels_first(encoding)
+    channels, height, width = layout.channels_first
     plan = [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, width) >= 36 else [(32, 3, 2), (64, 3, 2)]
     layers: list[nn.Module] = []
     for filters, kernel, stride in plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, Space, leaves, space_leaves
 from relayrl.errors import ConfigError
+from relayrl.models.image_layout import ImageLayout, image_layout
 
 
 class LeafEncoding:
@@ -28,23 +30,30 @@ class LeafEncoding:
             raise ConfigError(
                 f"observation space {space} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary"
             )
-        self.is_image = isinstance(space, spaces.Box) and space.dtype == np.uint8
-        self.is_continuous = isinstance(space, spaces.Box) and not self.is_image
+        has_pixels = isinstance(space, spaces.Box) and space.dtype == np.uint8
+        self.is_continuous = isinstance(space, spaces.Box) and not has_pixels
+        # Real numbers in two axes may be anything, such as a history of vectors.
+        self.may_be_image = has_pixels or (self.is_continuous and self.num_axes > 2)
+        self.divisor = _image_maximum(space) if isinstance(space, spaces.Box) and self.may_be_image else 1.0
         self.width = int(np.prod(space.shape or (1,))) if self.categories is None else int(self.categories.sum())
-        # Gymnasium's convention is height, width, channels; channels first is told by its small first axis.
-        self.has_channels_last = self.num_axes == 3 and not (self.shape[0] < self.shape[2] and self.shape[0] <= 4)
         if self.categories is not None:
             self.offset = np.concatenate([[0], np.cumsum(self.categories)[:-1]]) - self.start
 
-    @property
-    def image_sides(self) -> tuple[int, int]:
-        """Height and width of an image."""
-        height, width = self.shape[:2] if self.num_axes == 2 or self.has_channels_last else self.shape[1:]
-        return height, width
+    def image_layout(self) -> ImageLayout | None:
+        """The layout of an image worth convolving; one that cannot be told is a `ConfigError`."""
+        return image_layout(self.shape) if self.may_be_image else None
+
+
+def _image_maximum(space: spaces.Box) -> float:
+    """What brings an image's numbers into [0, 1]: 255 for bytes, the bound of real numbers that have one."""
+    if space.dtype == np.uint8:
+        return 255.0
+    low, high = float(space.low.min()), float(space.high.max())
+    return high if low >= 0.0 and 1.0 < high < math.inf else 1.0
 
 
 class ObservationEncoder(nn.Module):
-    """A tree of observations as one float32 feature vector; pixels are divided by 255."""
+    """A tree of observations as one float32 feature vector; images are divided by their largest number."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -60,7 +69,7 @@ class ObservationEncoder(nn.Module):
         rows = leaf.unsqueeze(-1) if encoding.num_axes == 0 else leaf.flatten(leaf.ndim - encoding.num_axes)
         if encoding.categories is None:
             features = rows.to(torch.float32)
-            return features / 255.0 if encoding.is_image else features
+            return features if encoding.divisor == 1.0 else features / encoding.divisor
         parts = [
             nn.functional.one_hot(rows[..., i] - int(start), int(n))
             for i, (n, start) in enumerate(zip(encoding.categories, encoding.start, strict=True))
@@ -79,7 +88,7 @@ class ObservationEncoder(nn.Module):
         rows = len(leaf)
         if encoding.categories is None:
             flat = leaf.reshape(rows, -1).astype(np.float32)
-            return flat / np.float32(255.0) if encoding.is_image else flat
+            return flat if encoding.divisor == 1.0 else flat / np.float32(encoding.divisor)
         hot = np.zeros((rows, encoding.width), np.float32)
         hot[np.arange(rows)[:, None], leaf.reshape(rows, -1) + encoding.offset] = 1.0
         return hot

@@ -6,6 +6,7 @@ same plans and seed give the same parameters. Not here: acting with the policies
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,19 +36,23 @@ from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.state_features import StateFeatures
 from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
 from relayrl.config.settings import Settings
-from relayrl.data.trees import Space
+from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
+from relayrl.models.image_layout import MIN_IMAGE_SIDE
 from relayrl.models.kernels import KernelFactory
+from relayrl.models.networks import LeafEncoding
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import actor_critic
 from relayrl.models.settings import NetworkSettings
 from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.on_policy import OnPolicyTrainer
 from relayrl.training.seeding import Stream, stream_seed
+
+_log = logging.getLogger("relayrl.training.construction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +101,42 @@ class OffPolicyLearner:
 
 Learner = OnPolicyLearner | OffPolicyLearner
 
+MAX_SILENT_WEIGHTS = 2_000_000
+"""A first layer beyond this is more likely a misread image than meant."""
+
 
 def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     """A fresh learner for `groups`."""
+    for group in groups:
+        _log_inputs(group)
     if isinstance(plan.params, OnPolicyParams):
         return _on_policy(plan, groups)
     if isinstance(plan.params, OffPolicyParams):
         return _off_policy(plan, plan.params, groups)
     raise ConfigError(f"{type(plan.params).__name__} are the parameters of no algorithm")
+
+
+def _log_inputs(group: GroupPlan) -> None:
+    """How the built-in networks read a group's observations: a wrong guess about an image costs a whole run."""
+    if group.kernels is not None:
+        return
+    num_flat = 0
+    for path, space in space_leaves(group.observation_space):
+        encoding = LeafEncoding(space)
+        layout = encoding.image_layout()
+        num_flat += encoding.width if layout is None else 0
+        if layout is not None:
+            _log.info("group %s: observation %s is convolved as an image, %s", group.name, path or "array", layout)
+    num_weights = num_flat * group.network.hidden_sizes[0] if group.network.hidden_sizes else 0
+    if num_weights > MAX_SILENT_WEIGHTS:
+        _log.warning(
+            "group %s: %d numbers of the observation go into an MLP as they are, whose first layer has %.1f million weights; "
+            "give images two neighbouring axes of at least %d, larger than the others, or fewer hidden units",
+            group.name,
+            num_flat,
+            num_weights / 1e6,
+            MIN_IMAGE_SIDE,
+        )
 
 
 def _generator(plan: LearnerPlan, stream: Stream, index: int = 0) -> torch.Generator:

@@ -1,0 +1,57 @@
+"""Which axes of an observation are an image's height, width and channels.
+
+Height and width are two neighbouring axes, both at least `MIN_IMAGE_SIDE` and larger than every other axis; all others are
+channels. So channels first and last, and stacks of frames in front or behind, are recognised without a setting:
+
+    (84, 84)  (84, 84, 3)  (3, 84, 84)  (12, 84, 84)  (4, 84, 84, 3)  (4, 3, 84, 84)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from relayrl.errors import ConfigError
+
+MIN_IMAGE_SIDE = 16
+"""Images with a shorter side go into the MLP as they are; convolutions would leave nothing of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """Where height and width lie in `shape`, and how the rest folds into channels."""
+
+    shape: tuple[int, ...]
+    height_axis: int
+
+    @property
+    def channels_first(self) -> tuple[int, int, int]:
+        """[C, H, W] with all other axes folded into C."""
+        height, width = self.shape[self.height_axis : self.height_axis + 2]
+        return math.prod(self.shape) // (height * width), height, width
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The order that puts height and width last."""
+        spatial = (self.height_axis, self.height_axis + 1)
+        return (*(axis for axis in range(len(self.shape)) if axis not in spatial), *spatial)
+
+    def __str__(self) -> str:
+        channels, height, width = self.channels_first
+        where = ["channels last", "channels first"][self.height_axis > 0] if len(self.shape) == 3 else "stack folded"
+        return f"{height}x{width} with {channels} channels ({where if len(self.shape) > 2 else 'no channel axis'})"
+
+
+def image_layout(shape: tuple[int, ...]) -> ImageLayout | None:
+    """The layout of an array, None for one too small to be convolved; one that cannot be told is a `ConfigError`."""
+    pairs = [axis for axis in range(len(shape) - 1) if min(shape[axis : axis + 2]) >= MIN_IMAGE_SIDE]
+    if not pairs:
+        return None
+    for axis in pairs:
+        others = (*shape[:axis], *shape[axis + 2 :])
+        if max(others, default=0) < min(shape[axis : axis + 2]):
+            return ImageLayout(shape, axis)
+    raise ConfigError(
+        f"cannot tell height and width of an image of shape {shape}: two neighbouring axes must be larger than all others; "
+        "crop, resize or move its axes, or bring a network of your own (network.kernel)"
+    )
