@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -118,28 +118,40 @@ def build_run_settings(
     flags: Mapping[str, Any],
     assignments: Sequence[Assignment],
     notes: list[str] | None = None,
+    generic: Callable[[RunSettings], Mapping[str, Any]] | None = None,
 ) -> RunSettings:
     """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`
     or pairs of both; a key's last name alone is enough where it is unambiguous.
 
-    What a file of Unity ML-Agents says that has no counterpart here is added to `notes`.
+    What a file of Unity ML-Agents says that has no counterpart here is added to `notes`. Such a file has defaults of its own.
+    Without it and without a preset, `generic` gives one for what the settings would be otherwise.
     """
     from_file = read_settings_file(file) if file is not None else {}
-    if is_mlagents(from_file):
+    has_defaults = is_mlagents(from_file)
+    if has_defaults:
         from_file, ignored = from_mlagents(from_file)
         (notes if notes is not None else []).extend(ignored)
     name = env or from_file.get("env")
     if name is None:
         raise ConfigError("no environment given; name one, for example: relayrl train CartPole-v1")
     algo = flags.get("algo") or from_file.get("algo") or "ppo"
-    values = merged(preset(name, algo), from_file, {"env": name, "algo": algo})
-    for path, value in flags.items():
-        _assign(values, path.split("."), value)
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))
+    changes = list(flags.items())
     for assignment in assignments:
         key, value = _parsed(assignment) if isinstance(assignment, str) else assignment
-        _assign(values, _resolve(key, known).split("."), value)
-    return parse_settings(RunSettings, values)
+        changes.append((_resolve(key, known), value))
+
+    def laid_over(base: Mapping[str, Any]) -> RunSettings:
+        values = merged(base, from_file, {"env": name, "algo": algo})
+        for path, value in changes:
+            _assign(values, path.split("."), value)
+        return parse_settings(RunSettings, values)
+
+    shipped = preset(name, algo)
+    settings = laid_over(shipped)
+    if shipped or has_defaults or generic is None:
+        return settings
+    return laid_over(generic(settings))
 
 
 def _parsed(assignment: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_record import Progress, RunResult
     from relayrl.engines.run_settings import Assignment, RunSettings
+    from relayrl.envs.contract import AgentGroup
+
+_log = logging.getLogger("relayrl.engines.sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,40 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     if request.resume:
         return _resumed(request, create=create)
     notes: list[str] = []
-    settings = build_run_settings(request.env, request.config, request.flags, request.assignments, notes)
+    settings = build_run_settings(
+        request.env, request.config, request.flags, request.assignments, notes, partial(_generic_preset, notes)
+    )
+    _check_learning_starts(settings, notes)
     directory = RunDirectory(request.run_dir or RunDirectory.default_path(settings))
     if request.init_from is not None and not request.init_from.exists():
         raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
     if create:
-        _check_environment_exists(settings)
+        _probe(settings)
         settings = _with_measured_threads(settings, notes)
         directory.create(settings)
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
+
+
+def _generic_preset(notes: list[str], settings: RunSettings) -> dict[str, Any]:
+    """What suits the kind of problem that an environment without a preset is."""
+    from relayrl.engines.generic_presets import generic_preset, problem_kinds
+
+    kinds = problem_kinds(settings.env, _probe(settings), has_memory=settings.network.memory is not None)
+    values = generic_preset(settings.algo, kinds)
+    if values:
+        names = " + ".join(kind.value for kind in kinds)
+        notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
+    return values
+
+
+def _check_learning_starts(settings: RunSettings, notes: list[str]) -> None:
+    """A run that ends before its first gradient step is rarely meant."""
+    starts, steps = getattr(settings.params, "learning_starts", 0), settings.trainer.max_steps
+    if settings.learn_from is None and starts >= steps:
+        notes.append(
+            f"warning: learning starts after {starts:,} steps and the run ends after {steps:,}, so nothing is learned; "
+            "lower params.learning_starts or raise --steps"
+        )
 
 
 def _resumed(request: TrainRequest, *, create: bool) -> Session:
@@ -104,13 +133,15 @@ def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettin
     return settings.model_copy(update={"threads": threads})
 
 
-def _check_environment_exists(settings: RunSettings) -> None:
-    """Before a folder is made: a misspelt environment must leave nothing behind."""
+def _probe(settings: RunSettings) -> Mapping[str, AgentGroup]:
+    """The environment's groups, from one world; a misspelt name raises before a folder is made."""
     from relayrl.engines.plugins import environment_name
     from relayrl.envs.registry import make_vector
 
     one_world = settings.environment.model_copy(update={"num_envs": 1, "workers": 0})
-    make_vector(environment_name(settings.env), one_world).close()
+    env = make_vector(environment_name(settings.env), one_world)
+    env.close()
+    return env.groups
 
 
 def run_session(
@@ -118,6 +149,8 @@ def run_session(
 ) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened."""
     with logging_to(session.directory.log):
+        for note in session.notes:
+            _log.info("%s", note)
         engine = _engine(session)
         with living_set_aside():
             return engine.run(on_progress, is_interrupted)

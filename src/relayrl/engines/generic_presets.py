@@ -1,0 +1,53 @@
+"""Settings for an environment without a preset of its own, by the kind of problem it poses.
+
+The classes' defaults are upstream's, and dear: 80 passes over every batch. A run that names nothing else gets what learns well
+at sensible cost on problems of its kind instead. The kinds that fit are layers, later ones on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from relayrl.engines.run_settings import merged
+
+if TYPE_CHECKING:
+    from relayrl.envs.contract import AgentGroup
+
+PARTICLES = ("mpe2:", "vmas:", "native:simple_")
+"""Names of the particle family: short episodes, in which what an agent does now is paid for soon."""
+
+
+class ProblemKind(Enum):
+    """What decides which settings suit a problem, in the order of the layers."""
+
+    VECTOR = "vector"
+    IMAGE = "image"
+    MEMORY = "memory"
+    PARTICLES = "particles"
+
+
+def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: bool) -> list[ProblemKind]:
+    """The kinds that fit an environment and a policy; every problem is at least a vector."""
+    from relayrl.data.trees import space_leaves
+    from relayrl.models.networks import LeafEncoding
+
+    leaves = [LeafEncoding(leaf) for group in groups.values() for _, leaf in space_leaves(group.observation_space)]
+    fits = {
+        ProblemKind.VECTOR: True,
+        ProblemKind.IMAGE: any(leaf.image_layout() is not None for leaf in leaves),
+        ProblemKind.MEMORY: has_memory,
+        ProblemKind.PARTICLES: env.startswith(PARTICLES),
+    }
+    return [kind for kind, is_fitting in fits.items() if is_fitting]
+
+
+def generic_preset(algo: str, kinds: list[ProblemKind]) -> dict[str, Any]:
+    """The layers of an algorithm for these kinds; empty for algorithms of plug-ins."""
+    text = (resources.files("relayrl.engines") / "generic_presets.yaml").read_text()
+    layers: dict[str, dict[str, Any]] = yaml.safe_load(text).get(algo, {})
+    return merged(*(layers.get(kind.value, {}) for kind in kinds))
