@@ -1,4 +1,4 @@
-"""Whom on-policy central critics see after a row, by hand: two agents of one environment, observations that tell agent and step."""
+"""Whom on-policy central critics see after a row, by hand: agents of one environment, whose observations tell who and when."""
 
 from uuid import UUID
 

@@ -361,9 +361,7 @@ def test_others_see_next_who_is_still_there(case, cuts, groups):
 def lane(rollout: Rollout, number: int) -> Rollout:
     """One agent's rows as a group of their own."""
     own = rollout.successors.lane == number
-    successors = Successors(
-        rollout.successors.step[own], np.zeros(own.sum(), np.int64), rollout.successors.obs[own]
-    )
+    successors = Successors(rollout.successors.step[own], np.zeros(own.sum(), np.int64), rollout.successors.obs[own])
     names = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
     columns = {name: getattr(rollout, name)[:, [number]] for name in names}
     first = {name: getattr(rollout, name)[[number]] for name in ("first_episode", "first_step")}

@@ -130,7 +130,9 @@ class JointReplay:
             length += going
         last = np.stack(path)[length, np.arange(num_rows)] if looks_ahead else rows
         # Nobody waits here, so an environment goes on exactly where somebody acted and did not end.
-        goes_on = np.logical_or.reduce([group.goes_on(last) for group in self._groups.values()]) if looks_ahead else None
+        goes_on = (
+            np.logical_or.reduce([group.goes_on(last) for group in self._groups.values()]) if looks_ahead else None
+        )
         groups = {name: group.transitions(path, length, gamma, goes_on) for name, group in self._groups.items()}
         if self._states is None:
             return JointTransitions(groups, rows, weight)
@@ -282,9 +284,7 @@ class _GroupRecords:
         self.records["ended"][rows] = True
         self._waiting = None
 
-    def transitions(
-        self, path: list[Array], length: Array, gamma: float, goes_on: Array | None
-    ) -> GroupTransitions:
+    def transitions(self, path: list[Array], length: Array, gamma: float, goes_on: Array | None) -> GroupTransitions:
         """Transitions from `path[0]`, over `length` further rows of the path each, after which the environment `goes_on`;
         with nothing but `path[0]`, all agents act on all rows and end together."""
         now = self.records.take(path[0])
