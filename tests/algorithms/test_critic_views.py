@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from relayrl.algorithms.critic_sight import CriticSight
 from relayrl.algorithms.critic_views import CentralView, GroupShape, LocalView
 from relayrl.models.shared_rows import laid_out, with_own
 
@@ -62,6 +63,28 @@ def test_with_the_same_actions_both_inputs_are_equal(view, features, actions):
         plain = laid_out(view(SHAPES).inputs(group, features, actions))
         same = with_own_actions(view(SHAPES), group, features, actions, actions[group])
         np.testing.assert_allclose(same, plain, rtol=1e-6)
+
+
+def test_who_left_is_there_for_its_own_critic_only(features, actions):
+    seen = {"wolf": np.array([[True, False]]), "sheep": np.array([[True]])}
+    alone = {"wolf": np.array([[False, True]]), "sheep": np.array([[False]])}
+    left, own = [1, 2, 0, 0, 5, 0.1, 0, 0.3, 0.4], [1, 2, 3, 4, 5, 0.1, 0.2, 0.3, 0.4]
+    local, central = LocalView(SHAPES), CentralView(SHAPES)
+
+    def next_rows(view, group):
+        return rows(view.next_inputs(group, features, actions, seen, alone[group]))
+
+    assert next_rows(central, "wolf") == [[*left, 1, 0], [*own, 0, 1]]
+    assert next_rows(central, "sheep") == [[*left, 1]]
+    assert next_rows(local, "wolf") == [[1, 2, 0.1], [3, 4, 0.2]]
+
+
+def test_a_critic_of_the_state_sees_no_action_of_who_left(features, actions):
+    sight = CriticSight(observations=False, state=True)
+    view = CentralView(SHAPES, dict.fromkeys(SHAPES, sight), num_state_features=1)
+    seen, state = {"wolf": np.array([[True, False]]), "sheep": np.array([[True]])}, np.array([[9.0]])
+    inputs = view.next_inputs("wolf", features, actions, seen, np.array([[False, True]]), state)
+    assert rows(inputs) == [[9, 0.1, 0, 0.3, 0.4, 1, 0], [9, 0.1, 0.2, 0.3, 0.4, 0, 1]]
 
 
 def test_rows_do_not_mix():

@@ -312,6 +312,26 @@ def test_what_absent_agents_would_see_next_changes_nothing():
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("algo", ["ddpg", "td3"])
+def test_who_left_alone_bootstraps_from_what_it_saw_and_the_others_without_it(algo):
+    learner = make_learner(algo, groups=PAIR, view=CentralView, **({"policy_noise": 0.0} if algo == "td3" else {}))
+    rows = random_transitions(learner).groups["agent"]
+    rows.discount[:] = 0.9
+
+    def targets() -> np.ndarray:
+        return target_values(learner, "agent", {"agent": learner._batch("agent", rows)})
+
+    together = targets()
+    rows.next_valid[:16, 1] = False
+    apart = targets()
+    rows.valid[:16, 1] = False
+    absent = targets()
+    np.testing.assert_allclose(apart[:, 1], together[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(apart[16:], together[16:], rtol=1e-5)
+    np.testing.assert_allclose(apart[:, 0], absent[:, 0], rtol=1e-5)
+    assert (np.abs(apart[:16, 0] - together[:16, 0]) > 1e-4).all()
+
+
 def test_a_policy_loss_that_is_not_finite_stops_the_run():
     learner = make_learner("ddpg")
     batch = {"agent": learner._batch("agent", random_transitions(learner).groups["agent"])}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relayrl.models import shared_rows
-from relayrl.models.shared_rows import SharedPart, SharedRows
+from relayrl.models.shared_rows import OwnColumns, SharedPart, SharedRows
 
 WORLDS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 AGENTS = np.eye(2, dtype=np.float32)
@@ -25,6 +25,15 @@ def test_rows_are_their_lines_side_by_side():
 def test_joined_rows_follow_each_other():
     joined = SharedRows.joined([make_rows(), make_rows((1,), (0,))])
     np.testing.assert_array_equal(joined.laid_out(), [*make_rows().laid_out(), [3, 4, 1, 0]])
+
+
+def test_some_rows_take_lines_of_their_own():
+    rows = make_rows((0, 0, 1, 1), (0, 1, 0, 1))
+    own = OwnColumns(np.array([1, 0]), np.array([[7.0], [8.0]], np.float32))
+    changed = rows.with_own_of(np.array([1, 2]), own)
+    np.testing.assert_array_equal(changed.laid_out(), [[1, 2, 1, 0], [1, 7, 0, 1], [8, 4, 1, 0], [3, 4, 0, 1]])
+    assert changed.parts[0].line.tolist() == [0, 1, 3, 2]
+    np.testing.assert_array_equal(rows.laid_out(), make_rows((0, 0, 1, 1), (0, 1, 0, 1)).laid_out())
 
 
 def test_pieces_hold_as_many_rows_as_take_little_memory(monkeypatch):

@@ -322,20 +322,67 @@ def test_agents_that_take_turns_are_refused():
         JointReplay(4, 1).add({"agent": block(obs, obs, np.zeros((3, 1), int), waits, obs + 1, 1)})
 
 
-def test_an_agent_that_died_sees_nothing_next():
-    obs = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
-    ends, valid = np.array([[0, 1], [0, 0], [0, 0]]), np.array([[1, 1], [1, 0], [1, 0]], bool)
+def two_agents(ends, valid, rows=slice(None)) -> Rollout:
+    """Steps of two agents in one world; observations count up."""
+    obs = np.arange(1, 2 * len(ends) + 1, dtype=np.float32).reshape(-1, 2)
+    columns = (obs, obs, np.array(ends), np.array(valid, bool), obs + 2)
+    return block(*(column[rows] for column in columns), 1)
+
+
+SEEN_NEXT = {
+    "one died": ([[0, 1], [0, 0], [0, 0]], [[1, 1], [1, 0], [1, 0]], [[1, 0], [1, 0], [1, 0]]),
+    "one was truncated": ([[0, 2], [0, 0], [0, 0]], [[1, 1], [1, 0], [1, 0]], [[1, 0], [1, 0], [1, 0]]),
+    "the environment was truncated": ([[0, 0], [2, 2], [0, 0]], [[1, 1], [1, 1], [1, 1]], [[1, 1], [1, 1], [1, 1]]),
+    "one died before that": ([[0, 1], [2, 0], [0, 0]], [[1, 1], [1, 0], [1, 1]], [[1, 0], [1, 0], [1, 1]]),
+    "one appeared": ([[0, 0], [0, 0], [0, 0]], [[1, 0], [1, 1], [1, 1]], [[1, 1], [1, 1], [1, 1]]),
+    "one died on the newest row": ([[0, 0], [0, 0], [0, 1]], [[1, 1], [1, 1], [1, 1]], [[1, 1], [1, 1], [1, 0]]),
+    "the environment failed": ([[0, 0], [2, 2], [0, 0]], [[1, 1], [0, 0], [1, 1]], [[1, 1], [0, 0], [1, 1]]),
+}
+
+
+@pytest.mark.parametrize("case", SEEN_NEXT)
+@pytest.mark.parametrize("cuts", [(0, 3), (0, 1, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_others_see_next_who_is_still_there(case, cuts, groups):
+    ends, valid, seen = SEEN_NEXT[case]
     replay = JointReplay(3, 1)
-    replay.add({"agent": block(obs, obs, ends, valid, obs + 2, 1)})
-    assert everything(replay).groups["agent"].next_valid.tolist() == [[True, True], [True, False], [True, False]]
+    for rows in (slice(*pair) for pair in pairwise(cuts)):
+        rollout = two_agents(ends, valid, rows)
+        replay.add({"agent": rollout} if groups == 1 else {"wolf": lane(rollout, 0), "sheep": lane(rollout, 1)})
+    got = [group.next_valid for group in everything(replay).groups.values()]
+    np.testing.assert_array_equal(np.concatenate(got, 1), np.array(seen, bool))
+    copy = JointReplay(3, 1)
+    names = replay.get_state()["arrays"]
+    copy.set_state(replay.get_state(), {name.split("/")[0]: (SPACE, SPACE) for name in names})
+    for name, group in everything(copy).groups.items():
+        np.testing.assert_array_equal(group.next_valid, everything(replay).groups[name].next_valid)
+
+
+def lane(rollout: Rollout, number: int) -> Rollout:
+    """One agent's rows as a group of their own."""
+    own = rollout.successors.lane == number
+    successors = Successors(rollout.successors.step[own], np.zeros(own.sum(), np.int64), rollout.successors.obs[own])
+    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
+    columns = {name: getattr(rollout, name)[:, [number]] for name in names}
+    first = {name: getattr(rollout, name)[[number]] for name in ("first_episode", "first_step")}
+    header = dataclasses.replace(rollout.header, agent_ids=(rollout.header.agent_ids[number],))
+    return dataclasses.replace(rollout, header=header, successors=successors, **columns, **first)
+
+
+def test_after_several_steps_others_do_not_see_who_died_within_them():
+    replay = JointReplay(4, 1)
+    replay.add({"agent": two_agents([[0, 0], [0, 1], [0, 0], [0, 0]], [[1, 1], [1, 1], [1, 0], [1, 0]])})
+    got = everything(replay, 3).groups["agent"]
+    # Returns stop where one ends: those of rows 0 and 1 after row 1, those of 2 and 3 after the newest row.
+    np.testing.assert_array_equal(got.next_valid, np.array([[1, 0]] * 4, bool))
+    assert got.next_obs[:, 0, 0].tolist() == [5, 5, 9, 9]
 
 
 def test_rows_behind_a_transition_are_looked_at_only_where_they_matter():
     replay = filled_replay(1000, pendulum_rollout(125, 8), 0.0)
     alone = replay.sample(64, np.random.default_rng(0), gamma=GAMMA).groups["agent"]
-    (records,) = replay._groups.values()
-    assert not records.asks_what_follows
-    records.asks_what_follows = True
+    assert not replay._looks_ahead
+    replay._looks_ahead = True
     looking = replay.sample(64, np.random.default_rng(0), gamma=GAMMA).groups["agent"]
     for name in ("obs", "action", "reward", "next_obs", "discount", "valid", "next_valid"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(looking, name))

@@ -48,6 +48,21 @@ class CriticView(ABC):
     ) -> Array | SharedRows:
         """[M·N, width] for the agents of `group`, with everybody's `actions`, and the global `state` [M, S] if it is seen."""
 
+    def next_inputs(
+        self,
+        group: str,
+        features: Mapping[str, Array],
+        actions: Mapping[str, Array],
+        seen: Mapping[str, Array],
+        alone: Array,
+        state: Array | None = None,
+    ) -> Array | SharedRows:
+        """`inputs` for what followed a step: agents that are not `seen` [M, N] are absent to all but their own critic.
+
+        `alone` [M, N] are agents of `group` that are not, and whose values are asked for.
+        """
+        return self.inputs(group, features, actions, state)
+
     @abstractmethod
     def own(self, group: str, action: Array) -> OwnColumns:
         """`action` [M, N, A] as what the inputs of each agent have of its own, in place of what it did."""
@@ -126,17 +141,49 @@ class CentralView(CriticView):
         judged = SharedPart(np.eye(num_agents, dtype=np.float32), agent)
         return SharedRows((*(SharedPart(table, world) for table in tables), judged))
 
+    def next_inputs(
+        self,
+        group: str,
+        features: Mapping[str, Array],
+        actions: Mapping[str, Array],
+        seen: Mapping[str, Array],
+        alone: Array,
+        state: Array | None = None,
+    ) -> SharedRows:
+        shared_features = {name: present(rows, seen[name]) for name, rows in features.items()}
+        shared_actions = {name: present(rows, seen[name]) for name, rows in actions.items()}
+        inputs = self.inputs(group, shared_features, shared_actions, state)
+        rows = np.flatnonzero(alone)
+        if not len(rows):
+            return inputs
+        if self._sights[group].observations:
+            begin = self._begin(group, {name: s.num_agents * s.num_features for name, s in self._shapes.items()})
+            inputs = inputs.with_own_of(rows, _own_columns(features[group], begin).some(rows))
+        return inputs.with_own_of(rows, self.own(group, actions[group]).some(rows))
+
     def own(self, group: str, action: Array) -> OwnColumns:
-        begin = self._num_seen(group)
-        for name, other in self._shapes.items():
-            if name == group:
-                break
-            begin += other.num_agents * other.num_actions
-        num_worlds, num_agents, width = action.shape
-        firsts = begin + width * np.arange(num_agents)
-        return OwnColumns(np.tile(firsts, num_worlds), action.reshape(-1, width))
+        widths = {name: shape.num_agents * shape.num_actions for name, shape in self._shapes.items()}
+        return _own_columns(action, self._num_seen(group) + self._begin(group, widths))
+
+    def _begin(self, group: str, widths: Mapping[str, int]) -> int:
+        """Where a group's columns begin, of groups side by side."""
+        names = list(self._shapes)
+        return sum(widths[name] for name in names[: names.index(group)])
 
     def _joint(self, columns: Mapping[str, Array]) -> Array:
         """[M, …] all agents of all groups side by side."""
         rows = [columns[name].reshape(len(columns[name]), -1) for name in self._shapes]
         return rows[0] if len(rows) == 1 else np.concatenate(rows, -1)
+
+
+def _own_columns(numbers: Array, begin: int) -> OwnColumns:
+    """`numbers` [M, N, A] of agents that lie side by side from column `begin` on."""
+    num_worlds, num_agents, width = numbers.shape
+    firsts = begin + width * np.arange(num_agents)
+    return OwnColumns(np.tile(firsts, num_worlds), numbers.reshape(-1, width))
+
+
+def present(rows: Array, valid: Array) -> Array:
+    """Rows `[M, N, …]` with zeros for agents that are absent: to everybody's critic, whatever their columns hold."""
+    is_whole = np.count_nonzero(valid) == valid.size  # half the cost of valid.all()
+    return rows if is_whole else np.where(valid[..., None], rows, np.float32(0.0))

@@ -1,7 +1,8 @@
 """What the central critics of on-policy algorithms see: all agents of the world side by side, its global state, or both.
 
-Rows on which an agent did not act, or was absent, are zeros. Agents of one group share a critic; which of them is judged is
-told by a one-hot number. What a world shows is kept once for all of its agents (`SharedRows`).
+Rows on which an agent did not act, or was absent, are zeros; whom critics see after a row is `presence`. Agents of one group
+share a critic; which of them is judged is told by a one-hot number. What a world shows is kept once for all of its agents
+(`SharedRows`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from relayrl.algorithms.critic_sight import CriticSight, StateOffer
+from relayrl.algorithms.critic_views import present
+from relayrl.algorithms.presence import Presence
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, map_tree
 from relayrl.errors import ConfigError
@@ -34,7 +37,23 @@ class JointObservations:
 
     now: Array  # [W, J]
     moments: Array  # [U] the steps, of those W, after which somebody has a successor; sorted
-    following: Array  # [U, J]
+    following: Mapping[str, Array]  # of each group, [U, N, F], whether anybody else sees it or not
+    shared: Array  # [U, J] the same of those that everybody sees
+    presence: Presence | None
+
+    def after(self, group: str, rollout: Rollout) -> SharedPart:
+        """What a group's critic sees of all agents after the rows of its rollout's successors."""
+        part = SharedPart(self.shared, np.searchsorted(self.moments, _moments(rollout)))
+        if self.presence is None:
+            return part
+        agents, successors, names = _num_agents(rollout), rollout.successors, list(self.following)
+        num_before = sum(self.following[name].shape[1] for name in names[: names.index(group)])
+        world, agent = np.divmod(successors.lane, agents)
+        rows, seen = self.presence.own_views(successors.step, world, num_before + agent)
+        if not len(rows):
+            return part
+        followed = [following[part.line[rows]] for following in self.following.values()]
+        return part.with_lines(rows, _side_by_side(followed, seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +96,31 @@ class CentralCritics:
     def inputs(self, rollouts: Mapping[str, Rollout]) -> dict[str, CentralInputs]:
         """Inputs of every group's critic, from rollouts of the same worlds and steps."""
         joint = self._joint_observations(rollouts)
-        return {name: self._of_group(self._groups[name], rollout, joint) for name, rollout in rollouts.items()}
+        return {name: self._of_group(name, rollout, joint) for name, rollout in rollouts.items()}
 
     def _joint_observations(self, rollouts: Mapping[str, Rollout]) -> JointObservations | None:
         if not any(group.sight.observations for group in self._groups.values()):
             return None
         moments = np.unique(np.concatenate([_moments(rollout) for rollout in rollouts.values()]))
-        now, following = [], []
+        now, following = [], {}
         for name, rollout in rollouts.items():
-            seen = _seen(rollout, self._encoders[name])
-            now.append(seen.reshape(len(seen), -1))
-            seen_next = _seen_next(rollout, self._encoders[name], seen, moments)
-            following.append(seen_next.reshape(len(moments), -1))
-        return JointObservations(_side_by_side(now), moments, _side_by_side(following))
+            features = _features(rollout, self._encoders[name])
+            now.append(present(features, rollout.valid.reshape(features.shape[:2])))
+            following[name] = _following(rollout, self._encoders[name], features, moments)
+        presence = Presence.of(rollouts)
+        step, world = np.divmod(moments, len(rollout.header.env_ids))
+        shared = _side_by_side(list(following.values()), None if presence is None else presence.seen[step, world])
+        return JointObservations(_side_by_side(now), moments, following, shared, presence)
 
-    def _of_group(self, group: CentralGroup, rollout: Rollout, joint: JointObservations | None) -> CentralInputs:
-        agents, successors = group.num_agents, rollout.successors
+    def _of_group(self, name: str, rollout: Rollout, joint: JointObservations | None) -> CentralInputs:
+        group, successors = self._groups[name], rollout.successors
+        agents = group.num_agents
         world_step, agent = np.divmod(np.arange(rollout.reward.size), agents)
         rows: list[SharedPart] = []
         followed: list[SharedPart] = []
         if group.sight.observations and joint is not None:
             rows.append(SharedPart(joint.now, world_step))
-            followed.append(SharedPart(joint.following, np.searchsorted(joint.moments, _moments(rollout))))
+            followed.append(joint.after(name, rollout))
         if group.sight.state:
             state, state_next = self._states(rollout)
             rows.append(SharedPart(state, world_step))
@@ -128,26 +150,27 @@ def _moments(rollout: Rollout) -> Array:
     return np.asarray(successors.step * len(rollout.header.env_ids) + successors.lane // _num_agents(rollout))
 
 
-def _seen(rollout: Rollout, encoder: ObservationEncoder) -> Array:
-    """[W, N, F] features of each row; 0 where an agent did not act."""
+def _features(rollout: Rollout, encoder: ObservationEncoder) -> Array:
+    """[W, N, F] what each row holds, acted on or not."""
     flat = encoder.encode_numpy(map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
-    if not rollout.valid.all():
-        flat = np.where(rollout.valid.reshape(-1, 1), flat, np.float32(0.0))
     return flat.reshape(-1, _num_agents(rollout), flat.shape[-1])
 
 
-def _seen_next(rollout: Rollout, encoder: ObservationEncoder, seen: Array, moments: Array) -> Array:
+def _following(rollout: Rollout, encoder: ObservationEncoder, features: Array, moments: Array) -> Array:
     """[U, N, F] features of what followed `moments`."""
     worlds, successors = len(rollout.header.env_ids), rollout.successors
-    seen_next = np.zeros((len(moments), *seen.shape[1:]), np.float32)
-    goes_on = moments + worlds < len(seen)
-    seen_next[goes_on] = seen[moments[goes_on] + worlds]
-    # Whoever ended saw something last; after the block, whoever acted on its last row is there still.
-    was_there = (rollout.ended | rollout.valid)[successors.step, successors.lane][:, None]
+    following = np.zeros((len(moments), *features.shape[1:]), np.float32)
+    goes_on = moments + worlds < len(features)
+    following[goes_on] = features[moments[goes_on] + worlds]
     where = np.searchsorted(moments, _moments(rollout)), successors.lane % _num_agents(rollout)
-    seen_next[where] = np.where(was_there, encoder.encode_numpy(successors.obs), np.float32(0.0))
-    return seen_next
+    following[where] = encoder.encode_numpy(successors.obs)
+    return following
 
 
-def _side_by_side(columns: list[Array]) -> Array:
+def _side_by_side(groups: list[Array], seen: Array | None = None) -> Array:
+    """[R, J] rows [R, N, F] of all groups, zeros for agents that are not `seen` [R, G]."""
+    if seen is not None:
+        begins = np.cumsum([group.shape[1] for group in groups])[:-1]
+        groups = [present(*pair) for pair in zip(groups, np.split(seen, begins, -1), strict=True)]
+    columns = [group.reshape(len(group), -1) for group in groups]
     return columns[0] if len(columns) == 1 else np.concatenate(columns, -1)

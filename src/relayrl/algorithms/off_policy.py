@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.algorithms.action_codes import Choice, action_code
-from relayrl.algorithms.critic_views import CriticView, GroupShape
+from relayrl.algorithms.critic_views import CriticView, GroupShape, present
 from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
@@ -46,7 +46,7 @@ class GroupBatch:
     next_features: Array
     discount: Array
     valid: Array
-    next_valid: Array
+    next_valid: Array  # whether the others' critics see the agent next
     mask: Array | None
     next_mask: Array | None
     state: Array | None = None  # [M, S] features of the world's global state, where critics see it
@@ -242,7 +242,8 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
             features=present(features(rows.obs), rows.valid),
             action=present(learner.code.encode(rows.action), rows.valid),
             reward=rows.reward,
-            next_features=present(features(rows.next_obs), rows.next_valid),
+            # Whoever acted sees what followed, even where the others do not see it any more.
+            next_features=present(features(rows.next_obs), rows.valid | rows.next_valid),
             discount=rows.discount,
             valid=rows.valid,
             next_valid=rows.next_valid,
@@ -257,9 +258,11 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     def target_values(self, name: str, batch: Mapping[str, GroupBatch], following: Mapping[str, NextActions]) -> Array:
         """[M, N] what the Q-networks of a group should give for the batch's actions."""
         next_features = {other: part.next_features for other, part in batch.items()}
-        actions = {other: present(next_.action, batch[other].next_valid) for other, next_ in following.items()}
-        own = batch[name]
-        lowest = self.groups[name].lowest_target(self.view.inputs(name, next_features, actions, own.next_state))
+        actions = {other: next_.action for other, next_ in following.items()}
+        seen, own = {other: part.next_valid for other, part in batch.items()}, batch[name]
+        alone = own.valid & ~own.next_valid & (own.discount > 0)
+        inputs = self.view.next_inputs(name, next_features, actions, seen, alone, own.next_state)
+        lowest = self.groups[name].lowest_target(inputs)
         return np.asarray(own.reward + own.discount * (lowest + following[name].bonus), np.float32)
 
     @NOT_FINITE_IS_RAISED
@@ -318,12 +321,6 @@ def features_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:
 def actions_of(batch: Mapping[str, GroupBatch]) -> dict[str, Array]:
     """What every group did, scaled."""
     return {name: own.action for name, own in batch.items()}
-
-
-def present(rows: Array, valid: Array) -> Array:
-    """Rows `[M, N, …]` with zeros for agents that are absent: to everybody's critic, whatever their columns hold."""
-    is_whole = np.count_nonzero(valid) == valid.size  # half the cost of valid.all()
-    return rows if is_whole else np.where(valid[..., None], rows, np.float32(0.0))
 
 
 def as_rows(leaf: Array) -> Array:

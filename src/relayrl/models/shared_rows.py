@@ -28,6 +28,16 @@ class SharedPart:
     table: Array  # [K, I] float32
     line: Array  # [M] int64
 
+    def with_lines(self, rows: Array, lines: Array) -> SharedPart:
+        """The same with `lines` [R, I] for `rows` [R], whose present lines ascend.
+
+        A new line is put behind the one that it stands for: threads that share the rows out then still need few lines each.
+        """
+        old = self.line[rows]
+        line = self.line + np.searchsorted(old, self.line)
+        line[rows] = old + 1 + np.arange(len(rows))
+        return SharedPart(np.insert(self.table, old + 1, lines, axis=0), line)
+
 
 @dataclass(frozen=True, slots=True)
 class OwnColumns:
@@ -40,6 +50,10 @@ class OwnColumns:
     def columns(self) -> Array:
         """[M, A] where each row has them."""
         return np.asarray(self.first[:, None] + np.arange(self.numbers.shape[1]))
+
+    def some(self, rows: Array) -> OwnColumns:
+        """Those of some rows."""
+        return OwnColumns(self.first[rows], self.numbers[rows])
 
     def put_into(self, rows: Array, first: int = 0) -> Array:
         """A copy of `rows` that has them, where its columns are those from `first` on."""
@@ -115,6 +129,14 @@ class SharedRows:
         for i, (part, where) in enumerate(self._placed()):
             if where.start <= own.first.min() < where.stop:
                 parts[i] = SharedPart(own.put_into(part.table[part.line], where.start), np.arange(len(self)))
+        return SharedRows(tuple(parts))
+
+    def with_own_of(self, rows: Array, own: OwnColumns) -> SharedRows:
+        """The same with `own` in one part of some `rows`, whose lines ascend; the others share what they did."""
+        parts = list(self.parts)
+        for i, (part, where) in enumerate(self._placed()):
+            if where.start <= own.first.min() < where.stop:
+                parts[i] = part.with_lines(rows, own.put_into(part.table[part.line[rows]], where.start))
         return SharedRows(tuple(parts))
 
     def _placed(self) -> Iterator[tuple[SharedPart, slice]]:

@@ -35,7 +35,7 @@ class GroupTransitions:
     next_obs: Tree
     discount: Array  # γᵏ, or 0 where the agent's episode terminated within the k steps
     valid: Array
-    next_valid: Array  # whether the agent was there to see `next_obs`
+    next_valid: Array  # whether the others' critics see the agent beside `next_obs`; its own does so in any case
     mask: Array | None = None
     next_mask: Array | None = None
 
@@ -65,6 +65,8 @@ class JointReplay:
         self.capacity = -(-capacity // num_envs) * num_envs
         self._groups: dict[str, _GroupRecords] = {}
         self._states = None if state_space is None else StateRecords(state_space, self.capacity)
+        self._looks_ahead = False
+        """Whether transitions depend on the rows behind them: on masks, or on who was there, where that ever changed."""
         self._head = 0
         self._size = 0
         self._priorities = PrioritySums(self.capacity) if priority_exponent > 0 else None
@@ -89,6 +91,7 @@ class JointReplay:
             if name not in self._groups:
                 self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
             self._groups[name].write(rows, rollout)
+        self._look_at(rows)
         if self._states is not None:
             self._states.write(rows, rollouts)
         if self._priorities is not None:
@@ -114,7 +117,7 @@ class JointReplay:
             rows, share = self._priorities.draw(num_rows, rng)
             weight = ((self._size * share) ** -correction).astype(np.float32)
             weight /= weight.max()
-        looks_ahead = num_step_returns > 1 or any(group.asks_what_follows for group in self._groups.values())
+        looks_ahead = num_step_returns > 1 or self._looks_ahead
         path = [rows, *(self._ahead(rows, k) for k in range(1, num_step_returns + 1) if looks_ahead)]
         # A return of several steps stops, for all agents of a world at once, where one of them ends, before a row on which
         # the world failed, and where the ring does.
@@ -125,12 +128,27 @@ class JointReplay:
             for group in self._groups.values():
                 going &= ~group.ended(path[k - 1]).any(1) & ~group.failed(path[k]).any(1)
             length += going
-        groups = {name: group.transitions(path, length, gamma) for name, group in self._groups.items()}
+        last = np.stack(path)[length, np.arange(num_rows)] if looks_ahead else rows
+        # Nobody waits here, so an environment goes on exactly where somebody acted and did not end.
+        goes_on = (
+            np.logical_or.reduce([group.goes_on(last) for group in self._groups.values()]) if looks_ahead else None
+        )
+        groups = {name: group.transitions(path, length, gamma, goes_on) for name, group in self._groups.items()}
         if self._states is None:
             return JointTransitions(groups, rows, weight)
-        last = np.stack(path)[length, np.arange(num_rows)]
         states = self._states.states(rows, "state"), self._states.states(last, "next_state")
         return JointTransitions(groups, rows, weight, *states)
+
+    def _look_at(self, rows: Array | slice) -> None:
+        """Notice what new rows hold that makes transitions depend on the rows behind them."""
+        if self._looks_ahead or not self._groups:
+            return
+        groups = list(self._groups.values())
+        ended = np.concatenate([group.records["ended"][rows] for group in groups], 1)
+        self._looks_ahead = (
+            any("mask" in group.fields or not group.records["valid"][rows].all() for group in groups)
+            or (ended != ended[:, :1]).any()
+        )
 
     def _ahead(self, rows: Array, k: int) -> Array:
         """The rows `k` steps later, −1 where the ring does not hold them."""
@@ -199,6 +217,8 @@ class JointReplay:
         for name, (observation_space, _) in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
             self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
+        self._looks_ahead = False
+        self._look_at(rows)
 
 
 class _GroupRecords:
@@ -218,8 +238,6 @@ class _GroupRecords:
                 f"a replay of {capacity:,} transitions of {record.itemsize:,} bytes takes {size:,.1f} GiB; lower buffer_size"
             ) from error
         self._waiting: Array | None = None
-        self.asks_what_follows = "mask" in fields
-        """Whether a transition depends on the row behind it: on its mask, or on who was there, where somebody ever was not."""
 
     @classmethod
     def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
@@ -230,7 +248,6 @@ class _GroupRecords:
         cls, arrays: Mapping[str, Array], rows: Array, observation_space: Space, capacity: int
     ) -> _GroupRecords:
         group = cls(arrays, observation_space, capacity)
-        group.asks_what_follows |= not arrays["valid"].all()
         for name, array in arrays.items():
             group.records[name][rows] = array
         return group
@@ -246,7 +263,6 @@ class _GroupRecords:
         waiting, self._waiting = self._waiting, goes_on[-1:]
         if np.count_nonzero(rollout.valid) == rollout.valid.size:
             return
-        self.asks_what_follows = True
         before = np.concatenate([goes_on[:1] if waiting is None else waiting, goes_on[:-1]])
         if (before & ~rollout.valid & ~rollout.failed).any():
             raise ConfigError(
@@ -256,6 +272,10 @@ class _GroupRecords:
     def ended(self, rows: Array) -> Array:
         return np.asarray(self.records["ended"][rows])
 
+    def goes_on(self, rows: Array) -> Array:
+        """[M] whether an agent acted on a row and did not end there."""
+        return np.asarray((self.records["valid"][rows] & ~self.records["ended"][rows]).any(1))
+
     def failed(self, rows: Array) -> Array:
         """Ends on which the agent did not act: replay takes no others that do so."""
         return np.asarray(self.records["ended"][rows] & ~self.records["valid"][rows])
@@ -264,10 +284,11 @@ class _GroupRecords:
         self.records["ended"][rows] = True
         self._waiting = None
 
-    def transitions(self, path: list[Array], length: Array, gamma: float) -> GroupTransitions:
-        """Transitions from `path[0]`, over `length` further rows of the path each."""
+    def transitions(self, path: list[Array], length: Array, gamma: float, goes_on: Array | None) -> GroupTransitions:
+        """Transitions from `path[0]`, over `length` further rows of the path each, after which the environment `goes_on`;
+        with nothing but `path[0]`, all agents act on all rows and end together."""
         now = self.records.take(path[0])
-        if len(path) == 1:
+        if goes_on is None:
             return self._transitions(now, now, now["reward"], np.float32(gamma), now["valid"])
         last, reward = now, now["reward"]
         for k in range(1, len(path) - 1):
@@ -279,7 +300,9 @@ class _GroupRecords:
         known = (follows >= 0)[:, None] & ~last["ended"]
         reach = np.array([gamma**k for k in range(1, len(path))], np.float32)[length][:, None]
         following = np.maximum(follows, 0)
-        next_valid = np.where(known, self.records["valid"][following], last["valid"])
+        # Whoever acted is there next, unless it ended and the environment goes on without it; others may have appeared.
+        appeared = known & goes_on[:, None] & self.records["valid"][following]
+        next_valid = np.where(last["valid"], ~(last["ended"] & goes_on[:, None]), appeared)
         mask = None
         if "mask" in self.fields:
             # After an end, and after the ring's newest rows, the next mask is unknown: everything is allowed.
