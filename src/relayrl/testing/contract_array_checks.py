@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.trees import Array, Space, leaf_dtype, leaves, map_tree, space_leaves
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.contract import AgentGroup, GroupObservation, GroupStep, VectorStep
@@ -186,15 +187,13 @@ def masks_allow_an_action(bench: Workbench) -> str | None:
     """acting lanes are allowed at least one action, in each component of a MultiDiscrete space"""
     for moment, result in bench.recording.moments():
         for name, group in bench.recording.groups.items():
-            got, space = result.groups[name], group.action_space
+            got = result.groups[name]
             if got.action_mask is None:
                 continue
-            sizes = space.nvec.ravel() if isinstance(space, spaces.MultiDiscrete) else [got.action_mask.shape[-1]]
-            for part in np.split(got.action_mask, np.cumsum(sizes)[:-1], axis=-1):
-                stuck = got.active & ~part.any(axis=-1)
-                if stuck.any():
-                    b, n = np.argwhere(stuck)[0]
-                    return f"{moment}: the mask of {group.agent_ids[n]} in world {b} allows nothing"
+            stuck = got.active & allows_nothing(got.action_mask, mask_parts(group.action_space))
+            if stuck.any():
+                b, n = np.argwhere(stuck)[0]
+                return f"{moment}: the mask of {group.agent_ids[n]} in world {b} allows nothing"
     return None
 
 
