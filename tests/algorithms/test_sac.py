@@ -238,3 +238,20 @@ def test_mixed_rows_have_the_mean_of_their_targets(largest):
     temperatures(learner, mask, 1)
     # A uniform policy: log 1 and log n, with targets of half of each.
     assert surpluses == pytest.approx([0.25 * math.log(largest)], abs=1e-4)
+
+
+def test_the_bootstrap_of_a_truncated_row_is_over_what_its_last_observation_allows():
+    learner = discrete_sac(spaces.Discrete(3), init_temperature=0.5)
+    set_constant(learner.groups["agent"].policy.actor, 0.0)
+    for judge in learner.groups["agent"].target_q.judges:
+        set_constant(judge, 0.0)
+        with torch.no_grad():  # Q is 1, 2 or 4, by the action alone
+            first, last = judge.linears()
+            first.weight.zero_()
+            first.bias.zero_()
+            first.weight[:3, 3:] = 0.1 * torch.eye(3)
+            last.weight[0, :3] = torch.tensor([1.0, 2.0, 4.0]) / math.tanh(0.1)
+    batch = masked_batch(learner, np.ones((2, 3), bool))
+    batch["agent"].next_mask = np.array([[[False, False, True]], [[True, False, False]]])
+    # r + γ (Q(s′, the only action) + α · 0), with r = γ = 1.
+    assert target_values(learner, "agent", batch)[:, 0].tolist() == pytest.approx([5.0, 2.0], abs=1e-4)

@@ -180,6 +180,11 @@ def _odd_mask(num_envs: int, group: AgentGroup, got: GroupObservation) -> str | 
     shape = (num_envs, group.num_agents, mask_size(group.action_space))
     if mask.shape != shape or mask.dtype != bool:
         return f"the mask is {mask.dtype}{list(mask.shape)}, not bool{list(shape)}"
+    final = got.final if isinstance(got, GroupStep) else None
+    if final is not None and final.action_mask is not None:
+        last, last_shape = final.action_mask, (len(final.env), shape[-1])
+        if last.shape != last_shape or last.dtype != bool:
+            return f"the final mask is {last.dtype}{list(last.shape)}, not bool{list(last_shape)}"
     return None
 
 

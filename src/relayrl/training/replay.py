@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import CheckpointError, ConfigError
@@ -88,6 +89,8 @@ class JointReplay:
         for name, rollout in rollouts.items():
             if name not in self._groups:
                 self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
+            elif rollout.action_mask is not None and self._size:
+                self._groups[name].see_masks_after(self._newest(), rollout)
             self._groups[name].write(rows, rollout)
         if self._states is not None:
             self._states.write(rows, rollouts)
@@ -149,9 +152,12 @@ class JointReplay:
 
     def cut(self) -> None:
         """The worlds have begun anew: no return may run on from the newest rows."""
-        newest = (self._head - 1 - np.arange(min(self._num_envs, self._size))) % self.capacity
-        for group in self._groups.values():
-            group.cut(newest)
+        for group in self._groups.values() if self._size else ():
+            group.cut(self._newest())
+
+    def _newest(self) -> Array:
+        """The newest row of each world, in order."""
+        return (self._head - self._num_envs + np.arange(self._num_envs)) % self.capacity
 
     def num_bytes(self) -> int:
         """Memory of the records and priorities."""
@@ -198,6 +204,8 @@ class JointReplay:
         self._groups = {}
         for name, (observation_space, _) in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
+            if "mask" in own and "next_mask" not in own:  # saved before masks of final observations were kept
+                own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self._num_envs)
             self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
 
 
@@ -218,8 +226,8 @@ class _GroupRecords:
                 f"a replay of {capacity:,} transitions of {record.itemsize:,} bytes takes {size:,.1f} GiB; lower buffer_size"
             ) from error
         self._waiting: Array | None = None
-        self.asks_what_follows = "mask" in fields
-        """Whether a transition depends on the row behind it: on its mask, or on who was there, where somebody ever was not."""
+        self.asks_what_follows = False
+        """Whether a transition depends on the row behind it: on who was there, where somebody ever was not."""
 
     @classmethod
     def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
@@ -239,6 +247,16 @@ class _GroupRecords:
         self._refuse_turns(rollout)
         for name, array in _fields(rollout):
             self.records[name][rows] = array
+
+    def see_masks_after(self, rows: Array, rollout: Rollout) -> None:
+        """What may be done after `rows` where lanes go on: what they are allowed in the first rows of `rollout`."""
+        assert rollout.action_mask is not None
+        goes_on = ~self.records["ended"][rows]
+        self.records["next_mask"][rows] = np.where(
+            goes_on[..., None],
+            rollout.action_mask[0].reshape(*goes_on.shape, -1),
+            self.records["next_mask"][rows],
+        )
 
     def _refuse_turns(self, rollout: Rollout) -> None:
         """An agent that pauses inside an episode gets rewards between its decisions; a row here holds one step."""
@@ -280,16 +298,11 @@ class _GroupRecords:
         reach = np.array([gamma**k for k in range(1, len(path))], np.float32)[length][:, None]
         following = np.maximum(follows, 0)
         next_valid = np.where(known, self.records["valid"][following], last["valid"])
-        mask = None
-        if "mask" in self.fields:
-            # After an end, and after the ring's newest rows, the next mask is unknown: everything is allowed.
-            mask = self.records["mask"][following] | ~known[..., None]
-        return self._transitions(now, last, np.asarray(reward, np.float32), reach, next_valid, mask)
+        return self._transitions(now, last, np.asarray(reward, np.float32), reach, next_valid)
 
-    def _transitions(
-        self, now: Array, last: Array, reward: Array, reach: Any, next_valid: Array, next_mask: Array | None = None
-    ) -> GroupTransitions:
+    def _transitions(self, now: Array, last: Array, reward: Array, reach: Any, next_valid: Array) -> GroupTransitions:
         """Transitions from the records `now` to what followed `last`, whose value counts `reach`."""
+        is_masked = "mask" in self.fields
         return GroupTransitions(
             obs=self._tree(now, "obs"),
             action=now["action"],
@@ -298,8 +311,8 @@ class _GroupRecords:
             discount=reach * ~last["terminated"],
             valid=now["valid"],
             next_valid=next_valid,
-            mask=now["mask"] if next_mask is not None else None,
-            next_mask=next_mask,
+            mask=now["mask"] if is_masked else None,
+            next_mask=last["next_mask"] if is_masked else None,
         )
 
     def _tree(self, records: Array, root: str) -> Any:
@@ -328,5 +341,24 @@ def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
     columns |= {"terminated": rollout.terminated, "ended": rollout.ended}
     if rollout.action_mask is not None:
         columns["mask"] = rollout.action_mask
+        yield "next_mask", followed(rollout.action_mask, _masks_after(rollout))
     for name, column in columns.items():
         yield name, joint(column)
+
+
+def _masks_after(rollout: Rollout) -> Any:
+    """[K, A] what lanes could do after the rollout's successors: everything, where it is not known.
+
+    Environments often forbid everything after an end. Nobody acts there, so that it says nothing about the next action.
+    """
+    mask = rollout.successors.action_mask
+    if mask is None:
+        return True
+    return mask | allows_nothing(mask, mask_parts(rollout.header.action_space))[:, None]
+
+
+def _masks_of_following_rows(mask: Array, ended: Array, num_envs: int) -> Array:
+    """[R, N, A] the next masks of rows in order, of which each follows the one `num_envs` before it."""
+    following = np.ones_like(mask)
+    following[:-num_envs] = mask[num_envs:] | ended[:-num_envs, :, None]
+    return following
