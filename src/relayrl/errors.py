@@ -7,7 +7,8 @@
     ├── DecodeError               bytes that are not a RelayRL message of this version
     ├── EnvError                  an environment did something outside its contract
     │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
-    │   └── ObservationError          it produced NaN or an observation outside its space
+    │   ├── ObservationError          it produced NaN or an observation outside its space
+    │   └── ActionMaskError           an agent that must act is allowed no action
     ├── ExportError               a policy could not be written, or differs from its exported file
     ├── SinkError                 a sink or source could not do its work (relayrl.sinks.contract)
     ├── DiskError                 a file of a run cannot be written (relayrl.training.atomic_files)
@@ -78,6 +79,16 @@ class EnvironmentFailedError(EnvError):
 
 class ObservationError(EnvError):
     """An observation holds NaN or infinity, or lies outside its space."""
+
+
+class ActionMaskError(EnvError):
+    """An agent that must act is allowed no action. `who` names it, with its environment and step where they are known."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(
+            f"{who}: the action mask allows no action; allow at least one, for each component of a MultiDiscrete action, "
+            "or end the agent's episode"
+        )
 
 
 class ExportError(RelayRLError):

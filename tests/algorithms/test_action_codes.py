@@ -48,13 +48,36 @@ def test_a_squashed_choice(log_std):
     mean, spread = outputs.chunk(2, -1)
     spread = spread.clamp(-20.0, 2.0)
     action = (mean + spread.exp() * noise).tanh()
-    logp = (-0.5 * noise**2 - spread - 0.5 * LOG_2PI - (1 - action**2 + 1e-6).log()).sum(-1)
+    logp = (-0.5 * noise**2 - spread - 0.5 * LOG_2PI - (1 - action**2).log()).sum(-1)
     np.testing.assert_allclose(choice.action, action.detach().numpy(), rtol=1e-5, atol=1e-6)
     # Where tanh is nearly 1, its slope is what rounding left of it.
     inside = (np.abs(choice.action) < 0.99).all(-1)
     assert inside.sum() > 5
     np.testing.assert_allclose(choice.logp[inside], logp.detach().numpy()[inside], rtol=1e-3, atol=1e-3)
     assert_pulled_back(choice, action, logp, outputs, rows=inside)
+
+
+def test_a_squashed_choice_is_exact_where_tanh_has_rounded_to_one():
+    u = np.concatenate([x := np.array([0.5, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0]), -x])
+    outputs = np.stack([u, np.full(len(u), -20.0)], -1).astype(np.float32)
+    choice = BoxCode(SquashedGaussianHead(spaces.Box(-1, 1, (1,)))).choose(outputs, None, np.random.default_rng(3))
+    noise = np.random.default_rng(3).standard_normal((len(u), 1), dtype=np.float32)[:, 0].astype(np.float64)
+    # In float64: log π = log N − log(1 − tanh² u), and 1 − tanh² u = 1 / cosh² u.
+    expected = -0.5 * noise**2 + 20.0 - 0.5 * LOG_2PI + 2.0 * np.log(np.cosh(u))
+    np.testing.assert_allclose(choice.logp, expected, rtol=1e-6)
+    nothing, one = np.zeros((len(u), 1), np.float32), np.ones((len(u), 1), np.float32)
+    by_action = choice.output_gradient(one, nothing[:, 0])[:, 0]
+    np.testing.assert_allclose(by_action, 1.0 / np.cosh(u) ** 2, rtol=1e-5)
+    by_logp = choice.output_gradient(nothing, one[:, 0])[:, 0]
+    np.testing.assert_allclose(by_logp, 2.0 * np.tanh(u), rtol=1e-6)
+
+
+def test_a_squashed_choice_is_finite_wherever_a_network_points():
+    outputs = np.array([[1e4, 2.0], [-1e4, 2.0], [88.0, -20.0]], np.float32)
+    choice = BoxCode(SquashedGaussianHead(spaces.Box(-1, 1, (1,)))).choose(outputs, None, np.random.default_rng(3))
+    assert choice.action[:, 0].tolist() == [1.0, -1.0, 1.0]
+    assert np.isfinite(choice.logp).all()
+    assert np.isfinite(choice.output_gradient(np.ones((3, 1), np.float32), np.ones(3, np.float32))).all()
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -3,12 +3,15 @@
 Both use Adam with our epsilon. Where the two weigh a loss differently, Adam takes the same step if epsilon is weighed alike.
 """
 
+import math
+
 import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.distributions import DiagGaussianDistribution
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from test_off_policy import make_learner, random_transitions
@@ -161,6 +164,14 @@ def sac_pair(**settings):
         for half, target in zip((slice(0, 2), slice(2, 4)), (actor.mu, actor.log_std), strict=True):
             target.weight.copy_(last.weight[half])
             target.bias.copy_(last.bias[half])
+    distribution = actor.action_dist
+
+    def exact_log_prob(actions, before_tanh):
+        # Theirs is log(1 − a² + 10⁻⁶): off where tanh saturates.
+        log_slope = 2.0 * (math.log(2.0) - before_tanh - torch.nn.functional.softplus(-2.0 * before_tanh))
+        return DiagGaussianDistribution.log_prob(distribution, before_tanh) - log_slope.sum(1)
+
+    distribution.log_prob = exact_log_prob
     original = actor.action_log_prob
 
     def seeded(obs):

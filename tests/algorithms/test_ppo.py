@@ -10,6 +10,7 @@ from gymnasium import spaces
 from relayrl.algorithms.params import PPOParams, Schedule
 from relayrl.algorithms.policy_gradients import AutogradGradients, Batch, NumpyGradients
 from relayrl.algorithms.ppo import PPO
+from relayrl.compiled import loader
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
@@ -186,6 +187,25 @@ def test_normalized_returns_leave_values_in_units_of_reward():
         ppo.update([big], 0.0)
     value = ppo._gradients.value(ppo._gradients.features(data.obs.reshape(-1, 3)))
     assert float(np.abs(value - 500.0).mean()) < 2.0
+
+
+@pytest.mark.parametrize("kernels", ["", "off"], ids=["compiled", "numpy"])
+def test_values_are_clipped_in_the_unit_that_the_critic_learns_in(kernels, monkeypatch):
+    monkeypatch.setenv(loader.VARIABLE, kernels)
+    ppo = make_ppo(
+        normalize_returns=True, value_clip=0.1, train_pi_iters=1, train_vf_iters=1, num_minibatches=1, gamma=0.0
+    )
+    with torch.no_grad():
+        for parameter in ppo.policy.critic_parameters():
+            parameter.zero_()
+        ppo.policy.critic_parameters()[-1].fill_(0.5)  # the critic's output, whatever it sees
+    ppo.policy.return_normalizer.merge(torch.tensor([10.0]), torch.tensor([28.0]), 32)
+    data = random_rollout()
+    reward = np.repeat(np.array([0.0, 20.0], np.float32), 16).reshape(8, 4)
+    metrics = ppo.update([rollout(data.obs, data.action, reward, successors=data.successors)], 0.0)
+    # The variance becomes (28 + 100) / 2 = 8², the targets (0 − 10) / 8 and (20 − 10) / 8. The critic has not moved yet, so
+    # that nothing is clipped: ½ · ½ · ((0.5 + 1.25)² + (0.5 − 1.25)²).
+    assert metrics["value/loss"] == pytest.approx(0.90625, abs=1e-5)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run():

@@ -11,6 +11,7 @@ from test_td3 import batch_of, set_constant
 
 from relayrl.algorithms.action_codes import Choice
 from relayrl.algorithms.critic_views import LocalView
+from relayrl.algorithms.off_policy import GroupBatch
 from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.sac import SAC
 from relayrl.models.box_heads import SquashedGaussianHead
@@ -187,3 +188,70 @@ def test_gradients_pass_a_drawn_choice():
 )
 def test_the_target_entropy_of_choices_is_half_the_largest(space, largest):
     assert discrete_sac(space)._target_entropy("agent") == pytest.approx(0.5 * largest)
+
+
+def masked_batch(learner: SAC, mask: np.ndarray) -> dict[str, GroupBatch]:
+    """Rows that allow the actions of `mask` [M, A]."""
+    M, A = mask.shape
+    one, rng = np.ones((M, 1), np.float32), np.random.default_rng(0)
+    features, valid = rng.normal(size=(2, M, 1, 3)).astype(np.float32), one > 0
+    action = np.zeros((M, 1, A), np.float32)
+    allowed = mask[:, None]
+    return {"agent": GroupBatch(features[0], action, one, features[1], one, valid, valid, allowed, allowed)}
+
+
+def temperatures(learner: SAC, mask: np.ndarray, num_updates: int) -> list[float]:
+    for judge in learner.groups["agent"].q.judges:
+        set_constant(judge, 0.0)
+    batch = masked_batch(learner, mask)
+    return [learner.update_policies(batch)["policy/temperature"] for _ in range(num_updates)]
+
+
+def test_forbidden_choices_do_not_raise_the_temperature():
+    learner = discrete_sac(spaces.Discrete(8), temperature_lr=0.05, init_temperature=3.0)
+    # Two of eight actions: an entropy of at most log 2 = 0.69, and half of log 8 = 1.04 is out of reach.
+    alphas = temperatures(learner, np.tile(np.arange(8) < 2, (16, 1)), 300)
+    assert alphas[0] == pytest.approx(3.0)
+    assert alphas[-1] < 0.01
+
+
+def test_rows_with_a_single_choice_leave_the_temperature_as_it_is():
+    learner = discrete_sac(spaces.Discrete(8), temperature_lr=0.05)
+    assert temperatures(learner, np.tile(np.arange(8) == 5, (16, 1)), 50) == [1.0] * 50
+
+
+@pytest.mark.parametrize(("given", "share"), [(None, 0.5), (0.3 * math.log(6), 0.3)])
+def test_the_target_entropy_is_that_of_what_each_row_allows(given, share):
+    learner = discrete_sac(spaces.MultiDiscrete([2, 3]), target_entropy=given)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [0, 1, 1, 0, 0]], bool)[:, None]
+    target = learner._target_entropy("agent", mask)
+    assert target[:, 0].tolist() == pytest.approx([share * math.log(6), share * math.log(2), share * math.log(2), 0.0])
+
+
+@pytest.mark.parametrize("largest", [8, 3])
+def test_mixed_rows_have_the_mean_of_their_targets(largest):
+    learner = discrete_sac(spaces.Discrete(8), temperature_lr=0.05)
+    set_constant(learner.groups["agent"].policy.actor, 0.0)
+    mask = np.stack([np.arange(8) < 1, np.arange(8) < largest])
+    learner._update_temperature = lambda group, surplus: surpluses.append(surplus)  # type: ignore[method-assign]
+    surpluses: list[float] = []
+    temperatures(learner, mask, 1)
+    # A uniform policy: log 1 and log n, with targets of half of each.
+    assert surpluses == pytest.approx([0.25 * math.log(largest)], abs=1e-4)
+
+
+def test_the_bootstrap_of_a_truncated_row_is_over_what_its_last_observation_allows():
+    learner = discrete_sac(spaces.Discrete(3), init_temperature=0.5)
+    set_constant(learner.groups["agent"].policy.actor, 0.0)
+    for judge in learner.groups["agent"].target_q.judges:
+        set_constant(judge, 0.0)
+        with torch.no_grad():  # Q is 1, 2 or 4, by the action alone
+            first, last = judge.linears()
+            first.weight.zero_()
+            first.bias.zero_()
+            first.weight[:3, 3:] = 0.1 * torch.eye(3)
+            last.weight[0, :3] = torch.tensor([1.0, 2.0, 4.0]) / math.tanh(0.1)
+    batch = masked_batch(learner, np.ones((2, 3), bool))
+    batch["agent"].next_mask = np.array([[[False, False, True]], [[True, False, False]]])
+    # r + γ (Q(s′, the only action) + α · 0), with r = γ = 1.
+    assert target_values(learner, "agent", batch)[:, 0].tolist() == pytest.approx([5.0, 2.0], abs=1e-4)

@@ -122,6 +122,12 @@ def _optional(draw: st.DrawFn, rng: np.random.Generator, leading: tuple[int, ...
     return columns
 
 
+def _mask_after(draw: st.DrawFn, rng: np.random.Generator, columns: dict[str, Any], leading: tuple[int, ...]) -> Any:
+    """What was allowed after some of the rows of which these are optional columns."""
+    mask = columns.get("action_mask")
+    return None if mask is None or draw(st.booleans()) else rng.random((*leading, mask.shape[-1])) < 0.5
+
+
 @st.composite
 def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Rollout:
     """Any rollout that keeps the rules of the data model."""
@@ -134,6 +140,7 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
     failed, terminated = rng.random(leading) < chance / 4, rng.random(leading) < chance
     truncated = (rng.random(leading) < chance / 2) | failed
     step, lane = np.nonzero(rows_with_successor(terminated | truncated))
+    optional = _optional(draw, rng, leading)
     return Rollout(
         header=header,
         obs=random_bits(rng, allocate(header.observation_space, leading)),
@@ -151,9 +158,10 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
             lane,
             random_bits(rng, allocate(header.observation_space, (len(step),))),
             None if state_space is None else random_bits(rng, allocate(state_space, (len(step),))),
+            _mask_after(draw, rng, optional, (len(step),)),
         ),
         state=None if state_space is None else random_bits(rng, allocate(state_space, (T, B))),
-        **_optional(draw, rng, leading),
+        **optional,
     )
 
 
@@ -166,6 +174,7 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
     observation_space, action_space = draw(space), draw(space)
     failed = draw(st.booleans())
     state_space = draw(any_space) if draw(st.booleans()) else None
+    optional = _optional(draw, rng, leading)
     return Trajectory(
         trajectory_id=trajectory_id(env_id, agent_id, episode, first_step),
         env_id=env_id,
@@ -185,7 +194,8 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
         final_obs=random_bits(rng, allocate(observation_space, ())),
         state=None if state_space is None else random_bits(rng, allocate(state_space, leading)),
         final_state=None if state_space is None else random_bits(rng, allocate(state_space, ())),
-        **_optional(draw, rng, leading),
+        final_mask=_mask_after(draw, rng, optional, ()),
+        **optional,
     )
 
 

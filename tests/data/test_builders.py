@@ -27,6 +27,7 @@ class Final:
     env: np.ndarray
     agent: np.ndarray
     obs: Any
+    action_mask: np.ndarray | None = None
 
 
 def lanes(*numbers: float) -> np.ndarray:
@@ -176,6 +177,27 @@ def test_a_failed_worlds_row_is_void_truncated_and_never_valid() -> None:
     assert rollout.reward[0].tolist() == [0, 1, 0, 0]
     assert rollout.successors.obs[:3, 0].tolist() == [500, 502, 503]
     assert rollout.episode()[1].tolist() == [1, 0, 1, 1]
+
+
+def test_masks_of_what_followed_stand_beside_it() -> None:
+    driver, only = Driver(2, mask_width=2), np.array([[True, False], [False, True]])
+    last = final(".1.1", 500)
+    last.action_mask = only
+    driver.row(truncated=".1.1", last=last)
+    driver.row(truncated="1...", last=final("1...", 700))  # an environment that does not know
+    rollout = driver.builder.build(driver.numbers()[..., None], 0, np.tile([False, True], (B, N, 1)))
+    assert rollout.successors.lane.tolist() == [1, 3, 0, 1, 2, 3]
+    assert rollout.successors.action_mask.tolist() == [*only.tolist(), [True, True], *[[False, True]] * 3]
+
+
+def test_a_failed_lane_keeps_the_mask_that_it_acted_under() -> None:
+    driver, own = Driver(1, mask_width=2), np.tile([False, True], (B, N, 1))
+    last = final(".1.1", 500)
+    last.action_mask = np.array([[True, True], [True, False]])
+    driver.row(failed="1.", terminated="...1", last=last, action_mask=own)
+    successors = driver.build().successors
+    assert successors.lane.tolist() == [0, 1, 2, 3]
+    assert successors.action_mask.tolist() == [[False, True], [False, True], [True, True], [True, False]]
 
 
 def test_a_failed_lane_without_final_observation_keeps_what_it_acted_on() -> None:

@@ -15,7 +15,7 @@ from relayrl.envs.contract import StatefulEnvironment, world_seeds
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings
 from relayrl.errors import EnvError
-from relayrl.testing.worlds import CountingWorld, NestedSpaces
+from relayrl.testing.worlds import CountingWorld, MaskedBandit, NestedSpaces
 
 STAY = {"agent": np.zeros((2, 1), np.int64)}
 
@@ -105,7 +105,41 @@ def test_masks_come_from_info_and_after_an_end_from_the_reset() -> None:
         step = env.step({"agent": np.zeros((1, 1), np.int64)}).groups["agent"]
         assert step.action_mask.sum() == 1
         allowed.append(int(step.action_mask[0, 0].argmax()))
+        if step.final is not None:
+            assert step.final.action_mask.tolist() == [[False, True, False]]  # of step 4, before the reset
     assert allowed == [0, 1, 2, 0, 0, 1]
+
+
+def test_a_reset_without_a_mask_does_not_get_that_of_the_ended_episode() -> None:
+    class MaskedOnce(Masked):
+        def reset(self, **options: Any) -> Any:
+            began = hasattr(self, "_step") and self._step == 4
+            observation, info = super().reset(**options)
+            return observation, {} if began else info
+
+    env = make_vector(MaskedOnce, EnvSettings(num_envs=1))
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step({"agent": np.zeros((1, 1), np.int64)})
+    with pytest.raises(EnvError, match="no 'action_mask'"):
+        env.step({"agent": np.zeros((1, 1), np.int64)})
+
+
+def test_the_mask_of_a_truncated_agent_is_that_of_what_it_saw_last() -> None:
+    worlds: list[MaskedBandit] = []
+
+    def make() -> MaskedBandit:
+        worlds.append(MaskedBandit(episode_length=2))
+        return worlds[-1]
+
+    env = make_vector(make, EnvSettings(num_envs=1))
+    drawn: list[list[bool]] = []
+    reset = worlds[0].reset
+    worlds[0].reset = lambda **options: (drawn.append(worlds[0].action_masks()["agent"].tolist()), reset(**options))[1]  # type: ignore[method-assign]
+    env.reset(seed=0)
+    for _ in range(2):
+        step = env.step({"agent": np.zeros((1, 1), np.int64)}).groups["agent"]
+    assert step.final.action_mask.tolist() == drawn[1:]
 
 
 def test_nested_observations_and_actions_are_trees() -> None:

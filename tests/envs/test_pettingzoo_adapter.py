@@ -15,6 +15,8 @@ from pettingzoo.utils import BaseParallelWrapper
 from relayrl.envs import pettingzoo_adapter
 from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentStep, StatefulEnvironment
 from relayrl.envs.pettingzoo_modules import known_names
+from relayrl.envs.registry import make_vector
+from relayrl.envs.settings import EnvSettings
 from relayrl.errors import CheckpointError, ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 
@@ -157,6 +159,17 @@ def test_masks_in_infos_are_offered() -> None:
     assert env.masks_actions
     env.reset(seed=0)
     assert env.action_masks()["a"].tolist() == [True, True, True, False]
+
+
+def test_masks_of_agents_that_are_truncated_are_offered_once() -> None:
+    env = make_vector(lambda: pettingzoo_adapter.wrap(Countdown()), EnvSettings(num_envs=1))
+    env.reset(seed=0)
+    finals = {}
+    for _ in range(6):
+        step = env.step({name: np.zeros((1, group.num_agents), int) for name, group in env.groups.items()})
+        finals |= {name: got.final.action_mask.tolist() for name, got in step.groups.items() if got.final is not None}
+    # `b` terminated, which is the end of it; the others could have gone on.
+    assert finals == {"a": [[True, True, True, False]], "b": [[True] * 4], "c": [[True, True, True, False]]}
 
 
 def test_an_undead_agent_is_an_error_and_no_endless_loop() -> None:

@@ -5,9 +5,11 @@ import pytest
 
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.registry import make_vector
+from relayrl.envs.regrouped import regrouped
 from relayrl.envs.settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.testing.env_contract import check_environment
+from relayrl.testing.worlds import Herd
 
 SPREAD = "native:simple_spread"
 
@@ -28,6 +30,22 @@ def test_separate_gives_every_agent_a_group():
         "agent_1": ("agent_1",),
         "agent_2": ("agent_2",),
     }
+
+
+def test_masks_of_final_observations_go_with_their_agents():
+    herd = Herd()
+    herd.init_num_envs(1)
+    env = regrouped(herd, "separate")
+    env.reset(seed=0)
+    masks = {}
+    for _ in range(5):
+        step = env.step(
+            {"sheep_0": np.zeros((1, 1), int), "sheep_1": np.zeros((1, 1), int), "dog": np.zeros((1, 1, 2))}
+        )
+        masks |= {name: got.final.action_mask for name, got in step.groups.items() if got.final is not None}
+    # sheep_0 ends in step 2, sheep_1 in step 5; what is forbidden is the number of the step modulo 3.
+    assert masks["sheep_0"].tolist() == masks["sheep_1"].tolist() == [[True, True, False]]
+    assert masks["dog"] is None
 
 
 def test_the_worlds_are_the_same_however_agents_are_grouped():

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_worlds import Dice, Mortal, Relay, Trouble, imports_torch
+from worker_worlds import Dice, Masked, Mortal, Relay, Trouble, imports_torch
 
 from relayrl.envs.contract import VectorEnvironment, VectorStep, world_seeds
 from relayrl.envs.registry import make_vector
@@ -114,11 +114,12 @@ def record(env: VectorEnvironment, num_steps: int) -> list[Any]:
                 seen.append(np.array(step.action_mask))
             if step.final is not None:
                 seen += [step.final.env, step.final.agent, step.final.obs]
+                seen += [] if step.final.action_mask is None else [step.final.action_mask]
     env.close()
     return seen
 
 
-@pytest.mark.parametrize(("factory", "options"), [(Dice, {}), (Dice, {"continuous": True}), (Relay, {})])
+@pytest.mark.parametrize(("factory", "options"), [(Dice, {}), (Dice, {"continuous": True}), (Masked, {}), (Relay, {})])
 def test_worlds_are_the_same_in_any_number_of_workers(factory: Any, options: dict[str, Any]) -> None:
     expected = record(make_vector(factory, EnvSettings(num_envs=5, options=options)), 40)
     for workers in (1, 3):

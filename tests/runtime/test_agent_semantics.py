@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs, steps_of
 
-from relayrl.errors import AgentStateError, ConfigError, InferenceError
+from relayrl.errors import ActionMaskError, AgentStateError, ConfigError, InferenceError
 from relayrl.models.exported import ExportedActor
 from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent_builder import AgentBuilder
@@ -159,7 +159,6 @@ def test_a_file_that_was_trained_with_masks_wants_one(tmp_path):
         ({"obs": np.zeros(2, np.float32)}, "one observation per actor"),
         ({"obs": np.zeros((1, 2), complex)}, "dtype"),
         ({"obs": obs(0), "mask": [[True, True]]}, "one row per actor"),
-        ({"obs": obs(0), "mask": [[False, False, False]]}, "allows no action"),
         ({"obs": obs(0), "reward": 1.0}, "has not acted"),
         ({"obs": obs(0), "reward": float("nan")}, "finite"),
     ],
@@ -170,6 +169,50 @@ def test_wrong_requests_say_what_is_wrong_and_record_nothing(agent, sink, argume
         agent.request_action(ids, **arguments)
     agent.shutdown()
     assert sink.trajectories == []
+
+
+@pytest.mark.parametrize("num_actors", [1, 2])
+def test_a_mask_that_allows_nothing_names_the_actor_and_its_step(agent, sink, num_actors):
+    ids = agent.get_actor_ids()[:num_actors]
+    allowed = [[True, True, True]] * num_actors
+    for step in range(2):
+        agent.request_action(ids, obs(*[step] * num_actors), mask=allowed)
+    with pytest.raises(ActionMaskError, match=f"actor {ids[-1]} at step 2 of its episode: the action mask allows no"):
+        agent.request_action(ids, obs(*[2] * num_actors), mask=[*allowed[1:], [False] * 3])
+    agent.flag_last_action(ids)
+    agent.flush()
+    assert [len(each) for each in sink.trajectories] == [2] * num_actors
+
+
+def test_every_choice_of_a_mask_must_allow_something():
+    several = spaces.MultiDiscrete([2, 3])
+    with AgentBuilder().default_model(fixed_policy(action_space=several)).build() as agent:
+        ids = agent.get_actor_ids()
+        agent.request_action(ids, obs(0), mask=[[True, False, False, False, True]])
+        with pytest.raises(ActionMaskError, match="at step 1"):
+            agent.request_action(ids, obs(0), mask=[[True, True, False, False, False]])
+
+
+def test_the_mask_of_the_last_observation_is_recorded(agent, sink):
+    ids = agent.get_actor_ids()
+    agent.request_action(ids, obs(0, 1, 2), mask=np.ones((3, 3), bool))
+    last = np.array([[True, False, True], [False, False, True], [False, False, False]])
+    agent.flag_last_action(ids[:2], truncated=True, final_obs=obs(3, 4), final_mask=last[:2])
+    agent.flag_last_action(ids[2:], final_mask=last[2:])  # an end may leave nothing to do
+    agent.request_action(ids[:1], obs(5), mask=last[:1])
+    agent.flag_last_action(ids[:1])
+    agent.flush()
+    masks = {(each.agent_id, each.episode): each.final_mask.tolist() for each in sink.trajectories}
+    assert masks == {(str(ids[i]), 0): last[i].tolist() for i in range(3)} | {(str(ids[0]), 1): [True] * 3}
+
+
+def test_an_exported_policy_refuses_a_row_that_allows_nothing(tmp_path):
+    actor = ExportedActor(export(make_policy(), tmp_path / "model.onnx", masked=True))
+    mask = np.ones((3, 3), bool)
+    mask[2] = False
+    for act in (actor.distribution, actor.act_greedily):
+        with pytest.raises(ActionMaskError, match="row 2"):
+            act(obs(0, 1, 2), mask)
 
 
 def test_an_actor_occurs_once_in_a_request(agent):

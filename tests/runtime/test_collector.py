@@ -7,9 +7,12 @@ from relayrl.algorithms.returns import gae
 from relayrl.data.trees import Array, Tree
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings, FailurePolicy
+from relayrl.errors import ActionMaskError
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import likelihood_head as action_head
 from relayrl.runtime.collector import Collector
+from relayrl.runtime.evaluation import evaluate
+from relayrl.testing.worlds import Herd
 
 
 class UniformActor(Actor):
@@ -80,6 +83,42 @@ def test_masks_are_recorded_and_obeyed():
     chosen = np.take_along_axis(rollout.action_mask, rollout.action[..., None], -1)
     assert chosen.all()
     assert not rollout.action_mask.all()
+
+
+def test_masks_of_final_observations_are_recorded():
+    rollout = collector("relayrl.testing.worlds:MaskedBandit", 3, 20).collect(0)["agent"]
+    successors = rollout.successors
+    assert successors.step.tolist() == [7] * 3 + [15] * 3 + [19] * 3
+    assert (successors.action_mask.sum(-1) == 1).all()
+
+
+class NoWayOut(Herd):
+    """Sheep that are allowed nothing: before they have come, after they have gone, and `sheep_1` of world 1 at step 2."""
+
+    def _look(self):
+        result = super()._look()
+        sheep = result.groups["sheep"]
+        sheep.action_mask[~sheep.active] = False
+        sheep.action_mask[1, 1] &= self._step_of[1] != self.stuck_at
+        return result
+
+
+@pytest.mark.parametrize("stuck_at", [2, 9])
+def test_an_agent_that_may_do_nothing_is_an_error_of_its_name(stuck_at):
+    env = NoWayOut()
+    env.stuck_at = stuck_at
+    env.init_num_envs(2)
+    actors = {name: UniformActor(group.action_space) for name, group in env.groups.items()}
+    play = [
+        lambda: Collector(env, actors, num_steps=8, seed=0, rng=np.random.default_rng(0)).collect(0),
+        lambda: evaluate(env, actors, episodes=4, seed=0),
+    ]
+    for drawn in play:
+        if stuck_at == 9:  # nobody who acts gets there
+            drawn()
+            continue
+        with pytest.raises(ActionMaskError, match=rf"'sheep_1' of environment {env.env_ids[1]} \(world 1\) at step 1"):
+            drawn()
 
 
 def test_agents_that_wait_for_their_turn_are_not_valid_but_their_rewards_count():

@@ -30,7 +30,7 @@ def same(one, other) -> bool:
         "truncated",
         "failed",
     )
-    columns = ("obs", "action", "reward", "policy_version", "logp", "value", "action_mask", "final_obs")
+    columns = ("obs", "action", "reward", "policy_version", "logp", "value", "action_mask", "final_obs", "final_mask")
     return all(getattr(one, name) == getattr(other, name) for name in names) and all(
         np.array_equal(getattr(one, name), getattr(other, name)) for name in columns
     )
@@ -88,13 +88,15 @@ def test_pages_give_what_the_builder_gives(max_length, moves):
             i, final = number % L, np.array([float(number)], np.float32)
             if move == "end":
                 builders[i].record_reward(7.0)
-                expected.append(builders[i].end(True, False, final))
-                got.append(pages.end(lanes[i], 7.0, True, False, final))
+                mask = np.arange(4) == number % 4 if number % 2 else None
+                expected.append(builders[i].end(True, False, final, mask))
+                got.append(pages.end(lanes[i], 7.0, True, False, final, mask))
             else:
                 interrupted = pages.interrupt(lanes[i])
                 assert (interrupted.failed, interrupted.truncated) == (True, True)
                 ended = builders[i].end(False, True, interrupted.final_obs)
                 assert len(interrupted) == len(ended)
+                assert np.array_equal(interrupted.final_mask, ended.action_mask[-1])
                 assert np.array_equal(interrupted.obs, ended.obs)
     assert len(got) == len(expected)
     assert all(same(one, other) for one, other in zip(got, expected, strict=True))

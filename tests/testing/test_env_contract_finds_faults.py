@@ -159,9 +159,8 @@ class EndsASheepTwice(Herd):
         if not env.size:
             return result
         obs = np.zeros((env.size, 2), np.float32)
-        return with_group(
-            result, "sheep", terminated=terminated, final=replace(_some_final(result), env=env, agent=agent, obs=obs)
-        )
+        final = replace(_some_final(result), env=env, agent=agent, obs=obs, action_mask=None)
+        return with_group(result, "sheep", terminated=terminated, final=final)
 
 
 def _some_final(result: VectorStep) -> Any:

@@ -30,7 +30,7 @@ from relayrl.data.codec import encode
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import index
-from relayrl.errors import CheckpointError, ConfigError
+from relayrl.errors import ActionMaskError, CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
 from relayrl.training.facade import MultiAgentTrainer, RelayRLTrainer, TrainerArgs, TrajectoryTrainer
@@ -120,6 +120,26 @@ def test_bounds_of_observations_do_not_matter(tmp_path):
     bounded = replace(play(trainer, 0)[0], observation_space=spaces.Box(-1, 1, (OBS_DIM,)))
     trainer.receive_trajectory(bounded)
     assert trainer.num_pending == 1
+
+
+def test_a_step_that_allows_nothing_is_refused_by_name(tmp_path):
+    trainer = make_trainer("sac", tmp_path, action_space=spaces.MultiDiscrete([2, 2]), masks_actions=True)
+    (one,) = play(trainer, 0)
+    mask = np.ones((LENGTH, 4), bool)
+    mask[3, 2:] = False  # the second choice has nothing left
+    with pytest.raises(ActionMaskError, match=rf"{one.agent_id!r} of environment {one.env_id} at step 3 of episode 0"):
+        trainer.receive_trajectory(replace(one, action_mask=mask))
+    assert trainer.num_pending == 0
+
+
+def test_the_final_mask_reaches_replay(tmp_path):
+    trainer = make_trainer("sac", tmp_path, action_space=spaces.Discrete(3), masks_actions=True)
+    (one,) = play(trainer, 0, terminated=False, truncated=True)
+    mask = np.array([False, True, True])
+    trainer.receive_trajectory(replace(one, action_mask=np.ones((LENGTH, 3), bool), final_mask=mask))
+    trainer.train_model()
+    group = trainer._learned().trainer.replay._groups["agent"]
+    assert group.records["next_mask"][:LENGTH, 0].tolist() == [[True] * 3] * (LENGTH - 1) + [mask.tolist()]
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac"])

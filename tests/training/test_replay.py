@@ -277,6 +277,49 @@ def test_the_next_mask_is_that_of_the_next_block():
     assert got.next_mask[0, 0].tolist() == [False, True]
 
 
+def masked_block(ends: list[int], masks: list[list[int]], last: list[list[int]] | None) -> Rollout:
+    """One lane of two actions; `last` are the masks after ends, and after the last row."""
+    T, action_space = len(ends), spaces.Discrete(2)
+    obs = np.arange(1.0, T + 1.0, dtype=np.float32)[:, None]
+    one = block(obs, obs, np.array(ends)[:, None], np.ones((T, 1), bool), obs + 1, 1)
+    header = dataclasses.replace(one.header, action_space=action_space)
+    mask = None if last is None else np.array(last, bool)
+    successors = dataclasses.replace(one.successors, action_mask=mask)
+    action = np.zeros((T, 1), np.int64)
+    columns = {"action": action, "action_mask": np.array(masks, bool)[:, None], "successors": successors}
+    return dataclasses.replace(one, header=header, **columns)
+
+
+LEFT, RIGHT, BOTH = [1, 0], [0, 1], [1, 1]
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_the_next_mask_after_an_end_is_that_of_the_final_observation(num_steps):
+    replay = JointReplay(8, 1)
+    replay.add({"agent": masked_block([0, 2, 0, 2, 0], [LEFT, LEFT, RIGHT, RIGHT, LEFT], [RIGHT, LEFT, RIGHT])})
+    got = everything(replay, num_steps).groups["agent"]
+    expected = {1: [LEFT, RIGHT, RIGHT, LEFT, RIGHT], 2: [RIGHT, RIGHT, LEFT, LEFT, RIGHT]}[num_steps]
+    assert got.next_mask[:, 0].astype(int).tolist() == expected
+
+
+def test_a_final_mask_that_is_unknown_or_empty_allows_everything():
+    replay = JointReplay(8, 1)
+    replay.add({"agent": masked_block([2, 2], [LEFT, LEFT], None)})
+    replay.add({"agent": masked_block([2, 2], [LEFT, LEFT], [[0, 0], RIGHT])})
+    assert everything(replay).groups["agent"].next_mask[:, 0].astype(int).tolist() == [BOTH, BOTH, BOTH, RIGHT]
+
+
+def test_a_state_from_before_final_masks_were_kept_is_read():
+    first, second = JointReplay(8, 1), JointReplay(8, 1)
+    first.add({"agent": masked_block([0, 2, 0], [LEFT, RIGHT, LEFT], [RIGHT, RIGHT])})
+    state = first.get_state()
+    del state["arrays"]["agent/next_mask"]
+    second.set_state(state, {"agent": (SPACE, spaces.Discrete(2))})
+    second.add({"agent": masked_block([0], [RIGHT], [LEFT])})
+    got = everything(second).groups["agent"].next_mask[:, 0]
+    assert got.astype(int).tolist() == [RIGHT, BOTH, RIGHT, LEFT]
+
+
 def test_returns_do_not_run_on_where_worlds_began_anew():
     first, second = JointReplay(8, 1), JointReplay(8, 1)
     first.add({"agent": running(2)})

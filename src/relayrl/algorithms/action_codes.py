@@ -18,8 +18,7 @@ from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.policy import Policy
 
 GUMBEL_TEMPERATURE = 1.0
-SQUASH_EPSILON = np.float32(1e-6)
-"""Keeps the density of a squashed action finite where tanh has rounded to ±1."""
+_LOG_2 = np.float32(np.log(2.0))
 
 
 class Choice(ABC):
@@ -71,7 +70,10 @@ class TanhChoice(Choice):
 
 
 class SquashedChoice(Choice):
-    """a = tanh(μ + σ ε), log π(a) = log N(…) − Σ log(1 − a²)."""
+    """a = tanh(u), u = μ + σ ε;  log π(a) = log N(u) − Σ log(1 − a²).
+
+    1 − a² is computed from u, as 4 e / (1 + e)² with e = exp(−2 |u|): tanh rounds to ±1 from |u| ≈ 9 on.
+    """
 
     def __init__(self, outputs: Array, rng: np.random.Generator) -> None:
         num_actions = outputs.shape[-1] // 2
@@ -80,15 +82,19 @@ class SquashedChoice(Choice):
         self._is_free = log_std == given
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         self._spread = np.exp(log_std) * noise
-        self.action = np.tanh(mean + self._spread)
-        self._slope = 1.0 - self.action * self.action
+        u = mean + self._spread
+        self.action = np.tanh(u)
+        distance = np.abs(u)
+        e = np.exp(-2.0 * distance)
+        self._slope = 4.0 * e / np.square(1.0 + e)
+        log_slope = 2.0 * (_LOG_2 - distance - np.log(1.0 + e))
         normal = -0.5 * noise * noise - log_std - np.float32(0.5 * LOG_2PI)
-        self.logp = np.asarray((normal - np.log(self._slope + SQUASH_EPSILON)).sum(-1))
+        self.logp = np.asarray((normal - log_slope).sum(-1))
 
     def output_gradient(self, by_action: Array, by_logp: Array | float) -> Array:
-        # With u = μ + σ ε:  ∂a / ∂u = 1 − a²;   ∂ log π / ∂u = 2 a (1 − a²) / (1 − a² + 10⁻⁶);   ∂ log π / ∂ log σ = −1
+        # ∂a / ∂u = 1 − a²;   ∂ log π / ∂u = 2 a;   ∂u / ∂ log σ = σ ε;   ∂ log π / ∂ log σ = 2 a σ ε − 1
         by_density = np.asarray(by_logp, np.float32)[..., None]
-        by_mean = self._slope * (by_action + by_density * 2.0 * self.action / (self._slope + SQUASH_EPSILON))
+        by_mean = self._slope * by_action + by_density * 2.0 * self.action
         by_log_std = (by_mean * self._spread - by_density) * self._is_free
         return np.concatenate([by_mean, by_log_std], -1)
 

@@ -117,10 +117,11 @@ class OnPolicyAlgorithm(ABC):
             batch.advantage = normalized(batch.advantage)
         if self._params.normalize_returns:
             moments = self.policy.return_normalizer
-            moments.update(torch.from_numpy(batch.target[:, None]))
-            shift, scale = moments.shift.numpy(), moments.scale.numpy()
-            batch.target = (batch.target - shift) * scale
+            shift, scale = moments.shift.numpy(), moments.scale.numpy()  # views: they move with the moments
+            # What the critic's output was: under the new moments it would seem to have moved before its first step.
             batch.old_value = (batch.old_value - shift) * scale
+            moments.update(torch.from_numpy(batch.target[:, None]))
+            batch.target = (batch.target - shift) * scale
 
     def _begin_passes(self, batch: Batch) -> Finish:
         passes = {"policy_passes": self._policy_passes, "value_passes": self._value_passes}

@@ -47,7 +47,9 @@ class PPOParams(OnPolicyParams):
     clip_ratio: float = Field(0.2, gt=0, description="how far the probability ratio may move")
     train_pi_iters: int = Field(80, ge=1, description="policy passes over the data, at most")
     target_kl: float | None = Field(0.01, gt=0, description="policy passes stop at 1.5 times this; null: never")
-    value_clip: float | None = Field(None, gt=0, description="how far the value may move per update; null: freely")
+    value_clip: float | None = Field(
+        None, gt=0, description="how far the critic's output may move per update; null: freely"
+    )
 
 
 class REINFORCEParams(OnPolicyParams):

@@ -4,7 +4,7 @@
     y  = r + γ (min_i Q′_i(s′, a′) − α log π(a′|s′))
     L_Q = Σ_i ½ E[(Q_i(s, a) − y)²]
     L_π = E[α log π(a|s) − min_i Q_i(s, a)]
-    L_α = −E[log α (log π(a|s) + target_entropy)]
+    L_α = −E[log α (log π(a|s) + target_entropy(s))]
 
 Log-probabilities are of actions scaled to [−1, 1]; the constant of the scale changes nothing.
 """
@@ -23,7 +23,9 @@ from relayrl.algorithms.off_policy import GroupBatch, Metrics, NextActions, OffP
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.state_features import StateFeatures
-from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
+from relayrl.data.action_masks import num_allowed
+from relayrl.data.trees import Array
+from relayrl.models.compiled_head import part_sizes
 from relayrl.models.policy import Policy
 
 DISCRETE_ENTROPY_SHARE = 0.5
@@ -54,15 +56,20 @@ class SAC(OffPolicyAlgorithm[SACParams]):
         }
         self._log_alpha_numbers = {name: parameter.detach().numpy() for name, parameter in self._log_alpha.items()}
 
-    def _target_entropy(self, group: str) -> float:
-        if self.params.target_entropy is not None:
-            return self.params.target_entropy
-        head = self.groups[group].policy.head
-        if isinstance(head, MultiCategoricalHead):
-            return DISCRETE_ENTROPY_SHARE * sum(math.log(part.num_outputs) for part in head.parts)
-        if isinstance(head, CategoricalHead):
-            return DISCRETE_ENTROPY_SHARE * math.log(head.num_outputs)
-        return -float(head.num_parameters // 2)
+    def _target_entropy(self, group: str, mask: Array | None = None) -> float | Array:
+        """The entropy at which the temperature stays as it is; under a `mask` [M, N, A], one of each row [M, N].
+
+        Rows have the same share of the largest entropy that their own allowed actions can have: a target that counted
+        forbidden ones could be out of reach, and the temperature would rise for ever.
+        """
+        given, parts = self.params.target_entropy, part_sizes(self.groups[group].policy.head)
+        if not parts:
+            return -float(self.groups[group].policy.head.num_parameters // 2) if given is None else given
+        largest = sum(math.log(size) for size in parts)
+        target = DISCRETE_ENTROPY_SHARE * largest if given is None else given
+        if mask is None or not largest:
+            return target
+        return np.asarray(target / largest * np.log(np.maximum(num_allowed(mask, parts), 1)).sum(-1))
 
     def temperature(self, group: str) -> float:
         """The entropy's weight α."""
@@ -78,18 +85,20 @@ class SAC(OffPolicyAlgorithm[SACParams]):
         for name, learner in self.groups.items():
             alpha = self.temperature(name)
             own_metrics, choice = self._update_policy(name, batch, alpha)
-            entropy = -batch[name].mean(np.asarray(choice.logp).reshape(batch[name].reward.shape))
+            own = batch[name]
+            entropy = -own.mean(np.asarray(choice.logp).reshape(own.reward.shape))
             if self.params.learns_temperature:
-                self._update_temperature(name, entropy)
+                target = self._target_entropy(name, own.mask)
+                self._update_temperature(name, entropy - (target if isinstance(target, float) else own.mean(target)))
             learner.follow()
             prefix = self._prefix(name)
             metrics |= {**own_metrics, f"{prefix}policy/entropy": entropy, f"{prefix}policy/temperature": alpha}
         return metrics
 
-    def _update_temperature(self, group: str, entropy: float) -> None:
+    def _update_temperature(self, group: str, surplus: float) -> None:
         optimizer = self._alpha_optimizers[group]
-        # ∂L_α / ∂ log α = entropy − target: too much entropy makes it cheaper.
-        optimizer.gradient.fill_(entropy - self._target_entropy(group))
+        # ∂L_α / ∂ log α = E[entropy − target]: too much entropy makes it cheaper.
+        optimizer.gradient.fill_(surplus)
         optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:

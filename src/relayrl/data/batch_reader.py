@@ -69,7 +69,7 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
     successor_step, successor_lane = np.divmod(rows, L)
     if not failed_rows_are_void(flags["failed"], flags["valid"], flags["truncated"]):
         raise DecodeError("a row that failed must be truncated and not valid")
-    obs, state = _read_successors(batch, layout, has_successor)
+    obs, state, mask = _read_successors(batch, layout, has_successor)
     steps = _read_steps(batch, layout, leading)
     if steps["state"] is not None:
         steps["state"] = map_tree(lambda leaf: _of_worlds(leaf, N), steps["state"])
@@ -77,7 +77,7 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
         header=LaneHeader(layout.group, env_ids, agent_ids, layout.observation_space, layout.action_space),
         first_episode=episode[0],
         first_step=step[0],
-        successors=Successors(successor_step, successor_lane, obs, state),
+        successors=Successors(successor_step, successor_lane, obs, state, mask),
         **flags,
         **steps,
     )
@@ -98,7 +98,7 @@ def trajectory_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -
     flags = {leaf.name: _read(batch, leaf, leading) for leaf in (TERMINATED, TRUNCATED, FAILED)}
     if any(flag[:-1].any() for flag in flags.values()) or (flags["failed"][-1] and not flags["truncated"][-1]):
         raise DecodeError("a trajectory ends before its last row, or failed without being truncated")
-    final_obs, final_state = _read_successors(batch, layout, np.arange(T) == T - 1)
+    final_obs, final_state, final_mask = _read_successors(batch, layout, np.arange(T) == T - 1)
     return Trajectory(
         trajectory_id=_uuids((_the_name(batch, "trajectory_id"),))[0],
         env_id=_uuids((_the_name(batch, "env_id"),))[0],
@@ -110,6 +110,7 @@ def trajectory_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -
         first_step=int(step[0]),
         final_obs=map_tree(lambda leaf: leaf[0, ...], final_obs),
         final_state=None if final_state is None else map_tree(lambda leaf: leaf[0, ...], final_state),
+        final_mask=None if final_mask is None else final_mask[0],
         terminated=bool(flags["terminated"][-1]),
         truncated=bool(flags["truncated"][-1]),
         failed=bool(flags["failed"][-1]),
@@ -152,13 +153,14 @@ def _of_worlds(lanes: Array, num_agents: int) -> Array:
     return one_each
 
 
-def _read_successors(batch: pa.RecordBatch, layout: Layout, expected: Array) -> tuple[Any, Any]:
-    """Observations and, where there are any, states that followed."""
+def _read_successors(batch: pa.RecordBatch, layout: Layout, expected: Array) -> tuple[Any, Any, Array | None]:
+    """Observations and, where there are any, states and action masks that followed."""
     records = successors_from_arrow(batch.column("successor"), expected.reshape(-1))
     fields = zip(layout.successor, records, strict=True)
     followed = (from_arrow(leaf, record, (len(record),)) for leaf, record in fields)
     obs = unflatten(layout.observation_space, followed)
-    return obs, None if layout.state_space is None else unflatten(layout.state_space, followed)
+    state = None if layout.state_space is None else unflatten(layout.state_space, followed)
+    return obs, state, next(followed, None)
 
 
 def _checked_layout(batch: pa.RecordBatch, layout: Layout | None, kind: Kind) -> Layout:

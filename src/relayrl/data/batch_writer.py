@@ -75,7 +75,8 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
     rows = np.flatnonzero(rows_with_successor(ended))
     if not np.array_equal(rollout.successors.step * L + rollout.successors.lane, rows):
         raise ConfigError("a rollout's successors must be the rows where a lane ended and the whole last row, in order")
-    return _batch(layout, columns, rows, T * L, rollout.successors.obs, rollout.successors.state)
+    followed = rollout.successors
+    return _batch(layout, columns, rows, T * L, followed.obs, followed.state, followed.action_mask)
 
 
 def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
@@ -104,7 +105,8 @@ def trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
     final_obs = map_tree(lambda leaf: np.asarray(leaf)[None], trajectory.final_obs)
     state = trajectory.final_state
     final_state = None if state is None else map_tree(lambda leaf: np.asarray(leaf)[None], state)
-    return _batch(layout, columns, np.array([T - 1]), T, final_obs, final_state)
+    final_mask = None if trajectory.final_mask is None else np.asarray(trajectory.final_mask)[None]
+    return _batch(layout, columns, np.array([T - 1]), T, final_obs, final_state, final_mask)
 
 
 def _state_of_lanes(rollout: Rollout) -> Tree | None:
@@ -120,7 +122,11 @@ def _layout(
 ) -> Layout:
     mask_width = None if steps.action_mask is None else steps.action_mask.shape[-1]
     spaces = (_Identity(observation), _Identity(action))
-    layout = _cached_layout(kind, group, *spaces, mask_width, steps.logp is not None, steps.value is not None)
+    final_mask = steps.successors.action_mask if isinstance(steps, Rollout) else steps.final_mask
+    if final_mask is not None and mask_width is None:
+        raise ConfigError("an action mask is given for what followed the steps, but none for the steps")
+    given = (mask_width, steps.logp is not None, steps.value is not None, final_mask is not None)
+    layout = _cached_layout(kind, group, *spaces, *given)
     if steps.memory is not None:
         layout = replace(layout, memory_space=space_of_tree(steps.memory, len(leading)))
     if steps.state is not None:
@@ -145,9 +151,17 @@ class _Identity:
 
 @lru_cache(maxsize=64)
 def _cached_layout(
-    kind: Kind, group: str, observation: _Identity, action: _Identity, mask_width: int | None, logp: bool, value: bool
+    kind: Kind,
+    group: str,
+    observation: _Identity,
+    action: _Identity,
+    mask_width: int | None,
+    logp: bool,
+    value: bool,
+    masks_successor: bool,
 ) -> Layout:
-    return Layout(kind, group, observation.space, action.space, mask_width, logp, value)
+    spaces = observation.space, action.space
+    return Layout(kind, group, *spaces, mask_width, logp, value, masks_successor=masks_successor)
 
 
 def _write_steps(
@@ -171,7 +185,13 @@ def _write_steps(
 
 
 def _batch(
-    layout: Layout, columns: dict[str, pa.Array], rows: Array, num_rows: int, obs: Tree, state: Tree | None
+    layout: Layout,
+    columns: dict[str, pa.Array],
+    rows: Array,
+    num_rows: int,
+    obs: Tree,
+    state: Tree | None,
+    mask: Array | None,
 ) -> pa.RecordBatch:
     schema = layout.schema
     followed = list(tree_leaves(layout.observation_space, obs, "successor"))
@@ -179,6 +199,8 @@ def _batch(
         raise ConfigError("states must be given for the steps and for what followed them, or for neither")
     if layout.state_space is not None and state is not None:
         followed += tree_leaves(layout.state_space, state, "successor")
+    if mask is not None:
+        followed.append(mask)
     records = zip(layout.successor, followed, strict=True)
     columns["successor"] = successors_to_arrow(
         schema.field("successor").type, rows, num_rows, [to_arrow(leaf, array, (len(rows),)) for leaf, array in records]

@@ -2,7 +2,7 @@
 
     builder.add(obs, action, active, action_mask, logp, value)           before the environment steps
     builder.finish_row(reward, terminated, truncated, failed, final)     after it
-    rollout = builder.build(next_obs, policy_version)                    after the block's last row
+    rollout = builder.build(next_obs, policy_version, next_mask)         after the block's last row
 
 Arrays have leading axes `[B, N, …]` or, the same thing, `[L, …]`. They are copied, so an environment may reuse them.
 
@@ -31,11 +31,12 @@ _COLUMN_NAMES = (
 
 
 class EndedLanes(Protocol):
-    """Lanes `(env[k], agent[k])` that ended on a row, sorted, each with what it saw last in `obs[k]`."""
+    """Lanes `(env[k], agent[k])` that ended on a row, sorted, each with what it saw last in `obs[k]`, and its mask then."""
 
     env: Array
     agent: Array
     obs: Tree
+    action_mask: Array | None
 
 
 class RolloutBuilder:
@@ -121,19 +122,23 @@ class RolloutBuilder:
         if failed is not None and failed.any():
             columns.void_row(row, np.repeat(failed.reshape(-1), num_agents), final, num_agents)
         elif final is not None:
-            columns.successors.append(row, final.env * num_agents + final.agent, final.obs)
+            mask = None if columns.action_mask is None else final.action_mask
+            columns.successors.append(row, final.env * num_agents + final.agent, final.obs, mask)
         self._row = row + 1
         self._row_is_open = False
 
-    def build(self, next_obs: Tree, policy_version: int) -> Rollout:
-        """The block, with `next_obs` as what followed for lanes that go on; the next `add` begins a new one."""
+    def build(self, next_obs: Tree, policy_version: int, next_mask: Array | None = None) -> Rollout:
+        """The block, with `next_obs` as what followed for lanes that go on; the next `add` begins a new one.
+
+        `next_mask` is what those lanes are allowed to do then; None means everything.
+        """
         columns, T = self._filling, self._row
         if self._row_is_open or T == 0:
             raise ConfigError(f"build() after {T} finished rows; finish the open row, or fill at least one, before it")
         ended = np.logical_or(columns.terminated[:T], columns.truncated[:T])
         if columns.successors.size or np.count_nonzero(ended):
             self._require_final_observations(ended)
-        columns.successors.complete_last_row(T - 1, ended[-1], next_obs)
+        columns.successors.complete_last_row(T - 1, ended[-1], next_obs, next_mask)
         rollout = columns.rollout(self._header, T, policy_version, self._first_episode, self._first_step)
         self._count(ended, rollout.valid)
         self._filling, self._resting = self._resting, columns
@@ -207,7 +212,7 @@ class _Columns:
         self.logp = np.zeros(leading, dtype=np.float32) if with_logp else None
         self.value = np.zeros(leading, dtype=np.float32) if with_value else None
         self.memory: Any = None if memory_space is None else allocate(memory_space, leading)
-        self.successors = SuccessorRows(header.observation_space, capacity=2 * header.num_lanes)
+        self.successors = SuccessorRows(header.observation_space, 2 * header.num_lanes, mask_width)
         self._has_failed_rows = False
         self._views: dict[str, Any] = {}  # of the rows of the last block
 
@@ -226,13 +231,22 @@ class _Columns:
         self.reward[row, lanes] = 0.0
         if final is None:
             where = np.flatnonzero(lanes)
-            self.successors.append(row, where, index(self.obs, (row, where)))
+            own_mask = None if self.action_mask is None else self.action_mask[row, where]
+            self.successors.append(row, where, index(self.obs, (row, where)), own_mask)
             return
         given = final.env * num_agents + final.agent
         missing = np.setdiff1d(np.flatnonzero(lanes), given)
         order = np.argsort(np.concatenate([given, missing]))
+        ended = np.concatenate([given, missing])[order]
         obs = map_tree(lambda last, own: np.concatenate([last, own[row, missing]])[order], final.obs, self.obs)
-        self.successors.append(row, np.concatenate([given, missing])[order], obs)
+        mask = None
+        if self.action_mask is not None:
+            # The last good observation is the one that the lane acted on, under the mask of its row.
+            mask = self.action_mask[row, ended]
+            mask[np.searchsorted(ended, given[~lanes[given]])] = (
+                True if final.action_mask is None else final.action_mask[~lanes[given]]
+            )
+        self.successors.append(row, ended, obs, mask)
 
     def rollout(self, header: LaneHeader, T: int, version: int, first_episode: Array, first_step: Array) -> Rollout:
         self.policy_version[:T] = version

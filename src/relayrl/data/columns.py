@@ -12,7 +12,8 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `terminated` cuts the bootstrap, `truncated` does not: its value comes from the *successor* observation.
 - `failed[t]`: the environment crashed on this row and was restarted. Such a row is never valid, and is truncated.
 - `successors` holds, sparsely, the observation that followed a row where `obs[t + 1]` is not it: where a lane's episode
-  ended (the final observation, before auto-reset) and, on the last row, for lanes that go on.
+  ended (the final observation, before auto-reset) and, on the last row, for lanes that go on. Where actions are masked, it also
+  holds the mask that came with that observation, all True where nobody knows it.
 - `state`, where it is recorded, is the global state of the lane's world: one column `[T, B, …]` for all lanes of a rollout,
   whose successors hold the state that followed beside the observation.
 
@@ -57,6 +58,7 @@ class Successors:
     lane: Array
     obs: Tree
     state: Tree | None = None  # [K, …] the world's state then, where states are recorded
+    action_mask: Array | None = None  # [K, A] what was allowed then, where actions are masked
 
     def __len__(self) -> int:
         return len(self.step)
@@ -145,6 +147,9 @@ class Trajectory:
     memory: Tree | None = None
     state: Tree | None = None  # [T, …] the global state of the world
     final_state: Tree | None = None  # the one after the last step; given exactly where `state` is
+    final_mask: Array | None = (
+        None  # [A] the action mask after the last step, where it is known; only beside `action_mask`
+    )
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def joined(blocks: Sequence[Rollout]) -> Rollout:
 
 
 def _columns_of(successors: Successors) -> dict[str, Any]:
-    columns = {"step": successors.step, "lane": successors.lane, "obs": successors.obs, "state": successors.state}
+    columns = {field.name: getattr(successors, field.name) for field in fields(successors)}
     return {name: column for name, column in columns.items() if column is not None}
 
 

@@ -14,9 +14,9 @@
     logp, value                   float32             where the policy gave them
     memory, memory.…              any dtype           where the policy is recurrent
     state, state.…                any dtype           where the world's global state is recorded
-    successor                     list<struct<…>>     0 or 1 records: the observation, and the state where recorded, that
-                                                      followed this row where the lane's next row does not show them
-                                                      (`columns` says which rows)
+    successor                     list<struct<…>>     0 or 1 records: the observation, and the state and action_mask where
+                                                      recorded, that followed this row where the lane's next row does not show
+                                                      them (`columns` says which rows)
 
 Leaves with axes of their own are fixed-size lists, flattened in C order; their shapes stand in the space. Nothing is
 null. A dot or percent sign inside a key is written `%2E`, `%25`, so that names are unique. A trajectory's rows are in
@@ -124,6 +124,8 @@ class Layout:
     has_value: bool = False
     memory_space: Space | None = None
     state_space: Space | None = None
+    masks_successor: bool = False
+    """Whether `successor` holds action masks; files from before they were kept have them for the steps only."""
 
     @cached_property
     def observation(self) -> list[Leaf]:
@@ -148,7 +150,8 @@ class Layout:
     @cached_property
     def successor(self) -> list[Leaf]:
         """What a record of `successor` holds."""
-        return [*self.observation, *self.state]
+        mask = [self.action_mask] if self.masks_successor and self.action_mask is not None else []
+        return [*self.observation, *self.state, *mask]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -229,9 +232,19 @@ def _layout_of(schema: pa.Schema) -> Layout:
         has_value="value" in schema.names,
         memory_space=None if memory is None else _space(schema, "memory", memory),
         state_space=None if state is None else _space(schema, "state", state),
+        masks_successor=mask is not None and _successor_has(schema, "action_mask"),
     )
     _require_equal(schema, layout.schema)
     return layout
+
+
+def _successor_has(schema: pa.Schema, name: str) -> bool:
+    if "successor" not in schema.names:
+        return False
+    kind = schema.field("successor").type
+    return bool(
+        pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index(name) >= 0
+    )
 
 
 def row_width_bytes(schema: pa.Schema) -> int:

@@ -77,6 +77,7 @@ def split_rollout(rollout: Rollout) -> TrajectoryBlock:
         memory=taken(rollout.memory),
         state=taken(states),
         final_state=last(rollout.successors.state),
+        final_mask=last(rollout.successors.action_mask),
     )
 
 

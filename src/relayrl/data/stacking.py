@@ -31,7 +31,7 @@ from gymnasium import spaces
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
 from relayrl.data.joint_states import PlacedStates, joint_states
 from relayrl.data.row_rules import rows_with_successor
-from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, space_leaves, unflatten, write
+from relayrl.data.trees import Array, Space, allocate, index, map_tree, space_leaves, unflatten, write
 from relayrl.errors import ConfigError
 
 OPTIONAL = ("action_mask", "logp", "value", "memory")
@@ -201,20 +201,26 @@ def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int, mask_width: i
     columns |= _optional_columns(placed, (T, L))
     flags = {name: np.zeros((T, L), bool) for name in ("terminated", "truncated", "valid", "failed")}
     first = {name: np.zeros(L, np.int64) for name in ("first_episode", "first_step")}
-    last_obs = _neutral(header.observation_space, (L,))
-    final: dict[tuple[int, int], Tree] = {}
+    last = {"obs": _neutral(header.observation_space, (L,))}
+    if any(p.trajectory.final_mask is not None for p in placed):
+        last["action_mask"] = np.ones((L, columns["action_mask"].shape[-1]), bool)
+    final: dict[tuple[int, int], Trajectory] = {}
     for p in placed:
-        _write_lane(p, columns, flags, last_obs, final)
+        _write_lane(p, columns, flags, last, final)
         if not flags["valid"][: p.row, p.lane].any():
             # The numbers are row 0's, which may lie before the lane's first step.
             first["first_episode"][p.lane] = p.trajectory.episode
             first["first_step"][p.lane] = p.trajectory.first_step - p.row
-    successors = _successors(flags["terminated"] | flags["truncated"], last_obs, final)
+    successors = _successors(flags["terminated"] | flags["truncated"], last, final)
     return Rollout(header=header, successors=successors, **columns, **flags, **first)
 
 
 def _write_lane(
-    placed: _Placed, columns: dict[str, Any], flags: dict[str, Array], last_obs: Any, final: dict[tuple[int, int], Tree]
+    placed: _Placed,
+    columns: dict[str, Any],
+    flags: dict[str, Array],
+    last: dict[str, Any],
+    final: dict[tuple[int, int], Trajectory],
 ) -> None:
     trajectory, lane, row = placed.trajectory, placed.lane, placed.row
     steps = (slice(row, row + len(trajectory)), lane)
@@ -223,26 +229,35 @@ def _write_lane(
     flags["valid"][steps] = True
     if not (trajectory.terminated or trajectory.truncated):
         write(columns["obs"], (slice(row + len(trajectory), None), lane), trajectory.final_obs)
-        write(last_obs, lane, trajectory.final_obs)
+        _write_final(last, lane, trajectory)
         return
     end = placed.num_rows - 1
     for name in ("terminated", "truncated", "failed"):
         flags[name][end, lane] = getattr(trajectory, name)
     if trajectory.failed:
-        write(columns["obs"], (end, lane), trajectory.final_obs)
-    final[end, lane] = trajectory.final_obs
+        _write_final(columns, (end, lane), trajectory)
+    final[end, lane] = trajectory
     empty = map_tree(lambda leaf: leaf[0], _neutral(trajectory.observation_space, (1,)))
     write(columns["obs"], (slice(end + 1, None), lane), empty)
-    write(last_obs, lane, empty)
+    write(last["obs"], lane, empty)
+    if "action_mask" in last:
+        last["action_mask"][lane] = True
 
 
-def _successors(ended: Array, last_obs: Any, final: Mapping[tuple[int, int], Tree]) -> Successors:
+def _write_final(columns: dict[str, Any], where: int | tuple[int, int], trajectory: Trajectory) -> None:
+    """What a trajectory saw last and, where masks are kept, was allowed to do then: everything, if it does not tell."""
+    write(columns["obs"], where, trajectory.final_obs)
+    if "action_mask" in columns:
+        columns["action_mask"][where] = True if trajectory.final_mask is None else trajectory.final_mask
+
+
+def _successors(ended: Array, last: dict[str, Any], final: Mapping[tuple[int, int], Trajectory]) -> Successors:
     step, lane = np.nonzero(rows_with_successor(ended))
-    obs = index(last_obs, lane)
+    columns = index(last, lane)
     for k, where in enumerate(zip(step.tolist(), lane.tolist(), strict=True)):
         if where in final:
-            write(obs, k, final[where])
-    return Successors(step, lane, obs)
+            _write_final(columns, k, final[where])
+    return Successors(step, lane, **columns)
 
 
 def _optional_columns(placed: Sequence[_Placed], leading: tuple[int, int]) -> dict[str, Any]:

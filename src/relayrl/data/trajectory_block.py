@@ -85,6 +85,7 @@ class TrajectoryBlock(Sequence[Trajectory]):
     memory: Tree | None = None
     state: Tree | None = None
     final_state: Tree | None = None
+    final_mask: Array | None = None  # [K, A]
 
     def __len__(self) -> int:
         return len(self.headers)
@@ -135,6 +136,7 @@ class TrajectoryBlock(Sequence[Trajectory]):
                 memory=_taken(self.memory, rows),
                 state=_taken(self.state, rows),
                 final_state=_taken(self.final_state, (i, ...)),
+                final_mask=None if self.final_mask is None else self.final_mask[i],
             )
 
 

@@ -2,7 +2,7 @@
 
     builder.record_action(obs, action, …)      gives a fragment when the present one has reached its longest length
     builder.record_reward(reward)              belongs to the last action; several add up
-    builder.end(terminated, truncated, final_obs)
+    builder.end(terminated, truncated, final_obs, final_mask)
 
 A fragment that was cut because of its length did not end: its flags are False and its `final_obs` is the next
 observation. Columns grow by doubling; trajectories own their memory.
@@ -84,7 +84,7 @@ class TrajectoryBuilder:
                 raise ConfigError(f"{name} must be given exactly when the builder was made with it")
         if action_mask is not None and "action_mask" not in self._columns:
             raise ConfigError("action_mask was given, but the builder was made without mask_width")
-        fragment = self.cut(obs) if self._length == self._max_length else None
+        fragment = self.cut(obs, action_mask) if self._length == self._max_length else None
         if self._length == len(self._columns["reward"]):
             self._grow()
         row = {name: item for name, item in given.items() if item is not None}
@@ -102,17 +102,24 @@ class TrajectoryBuilder:
             raise ConfigError("record_reward() before any action of this episode; a reward belongs to an action")
         self._columns["reward"][self._length - 1] += reward
 
-    def cut(self, next_obs: Tree) -> Trajectory | None:
+    def cut(self, next_obs: Tree, next_mask: Array | None = None) -> Trajectory | None:
         """Take what is there while the episode goes on: `next_obs` is what followed. None without steps."""
-        fragment = self._take(terminated=False, truncated=False, failed=False, final_obs=next_obs)
+        fragment = self._take(False, False, failed=False, final_obs=next_obs, final_mask=next_mask)
         self._first_step += 0 if fragment is None else len(fragment)
         return fragment
 
-    def end(self, terminated: bool, truncated: bool, final_obs: Tree) -> Trajectory | None:
-        """The episode is over. None if the agent never acted since the last fragment."""
+    def end(
+        self, terminated: bool, truncated: bool, final_obs: Tree, final_mask: Array | None = None
+    ) -> Trajectory | None:
+        """The episode is over. None if the agent never acted since the last fragment.
+
+        `final_mask` is the action mask that came with `final_obs`; None means that everything was allowed.
+        """
         if not (terminated or truncated):
             raise ConfigError("end() needs terminated or truncated; cut() takes the steps of an episode that goes on")
-        return self._next_episode(self._take(terminated, truncated, failed=False, final_obs=final_obs))
+        return self._next_episode(
+            self._take(terminated, truncated, failed=False, final_obs=final_obs, final_mask=final_mask)
+        )
 
     def fail(self) -> Trajectory | None:
         """The environment broke down: nobody knows what came of the last action, so its step is void."""
@@ -120,14 +127,19 @@ class TrajectoryBuilder:
             return self._next_episode(None)
         self._length -= 1
         last_obs = index(self._columns["obs"], self._length)
-        return self._next_episode(self._take(terminated=False, truncated=True, failed=True, final_obs=last_obs))
+        last_mask = self._columns["action_mask"][self._length] if "action_mask" in self._columns else None
+        return self._next_episode(self._take(False, True, failed=True, final_obs=last_obs, final_mask=last_mask))
 
     def _next_episode(self, fragment: Trajectory | None) -> Trajectory | None:
         self._episode += 1
         self._first_step = 0
         return fragment
 
-    def _take(self, terminated: bool, truncated: bool, failed: bool, final_obs: Tree) -> Trajectory | None:
+    def _take(
+        self, terminated: bool, truncated: bool, failed: bool, final_obs: Tree, final_mask: Array | None
+    ) -> Trajectory | None:
+        if final_mask is not None and "action_mask" not in self._columns:
+            raise ConfigError("a final mask was given, but the builder was made without mask_width")
         length, self._length = self._length, 0
         if length == 0:
             return None
@@ -135,6 +147,10 @@ class TrajectoryBuilder:
         (env_id,), (agent_id,) = header.env_ids, header.agent_ids
         final = allocate(header.observation_space, ())
         write(final, ..., final_obs)
+        last_mask = None
+        if "action_mask" in self._columns:
+            last_mask = np.ones(self._columns["action_mask"].shape[1:], dtype=bool)
+            last_mask[...] = True if final_mask is None else final_mask
         return Trajectory(
             trajectory_id=trajectory_id(env_id, agent_id, self._episode, self._first_step),
             env_id=env_id,
@@ -148,6 +164,7 @@ class TrajectoryBuilder:
             truncated=truncated,
             failed=failed,
             final_obs=final,
+            final_mask=last_mask,
             **map_tree(lambda leaf: leaf[:length].copy(), self._columns),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from relayrl.data.action_masks import require_allowed
 from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.engines.overlap import Pace
@@ -39,6 +40,7 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
             raise ConfigError(f"{url} has group {trajectory.group!r}, the environment {sorted(headers)}")
         if (trajectory.observation_space, trajectory.action_space) != (header.observation_space, header.action_space):
             raise ConfigError(f"{url}: the spaces of group {trajectory.group!r} are not the environment's")
+        require_allowed(trajectory)
     trainer.learn_from_records()
     widths = {t.group: t.action_mask.shape[1] for t in trajectories if t.action_mask is not None}
     num_steps = 0

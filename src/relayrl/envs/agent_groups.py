@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from gymnasium import spaces
-
+from relayrl.data.action_masks import mask_parts
 from relayrl.data.trees import Space
 from relayrl.envs.contract import AgentGroup
 from relayrl.errors import EnvError
@@ -47,12 +46,8 @@ def group_agents(
 
 
 def mask_size(action_space: Space) -> int:
-    """Entries of an action mask: `n`, the sum of the components' `n`, or 0 where actions cannot be masked."""
-    if isinstance(action_space, spaces.Discrete):
-        return int(action_space.n)
-    if isinstance(action_space, spaces.MultiDiscrete):
-        return int(action_space.nvec.sum())
-    return 0
+    """Entries of an action mask; 0 where actions cannot be masked."""
+    return sum(mask_parts(action_space))
 
 
 def _prefix(agent: str) -> str:

@@ -106,6 +106,7 @@ class FinalObservations:
     env: Array
     agent: Array
     obs: Tree
+    action_mask: Array | None = None  # [K, A] bool: what it would have been allowed to do next; None where nobody knows
 
 
 @dataclass(slots=True)
@@ -242,7 +243,11 @@ class MultiAgentEnvironment(Environment):
         return self.agents
 
     def action_masks(self) -> Mapping[str, Array]:
-        """Allowed actions (bool, one entry per action) of the acting agents; empty when nothing is masked."""
+        """Allowed actions (bool, one entry per action) of the acting agents; empty when nothing is masked.
+
+        After a step, also those of agents that ended in it, where they are known: what a truncated agent could have done next
+        decides the value of what it saw last. Where they are missing, everything counts as allowed.
+        """
         return {}
 
     @property

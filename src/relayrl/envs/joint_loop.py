@@ -104,7 +104,7 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
                 map_tree(partial(_zero, where=(b, place.n)), place.arrays.obs[half])
         for agent, observation in observations.items():
             self._put_first(b, agent, observation)
-        self._write_turn(b)
+        self._write_turn(b, world.action_masks() if world.masks_actions else {})
 
     def _step_worlds(self) -> list[WorldFailure]:
         half = self.buffers.half
@@ -133,9 +133,13 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
         present = world.agents
         self._welcome(b, present, result.observations)
         self._write_results(b, result)
-        self._end_lanes(b, result, present)
+        truncated = self._end_lanes(b, result, present)
+        masks = world.action_masks() if world.masks_actions and (cast.alive or truncated) else {}
+        for arrays, row, agent in truncated:
+            if arrays.final_mask is not None:
+                arrays.final_mask[row] = masks.get(agent, True)
         if cast.alive:
-            self._write_turn(b)
+            self._write_turn(b, masks)
         else:
             self.buffers.episode_over[b] = True
             if self.buffers.states is not None:
@@ -163,8 +167,11 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
             if agent in rewards:
                 arrays.reward[row] = rewards[agent]
 
-    def _end_lanes(self, b: int, result: MultiAgentStep, present: Sequence[str]) -> None:
-        cast, half = self._casts[b], self.buffers.half
+    def _end_lanes(
+        self, b: int, result: MultiAgentStep, present: Sequence[str]
+    ) -> list[tuple[GroupBuffers, tuple[int, int], str]]:
+        """Write the ends of agents; gives arrays, row and id of those that bootstrap from what they saw last."""
+        cast, half, cut = self._casts[b], self.buffers.half, []
         for agent in tuple(cast.alive):
             terminated, truncated = result.terminated.get(agent, False), result.truncated.get(agent, False)
             if terminated or truncated or agent not in present:
@@ -175,10 +182,15 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
                 arrays.truncated[row] = truncated or not terminated
                 arrays.alive[half][row] = False
                 write(arrays.final_obs, row, index(arrays.obs[half], row))
+                if arrays.final_mask is not None:
+                    arrays.final_mask[row] = True
+                if not terminated:
+                    cut.append((arrays, row, agent))
                 cast.alive.remove(agent)
                 cast.ended.add(agent)
+        return cut
 
-    def _write_turn(self, b: int) -> None:
+    def _write_turn(self, b: int, masks: Mapping[str, Array]) -> None:
         """Who acts next, under which masks, and the global state that goes with it."""
         world, cast = self._worlds[b], self._casts[b]
         cast.acting = tuple(agent for agent in world.acting_agents() if agent in cast.alive)
@@ -189,7 +201,7 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
         for agent in cast.acting:
             place = self._places[agent]
             place.arrays.active[b, place.n] = True
-        self._write_masks(b, world.action_masks() if world.masks_actions else {}, cast.acting)
+        self._write_masks(b, masks, cast.acting)
         if self.buffers.state is not None:
             write(self.buffers.state, b, world.state())
 

@@ -114,7 +114,8 @@ class _PettingZooAdapter(MultiAgentEnvironment):
         return self._masks_actions
 
     def action_masks(self) -> Mapping[str, Array]:
-        return {agent: self._masks[agent] for agent in self.acting_agents() if agent in self._masks}
+        asked = {*self.acting_agents(), *self._ended}  # masks are of the last step: so are those who ended, with one
+        return {agent: mask for agent, mask in self._masks.items() if agent in asked}
 
     @property
     def state_space(self) -> Space | None:
@@ -184,7 +185,7 @@ class ParallelAdapter(_PettingZooAdapter):
     def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
         sent = {agent: self._action_for(agent, actions) for agent in self._alive}
         observations, rewards, terminated, truncated, infos = self._env.step(sent)
-        before = self._observations
+        before, masks_before = self._observations, self._masks
         self._observations, self._masks = {}, {}
         ends = self._ends(terminated, truncated)
         for agent in (*self._alive, *ends):
@@ -194,6 +195,8 @@ class ParallelAdapter(_PettingZooAdapter):
                 raise EnvError(f"{self._env}: no observation of agent {agent!r}, which is in the episode")
             else:
                 self._observations[agent] = before[agent]
+                if agent in masks_before:
+                    self._masks[agent] = masks_before[agent]
         return MultiAgentStep(
             self._observations,
             {agent: float(reward) for agent, reward in rewards.items()},

@@ -166,4 +166,5 @@ def _final(final: FinalObservations | None, part: _Part) -> FinalObservations | 
     if not len(rows):
         return None
     agent = np.searchsorted(part.agents, final.agent[rows])
-    return FinalObservations(final.env[rows], agent, index(final.obs, rows))
+    mask = None if final.action_mask is None else final.action_mask[rows]
+    return FinalObservations(final.env[rows], agent, index(final.obs, rows), mask)

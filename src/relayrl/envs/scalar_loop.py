@@ -107,6 +107,9 @@ class ScalarLoop(WorldLoop[Any]):
         group.truncated[b, 0] = truncated
         self.buffers.episode_over[b] = True
         write(group.final_obs, (b, 0), observation)
+        if group.final_mask is not None:
+            last_mask = self._infos[b].get("action_mask")
+            group.final_mask[b, 0] = True if last_mask is None else last_mask
         first_observation, info = self._worlds[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")
@@ -145,7 +148,7 @@ class ScalarLoop(WorldLoop[Any]):
         """Masks come in `info`; after an episode's end, in the `info` of the reset."""
         failures = []
         for b in range(self.num_worlds):
-            mask = self._infos[b].get("action_mask") if self._masks[b] is None else self._masks[b]
+            mask = self._masks[b] if self.buffers.episode_over[b] else self._infos[b].get("action_mask")
             if b in skip:
                 continue
             if mask is None:

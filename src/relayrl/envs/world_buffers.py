@@ -61,6 +61,7 @@ class GroupBuffers:
     terminated: Array  # [B, N] bool
     truncated: Array  # [B, N] bool
     final_obs: Tree  # [B, N, …], holds something where a lane ended in the current step
+    final_mask: Array | None  # [B, N, A] bool, likewise
 
     def observation(self, half: int) -> GroupObservation:
         """What the group sees now."""
@@ -71,7 +72,8 @@ class GroupBuffers:
         ended, final = self.terminated | self.truncated, None
         if np.count_nonzero(ended):  # a third of the cost of np.nonzero
             env, agent = np.nonzero(ended)
-            final = FinalObservations(env, agent, index(self.final_obs, (env, agent)))
+            mask = None if self.final_mask is None else self.final_mask[env, agent]
+            final = FinalObservations(env, agent, index(self.final_obs, (env, agent)), mask)
         return GroupStep(
             self.obs[half],
             self.active,
@@ -100,6 +102,7 @@ class GroupBuffers:
             terminated=self.terminated[worlds],
             truncated=self.truncated[worlds],
             final_obs=index(self.final_obs, worlds),
+            final_mask=None if self.final_mask is None else self.final_mask[worlds],
         )
 
 
@@ -157,6 +160,8 @@ class WorldBuffers:
             group.terminated[rows] = False
             group.truncated[rows] = group.alive[before][rows]
             write(group.final_obs, rows, index(group.obs[before], rows))
+            if group.final_mask is not None:
+                group.final_mask[rows] = True
         if self.states is not None:
             write(self.states.final, rows, index(self.states.now[before], rows))
         self.episode_over[rows] = True
@@ -186,16 +191,18 @@ def _allocate_group(group: AgentGroup, num_worlds: int, make: Allocator) -> Grou
     flag = np.dtype(np.bool_)
     obs = allocate(group.observation_space, (2, *lanes), make)
     alive = make((2, *lanes), flag)
+    masked = (*lanes, mask_size(group.action_space))
     return GroupBuffers(
         action=allocate(group.action_space, lanes, make),
         obs=(index(obs, 0), index(obs, 1)),
         alive=(alive[0], alive[1]),
         active=make(lanes, flag),
-        action_mask=make((*lanes, mask_size(group.action_space)), flag) if group.masks_actions else None,
+        action_mask=make(masked, flag) if group.masks_actions else None,
         reward=make(lanes, np.dtype(np.float32)),
         terminated=make(lanes, flag),
         truncated=make(lanes, flag),
         final_obs=allocate(group.observation_space, lanes, make),
+        final_mask=make(masked, flag) if group.masks_actions else None,
     )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.space_json import space_from_json, space_to_json
 from relayrl.data.trees import Array, Space, Tree, leaves
-from relayrl.errors import ConfigError, DecodeError
+from relayrl.errors import ActionMaskError, ConfigError, DecodeError
 from relayrl.models.action_head import HeadKind
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import head_of_kind
@@ -111,6 +112,7 @@ class ExportedActor(Actor):
             raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
+        self._mask_parts = mask_parts(self.metadata.action_space)
         self.path = path
         self.memory_width = self.metadata.memory_width
         self._names = [node.name for node in self._session.get_inputs()]
@@ -143,5 +145,8 @@ class ExportedActor(Actor):
         if self.metadata.masked:
             if mask is None:
                 raise ConfigError("this policy was trained with action masks and needs one")
+            stuck = allows_nothing(mask, self._mask_parts)
+            if np.count_nonzero(stuck):
+                raise ActionMaskError(f"row {int(np.argmax(stuck))} of the observations")
             inputs.append(mask)
         return dict(zip(self._names, [*inputs, *memory], strict=True))

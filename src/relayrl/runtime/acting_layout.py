@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.space_json import space_to_json
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
-from relayrl.errors import ConfigError
+from relayrl.errors import ActionMaskError, ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,14 @@ class ActingLayout:
     has_value: bool
     memory_width: int = 0
     _leaves: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = field(init=False, repr=False, compare=False)
+    _mask_parts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         described = [
             (path, leaf_dtype(leaf), tuple(leaf.shape or ())) for path, leaf in space_leaves(self.observation_space)
         ]
         object.__setattr__(self, "_leaves", tuple(described))
+        object.__setattr__(self, "_mask_parts", mask_parts(self.action_space))
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -51,12 +54,20 @@ class ActingLayout:
         tree: Tree = unflatten(self.observation_space, iter(arrays))
         return tree
 
-    def mask(self, mask: Any, num_rows: int) -> Array | None:
-        """`mask` as bool `[num_rows, A]`; every row allows something."""
+    def mask(self, mask: Any, num_rows: int, who: Callable[[int], str]) -> Array | None:
+        """`mask` as bool `[num_rows, A]`; every row allows something, `ActionMaskError` says `who` has one that does not."""
         if mask is None:
             if self.needs_mask:
                 raise ConfigError("this policy was trained with action masks; give request_action() a mask")
             return None
+        array = self.mask_array(mask, num_rows)
+        stuck = allows_nothing(array, self._mask_parts)
+        if np.count_nonzero(stuck):
+            raise ActionMaskError(who(int(np.argmax(stuck))))
+        return array
+
+    def mask_array(self, mask: Any, num_rows: int) -> Array:
+        """`mask` as bool `[num_rows, A]`, whatever it allows."""
         if self.mask_width is None:
             raise ConfigError(f"actions of {self.action_space} cannot be masked; leave the mask out")
         array = np.asarray(mask, bool)
@@ -64,8 +75,6 @@ class ActingLayout:
             raise ConfigError(
                 f"mask has shape {array.shape}, expected {(num_rows, self.mask_width)}: one row per actor"
             )
-        if not array.any(1).all():
-            raise ConfigError(f"the mask of row {int(np.argmin(array.any(1)))} allows no action")
         return array
 
     @staticmethod

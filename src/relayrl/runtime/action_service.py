@@ -20,7 +20,7 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Tree, index
+from relayrl.data.trees import Array, Tree, index
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.lifecycle_manager import LifecycleManager
@@ -37,7 +37,7 @@ from relayrl.runtime.request_plan import (
 )
 from relayrl.runtime.router_dispatcher import RouterDispatcher
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
-from relayrl.runtime.state_manager import StateManager
+from relayrl.runtime.state_manager import ActorHandle, StateManager
 from relayrl.runtime.trajectory_buffer import Priority
 
 MAX_PLANS = 64
@@ -77,14 +77,20 @@ class ActionService:
         return record
 
     def flag_last_action(
-        self, actor_ids: Sequence[UUID], reward: Any, terminated: Any, truncated: Any, final_obs: Any
+        self,
+        actor_ids: Sequence[UUID],
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        final_obs: Any,
+        final_mask: Any = None,
     ) -> None:
         """The episodes of the actors are over; `reward` belongs to their last actions."""
         self._lifecycle.enter()
         try:
             plan = self._plan(actor_ids)
             self._wait_for_room(plan.lane_keys)
-            self._end(plan, reward, terminated, truncated, final_obs)
+            self._end(plan, reward, terminated, truncated, final_obs, final_mask)
         finally:
             self._lifecycle.leave()
 
@@ -103,7 +109,7 @@ class ActionService:
             (actor_id,),
             handle.lane,
             layout.observations(obs, 1),
-            None if mask is None and not layout.needs_mask else layout.mask(mask, 1),
+            None if mask is None and not layout.needs_mask else layout.mask(mask, 1, lambda _: _who(handle)),
             None if reward is None else checked_reward(reward),
         )
         if cut:
@@ -163,7 +169,7 @@ class ActionService:
         parts = []
         for rows, policy in policies:
             layout = policy.model.layout
-            seen, allowed = layout.observations(obs, L), layout.mask(mask, L)
+            seen, allowed = layout.observations(obs, L), layout.mask(mask, L, lambda i: _who(plan.handles[i]))
             if rows is None:
                 request = ActionRequest(
                     plan.actor_ids, plan.lanes, plan.numbers, plan.num_closed, seen, allowed, rewards
@@ -195,7 +201,9 @@ class ActionService:
             return whole[0][1]
         return ActionRecord.merged(actor_ids, [(rows, record) for rows, record in whole if rows is not None])
 
-    def _end(self, plan: RequestPlan, reward: Any, terminated: Any, truncated: Any, final_obs: Any) -> None:
+    def _end(
+        self, plan: RequestPlan, reward: Any, terminated: Any, truncated: Any, final_obs: Any, final_mask: Any
+    ) -> None:
         L = len(plan.handles)
         rewards = np.zeros(L, np.float32) if reward is None else checked_rewards(reward, L)
         cut_off = checked_flags("truncated", truncated, L)
@@ -207,12 +215,16 @@ class ActionService:
                 "a truncated episode needs final_obs, what the actor saw last: its value is the bootstrap of the last step"
             )
         final: list[Tree | None] = [None] * L
+        masks: list[Array | None] = [None] * L
         for i, handle in enumerate(plan.handles):
             if final_obs is not None:
                 final[i] = index(handle.pages.layout.observations(final_obs, L), i)
+            if final_mask is not None:
+                masks[i] = handle.pages.layout.mask_array(final_mask, L)[i]
             handle.pages.require_steps(handle.lane)
         for i, handle in enumerate(plan.handles):
-            ended = handle.pages.end(handle.lane, float(rewards[i]), bool(over[i]), bool(cut_off[i]), final[i])
+            flags = bool(over[i]), bool(cut_off[i])
+            ended = handle.pages.end(handle.lane, float(rewards[i]), *flags, final[i], masks[i])
             self._dispatcher.put(handle.lane.key, ended, Priority.EPISODE)
 
     def _wait_for_room(self, lane_keys: Sequence[UUID]) -> None:
@@ -232,3 +244,9 @@ class ActionService:
                 self._plans.clear()
             self._plans[id(actor_ids)] = plan
         return plan
+
+
+def _who(handle: ActorHandle) -> str:
+    lane = handle.lane
+    step = lane.first_step + handle.pages.num_open_steps(lane)
+    return f"actor {handle.actor_id} at step {step} of its episode"

@@ -112,13 +112,15 @@ class RelayRLAgent:
         terminated: Any = None,
         truncated: Any = False,
         final_obs: Any = None,
+        final_mask: Any = None,
     ) -> None:
         """The episodes of `actor_ids` are over, and `reward` belongs to their last actions.
 
         They terminated unless `truncated` (a flag or [L]) says that they were cut off; then `final_obs` [L, …] is what the
-        actors saw last, whose value is the bootstrap. Where both happened, give both flags.
+        actors saw last, whose value is the bootstrap. Where both happened, give both flags. `final_mask` [L, A] is the action
+        mask that came with `final_obs`; without it, everything counts as allowed then.
         """
-        self._coordinator.service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs)
+        self._coordinator.service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs, final_mask)
 
     def new_actor(
         self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None

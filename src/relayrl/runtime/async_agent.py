@@ -75,6 +75,7 @@ class AsyncRelayRLAgent:
         terminated: Any = None,
         truncated: Any = False,
         final_obs: Any = None,
+        final_mask: Any = None,
     ) -> None:
         await asyncio.to_thread(
             self._agent.flag_last_action,
@@ -83,6 +84,7 @@ class AsyncRelayRLAgent:
             terminated=terminated,
             truncated=truncated,
             final_obs=final_obs,
+            final_mask=final_mask,
         )
 
     async def new_actor(

@@ -6,12 +6,13 @@ reshape that copies nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.state_rows import StateBuilder
@@ -24,7 +25,7 @@ from relayrl.envs.contract import (
     VectorReset,
     VectorStep,
 )
-from relayrl.errors import ConfigError
+from relayrl.errors import ActionMaskError, ConfigError
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.actor import Actor
 from relayrl.models.lane_memory import LaneMemory
@@ -90,7 +91,7 @@ class Collector:
             self._episodes.add(step)
             self._see(step)
         rollouts = {
-            name: builder.build(lanes(self._views[name].obs), policy_version)
+            name: builder.build(lanes(self._views[name].obs), policy_version, self._views[name].action_mask)
             for name, builder in self._builders.items()
         }
         if self._states is None:
@@ -106,7 +107,8 @@ class Collector:
     def _act(self, name: str, view: GroupObservation) -> Array:
         actor = self._actors[name]
         obs = lanes(view.obs)
-        mask = None if view.action_mask is None else lanes(view.action_mask)
+        allowed = allowed_actions(self._env, name, view, self._episodes.lengths)
+        mask = None if allowed is None else lanes(allowed)
         active, logp, remembered = view.active.reshape(-1), None, None
         if name in self._memories:
             remembered = self._memories[name].values
@@ -115,7 +117,7 @@ class Collector:
             action, logp = actor.act_with_logp(obs, mask, self._rng)
         else:
             action = actor.act(obs, mask, self._rng)
-        self._builders[name].add(obs, action, active, mask, logp=logp, memory=remembered)
+        self._builders[name].add(obs, action, active, view.action_mask, logp=logp, memory=remembered)
         taken = actor.head.to_environment(action)
         return taken.reshape(*view.active.shape, *taken.shape[1:])
 
@@ -169,6 +171,26 @@ class Collector:
             memory.forget(np.ones(len(memory.values), bool))
         self._see(self._env.reset(seed=seed))
         return False
+
+
+def allowed_actions(
+    env: VectorEnvironment, name: str, view: GroupObservation, lengths: Callable[[], Array]
+) -> Array | None:
+    """[B, N, A] the mask to act under; raises where an agent that acts is allowed nothing.
+
+    Agents that do not act may be allowed nothing: they get everything, so that a policy never sees such a row. `lengths()` [B]
+    are the steps that the episodes have taken.
+    """
+    group, mask = env.groups[name], view.action_mask
+    if mask is None:
+        return None
+    stuck = allows_nothing(mask, mask_parts(group.action_space))
+    if not np.count_nonzero(stuck):
+        return mask
+    for b, n in np.argwhere(stuck & view.active).tolist():
+        who = f"agent {group.agent_ids[n]!r} of environment {env.env_ids[b]} (world {b})"
+        raise ActionMaskError(f"{who} at step {int(lengths()[b])} of its episode")
+    return mask | stuck[..., None]
 
 
 def _state_builder(env: VectorEnvironment, num_steps: int) -> StateBuilder:

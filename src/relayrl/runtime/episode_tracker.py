@@ -56,6 +56,10 @@ class EpisodeTracker:
             sums[over] = 0.0
         self._began_at[over] = self._num_steps
 
+    def lengths(self) -> Array:
+        """[B] steps that the running episodes have taken."""
+        return self._num_steps - self._began_at
+
     def take(self) -> EndedEpisodes:
         """Episodes that ended since the last call."""
         taken, self._ended = self._ended, self._none()
@@ -63,8 +67,7 @@ class EpisodeTracker:
 
     def get_state(self) -> dict[str, Array]:
         """The running episodes; those that ended must have been taken."""
-        length = self._num_steps - self._began_at
-        return {"length": length, **{f"sum/{name}": sums.copy() for name, sums in self._sums.items()}}
+        return {"length": self.lengths(), **{f"sum/{name}": sums.copy() for name, sums in self._sums.items()}}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `get_state`."""

@@ -12,7 +12,7 @@ from relayrl.envs.contract import GroupObservation, VectorEnvironment
 from relayrl.errors import ConfigError
 from relayrl.models.actor import Actor
 from relayrl.models.lane_memory import LaneMemory
-from relayrl.runtime.collector import ended_lanes
+from relayrl.runtime.collector import allowed_actions, ended_lanes
 
 EVALUATION_WORLDS = 20
 """Worlds that an evaluation plays in at once, at most."""
@@ -57,7 +57,10 @@ def evaluate(
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
     while quota.any():
-        step = env.step({name: choose_actions(actors[name], memories[name], view, rng) for name, view in views.items()})
+        masks = {name: allowed_actions(env, name, view, length.copy) for name, view in views.items()}
+        step = env.step(
+            {name: choose_actions(actors[name], memories[name], view, masks[name], rng) for name, view in views.items()}
+        )
         views = step.groups
         for name, memory in memories.items():
             memory.forget(ended_lanes(step, name))
@@ -77,16 +80,18 @@ def evaluate(
     return EvaluationResult(tuple(r for world in returns for r in world), tuple(n for world in lengths for n in world))
 
 
-def choose_actions(actor: Actor, memory: LaneMemory, view: GroupObservation, rng: np.random.Generator | None) -> Array:
-    """Actions `[B, N, …]` for what a group sees, as the environment takes them."""
+def choose_actions(
+    actor: Actor, memory: LaneMemory, view: GroupObservation, mask: Array | None, rng: np.random.Generator | None
+) -> Array:
+    """Actions `[B, N, …]` for what a group sees and, by `mask` [B, N, A], may do, as the environment takes them."""
     worlds, agents = view.active.shape
     obs = map_tree(lambda leaf: leaf.reshape(worlds * agents, *leaf.shape[2:]), view.obs)
-    mask = None if view.action_mask is None else view.action_mask.reshape(worlds * agents, -1)
+    allowed = None if mask is None else mask.reshape(worlds * agents, -1)
     active = view.active.reshape(-1)
     if rng is None:
-        action = memory.act_greedily(obs, mask, active)
+        action = memory.act_greedily(obs, allowed, active)
     else:
-        action = actor.head.to_environment(memory.act(obs, mask, rng, active))
+        action = actor.head.to_environment(memory.act(obs, allowed, rng, active))
     return action.reshape(worlds, agents, *action.shape[1:])
 
 

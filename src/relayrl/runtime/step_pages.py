@@ -131,7 +131,7 @@ class StepPages:
                 raise ConfigError("a reward for an actor that has not acted in this episode; rewards belong to actions")
             self._rows.set_rewards(last, reward)
         is_due = last == self._stop[lanes]
-        cut = self._make_room(lanes, last, is_due, obs) if np.count_nonzero(is_due) else []
+        cut = self._make_room(lanes, last, is_due, obs, mask) if np.count_nonzero(is_due) else []
         last += 1
         self._rows.write(last, obs, action, logp, value, policy_version, mask, memory)
         self._last[lanes] = last
@@ -157,9 +157,20 @@ class StepPages:
                 self._provide_page()
         return cut
 
-    def end(self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None) -> Trajectory:
-        """The lane's episode is over; where nobody gave a final observation, the last one stands in for it."""
-        return self._at(lane, self._end, reward, terminated, truncated, final_obs)
+    def end(
+        self,
+        lane: Lane,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        final_obs: Tree | None,
+        final_mask: Array | None = None,
+    ) -> Trajectory:
+        """The lane's episode is over; where nobody gave a final observation, the last one stands in for it.
+
+        `final_mask` [A] is what was allowed then; None means everything.
+        """
+        return self._at(lane, self._end, reward, terminated, truncated, final_obs, final_mask)
 
     def require_steps(self, lane: Lane) -> None:
         """Raise unless the lane is open and has acted in its present episode."""
@@ -176,8 +187,10 @@ class StepPages:
         self._wait_for_lanes()
         if not lane.pages:
             return None
-        last_obs = self._rows.observation(int(self._last[lane.number]))
-        trajectory = self._take(lane, False, True, failed=True, final_obs=last_obs)
+        row = int(self._last[lane.number])
+        trajectory = self._take(
+            lane, False, True, failed=True, final_obs=self._rows.observation(row), final_mask=self._rows.mask(row)
+        )
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
 
@@ -241,17 +254,26 @@ class StepPages:
             self._rows.add_reward(last, reward)
         cut: list[tuple[UUID, Trajectory]] = []
         if is_due:
-            last, cut = self._turn_page(lane, last, index(obs, 0), page)
+            last, cut = self._turn_page(lane, last, index(obs, 0), None if mask is None else mask[0], page)
         self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask, memory)
         self._last[number] = last + 1
         return cut
 
-    def _end(self, lane: Lane, reward: float, terminated: bool, truncated: bool, final_obs: Tree | None) -> Trajectory:
+    def _end(
+        self,
+        lane: Lane,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        final_obs: Tree | None,
+        final_mask: Array | None,
+    ) -> Trajectory:
         self.require_steps(lane)
         row = int(self._last[lane.number])
         self._rows.add_reward(row, reward)
+        self._rows.has_masks |= final_mask is not None
         final = self._rows.observation(row) if final_obs is None else final_obs
-        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final)
+        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final, final_mask=final_mask)
         lane.episode, lane.first_step = lane.episode + 1, 0
         return trajectory
 
@@ -260,23 +282,28 @@ class StepPages:
             self._free_pages += range(2 * self.num_pages - 1, self.num_pages - 1, -1)
             self._rows.grow()
 
-    def _make_room(self, lanes: Array, last: Array, is_due: Array, obs: Tree) -> list[tuple[UUID, Trajectory]]:
+    def _make_room(
+        self, lanes: Array, last: Array, is_due: Array, obs: Tree, mask: Array | None
+    ) -> list[tuple[UUID, Trajectory]]:
         """Change `last` in place so that every lane that is due has a row after its last."""
         cut: list[tuple[UUID, Trajectory]] = []
         for i in np.flatnonzero(is_due).tolist():
             lane = self._lanes[lanes[i]]
             assert lane is not None
             self._provide_page()
-            last[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i), self._free_pages.pop())
+            allowed = None if mask is None else mask[i]
+            last[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i), allowed, self._free_pages.pop())
             cut += fragments
         return cut
 
-    def _turn_page(self, lane: Lane, last: int, obs: Tree, page: int) -> tuple[int, list[tuple[UUID, Trajectory]]]:
+    def _turn_page(
+        self, lane: Lane, last: int, obs: Tree, mask: Array | None, page: int
+    ) -> tuple[int, list[tuple[UUID, Trajectory]]]:
         """`(last row, fragments)` of a lane that is due: cut where it is long enough, with `page` where its own is full."""
         cut: list[tuple[UUID, Trajectory]] = []
         length = self.num_open_steps(lane)
         if length >= self.max_length:
-            fragment = self._take(lane, False, False, failed=False, final_obs=obs)
+            fragment = self._take(lane, False, False, failed=False, final_obs=obs, final_mask=mask)
             lane.first_step += length
             cut.append((lane.key, fragment))
             length = 0
@@ -289,13 +316,19 @@ class StepPages:
         self._stop[lane.number] = last + min(PAGE_ROWS - length % PAGE_ROWS, self.max_length - length)
         return last, cut
 
-    def _take(self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree) -> Trajectory:
+    def _take(
+        self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree, final_mask: Array | None
+    ) -> Trajectory:
         length = self.num_open_steps(lane)
         starts = np.asarray(lane.pages, np.int64) * PAGE_ROWS
         rows = (starts[:, None] + np.arange(PAGE_ROWS)).reshape(-1)[:length]
         layout = self.layout
         final = allocate(layout.observation_space, ())
         write(final, ..., final_obs)
+        columns = self._rows.gather(rows)
+        last_mask = None
+        if "action_mask" in columns:
+            last_mask = np.ones(columns["action_mask"].shape[1:], bool) if final_mask is None else final_mask.copy()
         trajectory = Trajectory(
             trajectory_id=trajectory_id(lane.key, lane.agent_id, lane.episode, lane.first_step),
             env_id=lane.key,
@@ -309,7 +342,8 @@ class StepPages:
             truncated=truncated,
             failed=failed,
             final_obs=final,
-            **self._rows.gather(rows),
+            final_mask=last_mask,
+            **columns,
         )
         self._drop_pages(lane)
         return trajectory

@@ -124,6 +124,10 @@ class StepRows:
         )
         return tree
 
+    def mask(self, row: int) -> Array | None:
+        """The action mask of one row, as a copy; None where there are none."""
+        return np.array(self._columns["action_mask"][row]) if self.has_masks else None
+
     def gather(self, rows: Array) -> dict[str, Any]:
         """The columns of a trajectory, by the names of its fields; fresh arrays."""
         taken = _views(self._columns["records"][rows], self._record)

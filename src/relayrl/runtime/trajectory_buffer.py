@@ -182,7 +182,7 @@ def trajectory_bytes(trajectory: Trajectory) -> int:
     """Memory of a trajectory's columns."""
     columns = (
         *(trajectory.obs, trajectory.action, trajectory.action_mask, trajectory.memory, trajectory.state),
-        *(trajectory.final_obs, trajectory.final_state),
+        *(trajectory.final_obs, trajectory.final_state, trajectory.final_mask),
     )
     trees = sum(int(leaf.nbytes) for column in columns if column is not None for _, leaf in leaves(column))
     return trees + _SCALAR_BYTES * len(trajectory)

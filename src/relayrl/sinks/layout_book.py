@@ -30,7 +30,7 @@ _MAX_CACHED_KEYS = 256
 _FIELDS = tuple(field.name for field in fields(Trajectory))
 _IDENTICAL = ("group", "observation_space", "action_space")
 _BLOCK_FIELDS = tuple(field.name for field in fields(TrajectoryBlock))
-_OPTIONAL = ("action_mask", "logp", "value", "memory", "state")
+_OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "final_mask")
 _Columns: TypeAlias = dict[str, list[Any]]
 """Fields by name, each of many trajectories or of one block."""
 
@@ -115,6 +115,7 @@ def _key(steps: Trajectory | TrajectoryBlock) -> Any:
         steps.value is None,
         None if memory is None else _signature(memory),
         None if state is None else _signature(state),
+        steps.final_mask is None,
     )
 
 
@@ -131,6 +132,8 @@ def _new_layout(steps: Trajectory | TrajectoryBlock) -> Layout:
     mask, memory, state = steps.action_mask, steps.memory, steps.state
     if mask is not None and mask.ndim != 2:
         raise ConfigError(f"action_mask has the shape {list(mask.shape)}, expected [T, number of actions]")
+    if mask is None and steps.final_mask is not None:
+        raise ConfigError("a trajectory has final_mask without action_mask; give both, or no final_mask")
     return Layout(
         Kind.TRAJECTORY,
         steps.group,
@@ -141,6 +144,7 @@ def _new_layout(steps: Trajectory | TrajectoryBlock) -> Layout:
         steps.value is not None,
         None if memory is None else space_of_tree(memory, 1),
         None if state is None else space_of_tree(state, 1),
+        steps.final_mask is not None,
     )
 
 
@@ -251,6 +255,8 @@ def _final_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
     found = _leaf_columns(layout.observation_space, given["final_obs"], "final_obs")
     if layout.state_space is not None:
         found += _leaf_columns(layout.state_space, given["final_state"], "final_state")
+    if layout.masks_successor:
+        found.append(given["final_mask"])
     return found
 
 

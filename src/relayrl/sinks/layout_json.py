@@ -3,7 +3,7 @@
     {"schema_version": 1, "kind": "trajectory", "group": "agent", "observation_space": {…}, "action_space": {…},
      "mask_width": null, "has_logp": true, "has_value": true, "memory_space": null}
 
-Where states are recorded, `"state_space": {…}` as well.
+Where states are recorded, `"state_space": {…}` as well; with the action mask after the last step, `"masks_successor": true`.
 
 Equal layouts give equal texts.
 """
@@ -42,6 +42,8 @@ def layout_to_json(layout: Layout) -> str:
     }
     if layout.state_space is not None:
         text["state_space"] = document(layout.state_space)
+    if layout.masks_successor:
+        text["masks_successor"] = True
     return json.dumps(text)
 
 
@@ -73,6 +75,7 @@ def layout_from_json(text: str) -> Layout:
         bool(document["has_value"]),
         None if memory is None else _space(memory),
         None if state is None else _space(state),
+        mask_width is not None and bool(document.get("masks_successor")),
     )
 
 

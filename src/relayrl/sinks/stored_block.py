@@ -83,6 +83,7 @@ class StoredBlock:
             memory=None if memory is None else unflatten(memory, (columns[leaf.name] for leaf in layout.memory)),
             state=None if state is None else unflatten(state, (columns[leaf.name] for leaf in layout.state)),
             final_state=None if state is None else unflatten(state, finals),
+            final_mask=next(finals, None),
         )
 
     def between(self, first: int, end: int) -> StoredBlock:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.trees import Array, Space, leaf_dtype, leaves, map_tree, space_leaves
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.contract import AgentGroup, GroupObservation, GroupStep, VectorStep
@@ -179,6 +180,11 @@ def _odd_mask(num_envs: int, group: AgentGroup, got: GroupObservation) -> str | 
     shape = (num_envs, group.num_agents, mask_size(group.action_space))
     if mask.shape != shape or mask.dtype != bool:
         return f"the mask is {mask.dtype}{list(mask.shape)}, not bool{list(shape)}"
+    final = got.final if isinstance(got, GroupStep) else None
+    if final is not None and final.action_mask is not None:
+        last, last_shape = final.action_mask, (len(final.env), shape[-1])
+        if last.shape != last_shape or last.dtype != bool:
+            return f"the final mask is {last.dtype}{list(last.shape)}, not bool{list(last_shape)}"
     return None
 
 
@@ -186,15 +192,13 @@ def masks_allow_an_action(bench: Workbench) -> str | None:
     """acting lanes are allowed at least one action, in each component of a MultiDiscrete space"""
     for moment, result in bench.recording.moments():
         for name, group in bench.recording.groups.items():
-            got, space = result.groups[name], group.action_space
+            got = result.groups[name]
             if got.action_mask is None:
                 continue
-            sizes = space.nvec.ravel() if isinstance(space, spaces.MultiDiscrete) else [got.action_mask.shape[-1]]
-            for part in np.split(got.action_mask, np.cumsum(sizes)[:-1], axis=-1):
-                stuck = got.active & ~part.any(axis=-1)
-                if stuck.any():
-                    b, n = np.argwhere(stuck)[0]
-                    return f"{moment}: the mask of {group.agent_ids[n]} in world {b} allows nothing"
+            stuck = got.active & allows_nothing(got.action_mask, mask_parts(group.action_space))
+            if stuck.any():
+                b, n = np.argwhere(stuck)[0]
+                return f"{moment}: the mask of {group.agent_ids[n]} in world {b} allows nothing"
     return None
 
 

@@ -74,10 +74,13 @@ def _copied_group(group: GroupObservation) -> Any:
         reward=_kept(group.reward),
         terminated=_kept(group.terminated),
         truncated=_kept(group.truncated),
-        final=None
-        if final is None
-        else FinalObservations(_kept(final.env), _kept(final.agent), map_tree(_kept, final.obs)),
+        final=None if final is None else _copied_final(final),
     )
+
+
+def _copied_final(final: FinalObservations) -> FinalObservations:
+    mask = None if final.action_mask is None else _kept(final.action_mask)
+    return FinalObservations(_kept(final.env), _kept(final.agent), map_tree(_kept, final.obs), mask)
 
 
 def copied(result: Any) -> Any:
@@ -188,7 +191,7 @@ def result_difference(a: Any, b: Any, worlds: Array) -> str | None:
     return None
 
 
-_NAMES = ("active", "obs", "action_mask", "reward", "terminated", "truncated", "final lanes", "final obs")
+_NAMES = ("active", "obs", "action_mask", "reward", "terminated", "truncated", "final lanes", "final obs", "final mask")
 
 
 def _facts(group: GroupObservation, worlds: Array) -> Iterator[Any]:
@@ -203,6 +206,7 @@ def _facts(group: GroupObservation, worlds: Array) -> Iterator[Any]:
             rows = np.isin(group.final.env, worlds)
             yield np.stack([group.final.env[rows], group.final.agent[rows]])
             yield index(group.final.obs, rows)
+            yield np.zeros(0) if group.final.action_mask is None else group.final.action_mask[rows]
 
 
 def _shown(x: Array, y: Array) -> str:

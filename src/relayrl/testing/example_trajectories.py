@@ -41,6 +41,7 @@ def example_trajectories(seed: int) -> Iterator[Trajectory]:
         terminated=True,
         truncated=True,
         action_mask=rng.random((6, 4)) < 0.5,
+        final_mask=rng.random(4) < 0.5,
         memory={"h": _bits(rng, np.zeros((6, 2), np.float16)), "c": (_bits(rng, np.zeros(6, np.int64)),)},
     )
     state = {"map": np.zeros((2, 2), np.uint8), "time": np.zeros((), np.float32), "nothing": np.zeros((0,), np.float32)}

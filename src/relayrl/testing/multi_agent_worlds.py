@@ -195,7 +195,7 @@ class MaskedBandit(MultiAgentEnvironment):
         return True
 
     def action_masks(self) -> Mapping[str, Array]:
-        return {agent: np.arange(self._num_arms) == self._allowed for agent in self.agents}
+        return {agent: np.arange(self._num_arms) == self._allowed for agent in self.possible_agents}
 
     def reset(self, *, seed: int | None = None) -> MultiAgentReset:
         if seed is not None:

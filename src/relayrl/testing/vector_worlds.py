@@ -91,7 +91,6 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         }
         terminated = {"sheep": ends["sheep"] & [True, False], "dog": np.zeros((self.num_envs, 1), bool)}
         end = self._look()
-        last: dict[str, Any] = {name: group.obs for name, group in end.groups.items()}
         self._begin(np.flatnonzero(over))
         now = self._look()
         groups = {}
@@ -104,7 +103,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
                 reward=reward[name],
                 terminated=terminated[name],
                 truncated=ends[name] & ~terminated[name],
-                final=FinalObservations(worlds, agents, last[name][worlds, agents]) if worlds.size else None,
+                final=_final(end.groups[name], worlds, agents) if worlds.size else None,
             )
         final_state = index(end.state, over) if over.any() else None
         return VectorStep(groups, episode_over=over, state=now.state, final_state=final_state)
@@ -156,6 +155,11 @@ class Herd(VectorEnvironment, StatefulEnvironment):
             if name not in actions or np.shape(actions[name]) != shape:
                 raise EnvError(f"actions of group {name!r} must have the shape {shape}")
         return np.asarray(actions["sheep"]), np.asarray(actions["dog"])
+
+
+def _final(end: GroupObservation, worlds: Array, agents: Array) -> FinalObservations:
+    mask = None if end.action_mask is None else end.action_mask[worlds, agents]
+    return FinalObservations(worlds, agents, index(end.obs, (worlds, agents)), mask)
 
 
 class TorchCounting(VectorEnvironment, StatefulEnvironment):

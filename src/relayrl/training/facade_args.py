@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.config.settings import Settings
+from relayrl.data.action_masks import require_allowed
 from relayrl.data.arrow_arrays import space_of_tree
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
 from relayrl.data.stacking import empty_rollout
@@ -143,17 +144,18 @@ class PolicyGroup:
                 f"{self.action_space}; give the trainer that action_space"
             )
         mask = trajectory.action_mask
-        if mask is not None and not self.masks_actions:
+        if not (mask is None and trajectory.final_mask is None) and not self.masks_actions:
             raise ConfigError("a trajectory has action masks; make the trainer with masks_actions=True")
         if mask is None and self.mask_width is not None:
             mask = np.ones((len(trajectory), self.mask_width), bool)
+        given = replace(trajectory, action_mask=mask)
+        require_allowed(given)
         return replace(
-            trajectory,
+            given,
             group=self.name,
             agent_id=agent_id,
             observation_space=self.observation_space,
             action_space=self.action_space,
-            action_mask=mask,
         )
 
 

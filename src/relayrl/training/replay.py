@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import CheckpointError, ConfigError
@@ -66,7 +67,7 @@ class JointReplay:
         self._groups: dict[str, _GroupRecords] = {}
         self._states = None if state_space is None else StateRecords(state_space, self.capacity)
         self._looks_ahead = False
-        """Whether transitions depend on the rows behind them: on masks, or on who was there, where that ever changed."""
+        """Whether transitions depend on the rows behind them: on who was there, where that ever changed."""
         self._head = 0
         self._size = 0
         self._priorities = PrioritySums(self.capacity) if priority_exponent > 0 else None
@@ -90,6 +91,8 @@ class JointReplay:
         for name, rollout in rollouts.items():
             if name not in self._groups:
                 self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
+            elif rollout.action_mask is not None and self._size:
+                self._groups[name].see_masks_after(self._newest(), rollout)
             self._groups[name].write(rows, rollout)
         self._look_at(rows)
         if self._states is not None:
@@ -146,8 +149,7 @@ class JointReplay:
         groups = list(self._groups.values())
         ended = np.concatenate([group.records["ended"][rows] for group in groups], 1)
         self._looks_ahead = (
-            any("mask" in group.fields or not group.records["valid"][rows].all() for group in groups)
-            or (ended != ended[:, :1]).any()
+            any(not group.records["valid"][rows].all() for group in groups) or (ended != ended[:, :1]).any()
         )
 
     def _ahead(self, rows: Array, k: int) -> Array:
@@ -167,9 +169,12 @@ class JointReplay:
 
     def cut(self) -> None:
         """The worlds have begun anew: no return may run on from the newest rows."""
-        newest = (self._head - 1 - np.arange(min(self._num_envs, self._size))) % self.capacity
-        for group in self._groups.values():
-            group.cut(newest)
+        for group in self._groups.values() if self._size else ():
+            group.cut(self._newest())
+
+    def _newest(self) -> Array:
+        """The newest row of each world, in order."""
+        return (self._head - self._num_envs + np.arange(self._num_envs)) % self.capacity
 
     def num_bytes(self) -> int:
         """Memory of the records and priorities."""
@@ -216,6 +221,8 @@ class JointReplay:
         self._groups = {}
         for name, (observation_space, _) in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
+            if "mask" in own and "next_mask" not in own:  # saved before masks of final observations were kept
+                own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self._num_envs)
             self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
         self._looks_ahead = False
         self._look_at(rows)
@@ -256,6 +263,16 @@ class _GroupRecords:
         self._refuse_turns(rollout)
         for name, array in _fields(rollout):
             self.records[name][rows] = array
+
+    def see_masks_after(self, rows: Array, rollout: Rollout) -> None:
+        """What may be done after `rows` where lanes go on: what they are allowed in the first rows of `rollout`."""
+        assert rollout.action_mask is not None
+        goes_on = ~self.records["ended"][rows]
+        self.records["next_mask"][rows] = np.where(
+            goes_on[..., None],
+            rollout.action_mask[0].reshape(*goes_on.shape, -1),
+            self.records["next_mask"][rows],
+        )
 
     def _refuse_turns(self, rollout: Rollout) -> None:
         """An agent that pauses inside an episode gets rewards between its decisions; a row here holds one step."""
@@ -303,16 +320,11 @@ class _GroupRecords:
         # Whoever acted is there next, unless it ended and the environment goes on without it; others may have appeared.
         appeared = known & goes_on[:, None] & self.records["valid"][following]
         next_valid = np.where(last["valid"], ~(last["ended"] & goes_on[:, None]), appeared)
-        mask = None
-        if "mask" in self.fields:
-            # After an end, and after the ring's newest rows, the next mask is unknown: everything is allowed.
-            mask = self.records["mask"][following] | ~known[..., None]
-        return self._transitions(now, last, np.asarray(reward, np.float32), reach, next_valid, mask)
+        return self._transitions(now, last, np.asarray(reward, np.float32), reach, next_valid)
 
-    def _transitions(
-        self, now: Array, last: Array, reward: Array, reach: Any, next_valid: Array, next_mask: Array | None = None
-    ) -> GroupTransitions:
+    def _transitions(self, now: Array, last: Array, reward: Array, reach: Any, next_valid: Array) -> GroupTransitions:
         """Transitions from the records `now` to what followed `last`, whose value counts `reach`."""
+        is_masked = "mask" in self.fields
         return GroupTransitions(
             obs=self._tree(now, "obs"),
             action=now["action"],
@@ -321,8 +333,8 @@ class _GroupRecords:
             discount=reach * ~last["terminated"],
             valid=now["valid"],
             next_valid=next_valid,
-            mask=now["mask"] if next_mask is not None else None,
-            next_mask=next_mask,
+            mask=now["mask"] if is_masked else None,
+            next_mask=last["next_mask"] if is_masked else None,
         )
 
     def _tree(self, records: Array, root: str) -> Any:
@@ -351,5 +363,24 @@ def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
     columns |= {"terminated": rollout.terminated, "ended": rollout.ended}
     if rollout.action_mask is not None:
         columns["mask"] = rollout.action_mask
+        yield "next_mask", followed(rollout.action_mask, _masks_after(rollout))
     for name, column in columns.items():
         yield name, joint(column)
+
+
+def _masks_after(rollout: Rollout) -> Any:
+    """[K, A] what lanes could do after the rollout's successors: everything, where it is not known.
+
+    Environments often forbid everything after an end. Nobody acts there, so that it says nothing about the next action.
+    """
+    mask = rollout.successors.action_mask
+    if mask is None:
+        return True
+    return mask | allows_nothing(mask, mask_parts(rollout.header.action_space))[:, None]
+
+
+def _masks_of_following_rows(mask: Array, ended: Array, num_envs: int) -> Array:
+    """[R, N, A] the next masks of rows in order, of which each follows the one `num_envs` before it."""
+    following = np.ones_like(mask)
+    following[:-num_envs] = mask[num_envs:] | ended[:-num_envs, :, None]
+    return following
