@@ -8,6 +8,7 @@ back. The same settings give the same parameters, bit for bit, whether the run w
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -90,7 +91,7 @@ class LocalEngine:
         """
         self._is_interrupted = is_interrupted
         try:
-            with self._directory.locked():
+            with contextlib.nullcontext() if self._directory.is_locked else self._directory.locked():
                 return self._run(on_progress)
         except TrainingDivergedError as error:
             kept = self._checkpoints.paths()
