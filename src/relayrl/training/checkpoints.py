@@ -75,8 +75,8 @@ class CheckpointStore:
                 self._damaged.add(path)
                 errors.append(error)
                 continue
-            for error in errors:
-                logger.warning("%s; going back to %s", error, path.name)
+            for skipped in errors:
+                logger.warning("%s; going back to %s", skipped, path.name)
             return loaded
         if errors:
             raise CheckpointError(
