@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from relayrl.data.trees import leaves
@@ -70,7 +69,7 @@ def settings_of(case: tuple[str, dict[str, Any]], url: str, **changes: Any) -> R
     return build_run_settings(env, None, flags | {"record": url} | changes, [])
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """Nobody handles it: nothing is saved."""
 
 
@@ -88,7 +87,7 @@ def train(settings: RunSettings, path: Path, on_progress: Callable[[Progress], N
 def crash_at(step: int) -> Callable[[Progress], None]:
     def crash(progress: Progress) -> None:
         if progress.num_env_steps >= step:
-            raise Crash
+            raise CrashError
 
     return crash
 
@@ -96,7 +95,7 @@ def crash_at(step: int) -> Callable[[Progress], None]:
 def train_with_crashes(settings: RunSettings, path: Path, *steps: int) -> None:
     """A crash closes the recorder: everything up to it is durable, and the last checkpoint lies before it."""
     for step in steps:
-        with pytest.raises(Crash):
+        with pytest.raises(CrashError):
             train(settings, path, crash_at(step))
     train(settings, path)
 
@@ -197,7 +196,7 @@ def test_a_stop_amid_steps_that_are_recorded_already_cuts_them_elsewhere_and_los
     calm, fire = place(kind), place(kind)
     train(settings_of(SAVED["CartPole-v1"], calm), tmp_path / "calm")
     settings = settings_of(SAVED["CartPole-v1"], fire)
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         train(settings, tmp_path / "fire", crash_at(240))
     engine = LocalEngine(settings, RunDirectory(tmp_path / "fire"), tensorboard=False)
     assert engine.resume()
@@ -215,7 +214,7 @@ def test_a_run_that_goes_on_otherwise_takes_back_what_it_had_recorded(
     changes: dict[str, Any], place: Place, tmp_path: Path
 ) -> None:
     url = place("arrow")
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         train(settings_of(SAVED["CartPole-v1"], url), tmp_path / "run", crash_at(240))
     changed = settings_of(SAVED["CartPole-v1"], url, **changes)
     train_with_crashes(changed, tmp_path / "run", 400)
@@ -227,7 +226,7 @@ def test_a_run_that_goes_on_otherwise_takes_back_what_it_had_recorded(
 
 def test_what_was_recorded_beyond_an_earlier_end_is_taken_back(place: Place, tmp_path: Path) -> None:
     url = place("arrow")
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         train(settings_of(SAVED["CartPole-v1"], url), tmp_path / "run", crash_at(240))
     train(settings_of(SAVED["CartPole-v1"], url, trainer__max_steps=192), tmp_path / "run")
     with open_source(url) as source:
@@ -242,7 +241,7 @@ def test_a_damaged_checkpoint_records_no_step_twice(place: Place, tmp_path: Path
     calm, fire = place("arrow"), place("arrow")
     train(settings_of(SAVED["CartPole-v1"], calm), tmp_path / "calm")
     settings = settings_of(SAVED["CartPole-v1"], fire)
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         train(settings, tmp_path / "fire", crash_at(304))
     newest = max((tmp_path / "fire" / "checkpoints").glob("step_*.ckpt"))
     newest.write_bytes(newest.read_bytes()[:-1])
