@@ -61,7 +61,7 @@ class LocalEngine:
         self._has_resumed = True
         loaded = self._checkpoints.load_newest()
         if loaded is None:
-            logger.info("no checkpoint yet; starting from the beginning")
+            logger.info("there is no checkpoint to resume from")
             return False
         steps, state = loaded
         self._seconds_before = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
