@@ -152,7 +152,8 @@ class Run:
             raise UnknownNameError("format", file_format, formats)
         from relayrl.engines.local import LocalEngine
 
-        engine = LocalEngine(self.settings, self.directory, tensorboard=False)
+        not_recording = self.settings.model_copy(update={"record": None})
+        engine = LocalEngine(not_recording, self.directory, tensorboard=False)
         try:
             if best:
                 engine.init_from(self.directory.best_checkpoint())

@@ -50,10 +50,11 @@ def test_tables_of_an_older_version_are_migrated_and_keep_their_rows(kind: str, 
     url = place(kind)
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 0)])
-    _sql(url, "DROP VIEW returns_by_policy_version", "DROP VIEW experience", "UPDATE relayrl_schema SET version = 1")
+    views = ("DROP VIEW returns_by_policy_version", "DROP VIEW experience", "DROP TABLE abandoned")
+    _sql(url, *views, "UPDATE relayrl_schema SET version = 1")
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 1)])
-    assert _sql(url, "SELECT version FROM relayrl_schema") == [(2,)]
+    assert _sql(url, "SELECT version FROM relayrl_schema") == [(3,)]
     assert _sql(url, "SELECT num_episodes, mean_return FROM returns_by_policy_version") == [(2, 20.0)]
     assert _sql(url, "SELECT count(*) FROM experience WHERE terminated") == [(2,)]
 
@@ -62,9 +63,9 @@ def test_tables_of_an_older_version_are_migrated_and_keep_their_rows(kind: str, 
 def test_tables_of_a_newer_version_are_left_alone(kind: str, place: Place) -> None:
     url = place(kind)
     open_sink(url).close()
-    _sql(url, "UPDATE relayrl_schema SET version = 3")
+    _sql(url, "UPDATE relayrl_schema SET version = 4")
     for open_it in (open_sink, open_source):
-        with pytest.raises(ConfigError, match="has tables of version 3, this RelayRL knows version 2; update RelayRL"):
+        with pytest.raises(ConfigError, match="has tables of version 4, this RelayRL knows version 3; update RelayRL"):
             open_it(url)
 
 
@@ -204,3 +205,30 @@ def test_pauses_double_up_to_a_limit_and_end_at_the_deadline() -> None:
         pass
     assert pauses == [1.0, 2.0, 3.0, 3.0, 1.0]
     assert back_off.num_waits == 5
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_database_from_before_there_were_marks_is_read_as_it_is(kind: str, place: Place) -> None:
+    url = place(kind)
+    with open_sink(url) as sink:
+        sink.write([plain_trajectory(0, 0)])
+    views = ("DROP VIEW returns_by_policy_version", "DROP VIEW experience", "DROP TABLE abandoned")
+    _sql(url, *views, "UPDATE relayrl_schema SET version = 2")
+    with open_source(url) as source:
+        assert [each.episode for each in source] == [0]
+        assert source.count().num_steps == 20
+        assert source.abandoned() == frozenset()
+    assert _sql(url, "SELECT version FROM relayrl_schema") == [(2,)]
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_views_leave_out_what_was_abandoned(kind: str, place: Place) -> None:
+    url = place(kind)
+    recorded = [plain_trajectory(0, number) for number in range(3)]
+    with open_sink(url) as sink:
+        sink.write(recorded)
+        sink.flush()
+        sink.abandon([recorded[1].trajectory_id])
+    assert _sql(url, "SELECT sum(num_episodes) FROM returns_by_policy_version") == [(2,)]
+    assert _sql(url, "SELECT count(*) FROM experience") == [(40,)]
+    assert _sql(url, "SELECT count(*) FROM steps") == [(60,)]

@@ -200,7 +200,7 @@ class CarriedMemory:
         header = rollout.header
         lanes = (header.env_ids, header.agent_ids)
         first = torch.zeros(rollout.num_lanes, self._critic.memory_width)
-        # A resumed run gives its worlds new ids, in the same order.
+        # A loaded state does not say whose memory it is: lanes have the same order.
         if self._lanes in (None, lanes) and len(self._memory) == rollout.num_lanes:
             first[torch.from_numpy(rollout.first_step > 0)] = self._memory[torch.from_numpy(rollout.first_step > 0)]
         before, self._memory = remembered(self._critic, rollout, hidden, first)

@@ -29,6 +29,9 @@ data_app = typer.Typer(
 )
 Url = Annotated[str, typer.Argument(help="arrow:DIR, parquet:DIR, csv:DIR, sqlite:FILE or postgresql://…")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+AbandonedFlag = Annotated[
+    bool, typer.Option("--abandoned", help="Include what runs took back when they were resumed after a kill.")
+]
 _TRAJECTORIES_PER_WRITE = 256
 
 
@@ -36,6 +39,7 @@ _TRAJECTORIES_PER_WRITE = 256
 def inspect(
     url: Url,
     output: Annotated[Path | None, typer.Option("-o", help="Picture of returns to write (.png or .svg).")] = None,
+    with_abandoned: AbandonedFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Summarise what was recorded, with a picture of returns."""
@@ -44,7 +48,7 @@ def inspect(
 
     if output is not None and output.suffix not in (".png", ".svg"):
         raise ConfigError(f"-o {output} must end in .png or .svg")
-    with open_source(url) as source:
+    with open_source(url, with_abandoned=with_abandoned) as source:
         groups = summarise(source)
         report, shown_url = source.report, source.url
     num_steps, num_trajectories = (
@@ -64,6 +68,7 @@ def inspect(
             "num_trajectories": num_trajectories,
             "num_steps": num_steps,
             "num_duplicates": report.num_duplicates,
+            "num_abandoned": report.num_abandoned,
             "torn": report.torn,
             "unfinished": report.unfinished,
             "groups": {name: group.as_dict() for name, group in groups.items()},
@@ -75,6 +80,7 @@ def inspect(
 def convert(
     source_url: Annotated[str, typer.Argument(metavar="FROM", help="URL to read.")],
     sink_url: Annotated[str, typer.Argument(metavar="TO", help="URL to add to.")],
+    with_abandoned: AbandonedFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Copy trajectories from one URL to another, without loss; those that are there already are left alone."""
@@ -85,7 +91,7 @@ def convert(
     if source_url == sink_url:
         raise ConfigError(f"{source_url} is both where to read and where to write; give two URLs")
     num_trajectories = num_steps = 0
-    with open_source(source_url) as source:
+    with open_source(source_url, with_abandoned=with_abandoned) as source:
         trajectories = iter(source)
         with open_sink(sink_url) as sink:
             while some := list(islice(trajectories, _TRAJECTORIES_PER_WRITE)):
@@ -105,13 +111,14 @@ def replay(
     url: Url,
     limit: Annotated[int | None, typer.Option(min=0, help="Stop after so many trajectories.")] = None,
     group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
+    with_abandoned: AbandonedFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Walk through trajectories in the order in which they were recorded, a line each."""
     from relayrl.sinks.contract import open_source
 
     num_shown = 0
-    with open_source(url) as source:
+    with open_source(url, with_abandoned=with_abandoned) as source:
         for trajectory in source:
             if limit is not None and num_shown >= limit:
                 break
@@ -145,6 +152,8 @@ def _complain_about(report: ReadReport) -> None:
     """What was left out goes to stderr, so that it is seen and does not stand in anybody's way."""
     if report.num_duplicates:
         typer.echo(f"{report.num_duplicates} copies of trajectories were left out", err=True)
+    if report.num_abandoned:
+        typer.echo(f"{report.num_abandoned} abandoned trajectories were left out; --abandoned includes them", err=True)
     for path, num_bytes in report.torn.items():
         typer.echo(f"{path}: the last {num_bytes} bytes were never flushed and were left out", err=True)
     for path in report.unfinished:

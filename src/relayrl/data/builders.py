@@ -15,7 +15,9 @@ Not its job: stepping environments, or one lane that a user's program drives (`t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
+from uuid import UUID
 
 import numpy as np
 
@@ -145,6 +147,10 @@ class RolloutBuilder:
         self._filling.clear()
         self._row = 0
         return rollout
+
+    def name_worlds(self, env_ids: tuple[UUID, ...]) -> None:
+        """Give the worlds of the next blocks these ids."""
+        self._header = replace(self._header, env_ids=env_ids)
 
     def get_state(self) -> dict[str, Array]:
         """Episode and step numbers, which is all that outlives a block."""

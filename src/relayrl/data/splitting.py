@@ -13,6 +13,7 @@ episode and first step: cutting the same block again gives the same ids, so a re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -29,6 +30,15 @@ from relayrl.errors import ConfigError
 def trajectory_id(env_id: UUID, agent_id: str, episode: int, first_step: int) -> UUID:
     """The id of the fragment of an agent's episode that begins at `first_step`."""
     return uuid5(env_id, f"{agent_id}/{episode}/{first_step}")
+
+
+def on_branch(block: TrajectoryBlock, branch: str) -> TrajectoryBlock:
+    """The block with the ids that its trajectories have on a branch of their run; `""` is the one it began with."""
+    if not branch:
+        return block
+    headers = block.headers
+    ids = _trajectory_ids(headers.trajectory_ids, [branch] * len(headers), headers.episode, headers.first_step)
+    return replace(block, headers=replace(headers, trajectory_ids=ids))
 
 
 def split_rollout(rollout: Rollout) -> TrajectoryBlock:

@@ -8,6 +8,7 @@ back. The same settings give the same parameters, bit for bit, whether the run w
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -25,7 +26,7 @@ from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_parts import RunParts, build_parts, limit_threads
 from relayrl.engines.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.run_state import capture, restore, start_from
+from relayrl.engines.run_state import capture, record_continuation, restore, start_from
 from relayrl.engines.statistics_plan import make_statistics
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.export import export_policy
@@ -52,6 +53,7 @@ class LocalEngine:
         self._evaluation = PeriodicEvaluation(settings, self._parts.policies, self._stop_if_asked)
         self._seconds_before, self._started = 0.0, time.perf_counter()
         self._has_resumed = False
+        self._go_on_recording: Callable[[], None] = lambda: None
         self._row: dict[str, float] = {}
 
     def resume(self) -> bool:
@@ -59,10 +61,11 @@ class LocalEngine:
         self._has_resumed = True
         loaded = self._checkpoints.load_newest()
         if loaded is None:
-            logger.info("no checkpoint yet; starting from the beginning")
+            logger.info("there is no checkpoint to resume from")
             return False
         steps, state = loaded
         self._seconds_before = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
+        self._go_on_recording = record_continuation(state, self._parts, self._settings)
         logger.info("resumed at step %d", steps)
         return True
 
@@ -90,7 +93,7 @@ class LocalEngine:
         """
         self._is_interrupted = is_interrupted
         try:
-            with self._directory.locked():
+            with contextlib.nullcontext() if self._directory.is_locked else self._directory.locked():
                 return self._run(on_progress)
         except TrainingDivergedError as error:
             kept = self._checkpoints.paths()
@@ -106,11 +109,14 @@ class LocalEngine:
         self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
+        self._go_on_recording()
         if not self._checkpoints.paths():
             self.save()  # a run that diverges before its first interval has something to go back to
         self._train(on_progress)
         seconds = time.perf_counter() - self._started
         self.save()
+        if self._parts.recorder is not None:
+            self._parts.recorder.end()
         self.export(list(ExportFormat))
         result = self._result(seconds, self._parts.trainer.num_env_steps - steps_before)
         write_whole(self._directory.result, (result.to_json() + "\n").encode())

@@ -5,6 +5,7 @@ The environment serves the spaces and the evaluation; it is never stepped to lea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from relayrl.training.off_policy import OffPolicyTrainer
 from relayrl.training.policy_trainer import PolicyTrainer
 from relayrl.training.statistics import Statistics
 
+logger = logging.getLogger(__name__)
+
 
 def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]) -> int:
     """Put everything at `url` into the trainer's replay; gives the number of world steps."""
@@ -28,6 +31,8 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
         raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
     with open_source(url) as source:
         trajectories = [_by_the_only_agent(trajectory, groups) for trajectory in source]
+        if source.report.num_abandoned:
+            logger.warning("%s: %d abandoned trajectories were left out", source.url, source.report.num_abandoned)
     if not trajectories:
         raise ConfigError(f"{url} holds no trajectories")
     headers = {

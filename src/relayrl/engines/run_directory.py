@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from relayrl.engines.run_settings import RunSettings, read_settings_file
 from relayrl.errors import ConfigError
@@ -23,25 +26,52 @@ class RunDirectory:
         self.progress = path / "progress.csv"
         self.log = path / "run.log"
         self.result = path / "result.json"
+        self._lock_path = path / "run.lock"
+        self._lock: TextIO | None = None
         self._made: list[Path] = []
 
     @classmethod
-    def default_path(cls, settings: RunSettings) -> Path:
-        """`runs/<env>-<algo>-seed<seed>-<time>`."""
+    def make_default(cls, settings: RunSettings) -> RunDirectory:
+        """A new folder `runs/<env>-<algo>-seed<seed>-<time>`, with a number behind it where another run has that name."""
         name = settings.env.replace("/", "_").replace(":", "_")
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        return Path("runs") / f"{name}-{settings.algo}-seed{settings.seed}-{stamp}"
+        path = Path("runs") / f"{name}-{settings.algo}-seed{settings.seed}-{stamp}"
+        names = itertools.chain([path], (path.with_name(f"{path.name}-{number}") for number in itertools.count(2)))
+        return next(directory for directory in map(cls, names) if directory._make())
 
     def create(self, settings: RunSettings) -> None:
-        """Begin a run here; a folder that already holds one is refused."""
+        """Begin a run here; a folder that already holds one is refused. Of several processes that try, one succeeds."""
+        self.require_no_run()
+        with contextlib.nullcontext() if self.is_locked else self.locked(), self._explained():
+            self.require_no_run()  # whoever had the lock before may have begun one
+            self.write_settings(settings)
+
+    def require_no_run(self) -> None:
+        """Refuse a folder that holds a run."""
         if self.config.exists():
             raise ConfigError(
                 f"{self.path} already holds a run; add --resume to continue it, or choose another --run-dir"
             )
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+
+    def _make(self) -> bool:
+        """Make the folder; False if it is there already."""
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        with self._explained():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir()
+            except FileExistsError:
+                if not self.path.is_dir():
+                    raise
+                return False
+        self._made = missing
+        return True
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the system says of a folder that cannot be written, as a `ConfigError`."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.write_settings(settings)
+            yield
         except (OSError, DiskError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             reason = cause.strerror if isinstance(cause, OSError) else error
@@ -50,6 +80,8 @@ class RunDirectory:
     def discard(self) -> None:
         """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""
         self.config.unlink(missing_ok=True)
+        if self._made:
+            self._lock_path.unlink(missing_ok=True)
         for folder in self._made:
             if any(folder.iterdir()):
                 return
@@ -59,20 +91,51 @@ class RunDirectory:
         """Make `settings` those of the run that lies here."""
         write_whole(self.config, settings.to_yaml().encode())
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Train here alone: a second process that tries is refused. The system releases the lock however we end."""
+    @property
+    def is_locked(self) -> bool:
+        """Whether this object holds the lock of the folder."""
+        return self._lock is not None
+
+    def lock(self) -> None:
+        """Work here alone until `release`: whoever else tries is refused. The system releases the lock however we end."""
+        self._make()
+        with self._explained():
+            file = self._lock_path.open("a")
+        try:
+            self._take(file)
+        except BaseException:
+            file.close()
+            raise
+        self._lock = file
+
+    def _take(self, file: TextIO) -> None:
         try:
             import fcntl
         except ImportError:
-            yield
             return
-        with (self.path / "run.lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ConfigError(f"another process is training in {self.path}; wait for it, or end it") from error
+        refusal = f"another process is training in {self.path}; wait for it, or end it"
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(refusal) from error
+        # Whoever held it may have discarded its folder since the file was opened: that lock guards nothing any more.
+        if not self._lock_path.exists() or not os.path.samestat(os.fstat(file.fileno()), self._lock_path.stat()):
+            raise ConfigError(refusal)
+
+    def release(self) -> None:
+        """Let others work here; a second call does nothing."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """`lock` and `release`."""
+        self.lock()
+        try:
             yield
+        finally:
+            self.release()
 
     def require(self) -> Path:
         """The config of the run that lies here."""

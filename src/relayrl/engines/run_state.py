@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from relayrl.engines.periodic_evaluation import PeriodicEvaluation
@@ -24,6 +24,7 @@ def capture(parts: RunParts, statistics: Statistics, evaluation: PeriodicEvaluat
         "signals": parts.signals.state_dict(),
         "statistics": statistics.state_dict(),
         "evaluation": evaluation.state_dict(),
+        "recorder": None if parts.recorder is None else parts.recorder.state_dict(),
         "seconds": seconds,
     }
 
@@ -51,6 +52,17 @@ def restore(
         )
     seconds: float = state["seconds"]
     return seconds
+
+
+def record_continuation(state: Mapping[str, Any], parts: RunParts, settings: RunSettings) -> Callable[[], None]:
+    """What makes the recorder, if there is one, go on where `capture` left it: called before the first step."""
+    recorder, url = parts.recorder, settings.record
+    if recorder is None or url is None:
+        return lambda: None
+    from relayrl.engines.recorded_ahead import find_ahead, lane_positions
+
+    saved, positions = state.get("recorder"), lane_positions(state["collector"], parts.env.groups)
+    return lambda: recorder.go_on(saved, find_ahead(url, positions)) if positions else None
 
 
 def start_from(state: Mapping[str, Any], parts: RunParts) -> None:

@@ -53,7 +53,7 @@ class Session:
 
 @collection_paused()
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
-    """Settle the settings and, unless `create` is False, make the folder."""
+    """Settle the settings and, unless `create` is False, make the folder; its lock is held until `run_session` ends."""
     if create:
         preload_torch()
     from relayrl.engines.run_directory import RunDirectory
@@ -66,12 +66,15 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
         request.env, request.config, request.flags, request.assignments, notes, partial(_generic_preset, notes)
     )
     _check_learning_starts(settings, notes)
-    directory = RunDirectory(request.run_dir or RunDirectory.default_path(settings))
     if request.init_from is not None and not request.init_from.exists():
         raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
-    if create:
-        _probe(settings)
-        settings = _with_measured_threads(settings, notes)
+    if not create:
+        return Session(settings, RunDirectory(request.run_dir or Path()), False, request.init_from, notes)
+    _probe(settings)
+    settings = _with_measured_threads(settings, notes)
+    directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
+    directory.require_no_run()
+    with _locked_on_return(directory):
         directory.create(settings)
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
@@ -108,16 +111,26 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     if request.init_from is not None:
         raise ConfigError("--resume continues a run from its own checkpoint; leave out --init-from")
     directory = RunDirectory(request.run_dir)
-    before = directory.settings()
     base = request.config or directory.require()
-    after = build_run_settings(request.env, base, request.flags, request.assignments)
-    trials: list[str] = []
-    if create:
-        after = _with_measured_threads(after, trials)
-    notes = trials + check_changes(before, after)
-    if create and notes:
-        directory.write_settings(after)
+    with _locked_on_return(directory) if create else contextlib.nullcontext():
+        before = directory.settings()
+        after = build_run_settings(request.env, base, request.flags, request.assignments)
+        trials: list[str] = []
+        if create:
+            after = _with_measured_threads(after, trials)
+        notes = trials + check_changes(before, after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
+
+
+@contextlib.contextmanager
+def _locked_on_return(directory: RunDirectory) -> Iterator[None]:
+    """Lock a folder before anything is read or written there; only where that fails, it is released."""
+    directory.lock()
+    try:
+        yield
+    except BaseException:
+        directory.release()
+        raise
 
 
 def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettings:
@@ -148,12 +161,15 @@ def run_session(
     session: Session, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool]
 ) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened."""
-    with logging_to(session.directory.log):
-        for note in session.notes:
-            _log.info("%s", note)
-        engine = _engine(session)
-        with living_set_aside():
-            return engine.run(on_progress, is_interrupted)
+    try:
+        with logging_to(session.directory.log):
+            for note in session.notes:
+                _log.info("%s", note)
+            engine = _engine(session)
+            with living_set_aside():
+                return engine.run(on_progress, is_interrupted)
+    finally:
+        session.directory.release()
 
 
 @collection_paused()
@@ -163,15 +179,31 @@ def _engine(session: Session) -> LocalEngine:
 
     try:
         engine = LocalEngine(session.settings, session.directory)
-        if session.resume:
-            engine.resume()
-        if session.init_from is not None:
-            engine.init_from(session.init_from)
+        try:
+            _begin(engine, session)
+        except BaseException:
+            engine.close()
+            raise
     except ConfigError:
         if not session.resume:
             session.directory.discard()
         raise
     return engine
+
+
+def _begin(engine: LocalEngine, session: Session) -> None:
+    """Take over what the run begins with. The settings of a resumed run change only now that it can go on with them."""
+    if session.resume:
+        if not engine.resume():
+            path = session.directory.path
+            raise ConfigError(
+                f"{path} has no checkpoint to resume from: its run ended before the first one; "
+                "begin it again without --resume in another --run-dir, or delete this one"
+            )
+        if session.notes:
+            session.directory.write_settings(session.settings)
+    if session.init_from is not None:
+        engine.init_from(session.init_from)
 
 
 @contextlib.contextmanager

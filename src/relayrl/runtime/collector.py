@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 from gymnasium import spaces
@@ -52,6 +53,7 @@ class Collector:
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
+        self._env_ids = env.env_ids
         self._memories = {
             name: LaneMemory(actors[name], env.num_envs * group.num_agents)
             for name, group in env.groups.items()
@@ -140,10 +142,11 @@ class Collector:
         return self._episodes.take()
 
     def state_dict(self) -> dict[str, Any]:
-        """What decides the next block: the generator, numbers of episodes, memories and, where it can be saved, the
-        environment."""
+        """What decides the next block: the generator, ids of worlds, numbers of episodes, memories and, where it can be
+        saved, the environment."""
         return {
             "rng": self._rng.bit_generator.state,
+            "env_ids": [str(env_id) for env_id in self._env_ids],
             "builders": {name: builder.get_state() for name, builder in self._builders.items()},
             "episodes": self._episodes.get_state(),
             "memories": {name: memory.values for name, memory in self._memories.items()},
@@ -155,6 +158,10 @@ class Collector:
         self._rng.bit_generator.state = state["rng"]
         if self._states is not None:
             self._states.clear()
+        if "env_ids" in state:  # older versions kept none
+            self._env_ids = tuple(UUID(text) for text in state["env_ids"])
+            for builder in self._builders.values():
+                builder.name_worlds(self._env_ids)
         saved = state["environment"]
         if saved is not None and isinstance(self._env, StatefulEnvironment):
             for name, builder in self._builders.items():

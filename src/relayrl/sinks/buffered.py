@@ -1,7 +1,8 @@
 """The part of a sink that is the same for all that store: check, hold back, write in bulk, be retried.
 
-A subclass says how records become durable (`_persist`) and what to let go of (`_release`); it is never called by two threads
-at once. Blocks leave the buffer when `_persist` has returned, so that whatever happens before is retried as a whole.
+A subclass says how records and marks become durable (`_persist`, `_mark`) and what to let go of (`_release`); it is never
+called by two threads at once. Blocks leave the buffer when `_persist` has returned, so that whatever happens before is retried
+as a whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.sinks.contract import SinkClosedError, TrajectorySink
@@ -60,6 +62,12 @@ class BufferedSink(TrajectorySink):
             self._persist(tuple(self._held))
             self._let_go()
 
+    def abandon(self, trajectory_ids: Collection[UUID]) -> None:
+        with self._lock:
+            self._require_open("abandon")
+            if trajectory_ids:
+                self._mark(trajectory_ids)
+
     def close(self) -> None:
         with self._lock:
             if self._is_closed:
@@ -90,6 +98,10 @@ class BufferedSink(TrajectorySink):
     @abstractmethod
     def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         """Make blocks durable; `SinkWriteError` otherwise. May be called again with what a failed call had."""
+
+    @abstractmethod
+    def _mark(self, trajectory_ids: Collection[UUID]) -> None:
+        """Mark trajectories as abandoned, durably; `SinkWriteError` otherwise."""
 
     @abstractmethod
     def _release(self) -> None:

@@ -15,6 +15,8 @@ A sink keeps every field of a trajectory bit for bit. What it promises:
 - `flush` returns when everything taken is durable. When it raises, the sink still holds what is not, and the next flush
   tries again.
 - A trajectory is stored once, however often it is written: its `trajectory_id` decides. So whatever failed may be retried.
+- `abandon` marks trajectories as steps that their run took back: it was killed, and went on from before them. Sources report
+  them and leave them out unless they are asked for.
 - `close` flushes, may be called twice, and lets go of files and connections even when the flush fails.
 - All methods may be called from any thread. Any number of sinks and sources, in any number of processes, may use one URL.
 
@@ -26,10 +28,11 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
@@ -74,6 +77,10 @@ class TrajectorySink(ABC):
     def flush(self) -> None:
         """Return when everything taken is durable; `SinkWriteError` if it cannot be made so."""
 
+    def abandon(self, trajectory_ids: Collection[UUID]) -> None:
+        """Mark trajectories as abandoned, durably; those that are marked already may be among them."""
+        raise SinkError(f"{self.url} cannot mark {len(trajectory_ids)} trajectories as abandoned; record elsewhere")
+
     @abstractmethod
     def close(self) -> None:
         """Flush and let go of everything; a second call does nothing."""
@@ -101,6 +108,8 @@ class ReadReport:
 
     num_duplicates: int = 0
     """Copies of trajectories that had been read already: somebody retried."""
+    num_abandoned: int = 0
+    """Trajectories that their run took back."""
     torn: dict[str, int] = field(default_factory=dict)
     """Bytes at the end of part files that a writer did not finish (it was killed, or is still writing), by file."""
     unfinished: list[str] = field(default_factory=list)
@@ -115,6 +124,8 @@ class TrajectorySource(ABC):
     """
 
     report: ReadReport
+    with_abandoned: bool = False
+    """Whether passes and counts include what was abandoned."""
 
     @property
     @abstractmethod
@@ -124,6 +135,14 @@ class TrajectorySource(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Trajectory]:
         """A pass over everything that is durable when it begins."""
+
+    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+        """A pass over what was recorded in these worlds from an episode on, without the rest where the storage allows it."""
+        return (each for each in self if each.env_id in env_ids and each.episode >= first_episode)
+
+    def abandoned(self) -> frozenset[UUID]:
+        """The ids of trajectories that are marked as abandoned."""
+        return frozenset()
 
     @abstractmethod
     def count(self) -> SourceCount:
@@ -164,10 +183,11 @@ def open_sink(url: str, settings: SinkSettings | None = None) -> TrajectorySink:
     return sink
 
 
-def open_source(url: str) -> TrajectorySource:
-    """The source at a URL; `ConfigError` if nothing was ever recorded there."""
+def open_source(url: str, *, with_abandoned: bool = False) -> TrajectorySource:
+    """The source at a URL, without what runs took back unless it is asked for; `ConfigError` if nothing was recorded there."""
     module = importlib.import_module(f"relayrl.sinks.{_module_of(url)}")
     source: TrajectorySource = module.open_source(url)
+    source.with_abandoned = with_abandoned
     return source
 
 

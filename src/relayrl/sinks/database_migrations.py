@@ -6,6 +6,7 @@ opens it applies what is missing, in one transaction. What was released is never
     layouts         layout · digest · description (JSON: group, spaces; see `layout_json`)
     trajectories    one row each: header, and every array as a binary column (see `database_rows`)
     steps           one row per step, for queries
+    abandoned       trajectory_id of those that their run took back
     experience      view: steps with who acted and the flags of the step
     returns_by_policy_version   view over whole episodes
 """
@@ -27,6 +28,14 @@ _VIEWS = (
               (t.truncated AND s.step = t.first_step + t.num_steps - 1) AS truncated,
               (t.failed AND s.step = t.first_step + t.num_steps - 1) AS failed
        FROM steps s JOIN trajectories t USING (trajectory)""",
+)
+
+_KEPT = "NOT EXISTS (SELECT 1 FROM abandoned a WHERE a.trajectory_id = t.trajectory_id)"
+_VIEWS_OF_KEPT = (
+    "DROP VIEW returns_by_policy_version",
+    _VIEWS[0].replace("FROM trajectories", "FROM trajectories t").replace("WHERE ", f"WHERE {_KEPT} AND "),
+    "DROP VIEW experience",
+    f"{_VIEWS[1]} WHERE {_KEPT}",
 )
 
 _POSTGRES_TABLES = (
@@ -119,8 +128,13 @@ _SQLITE_TABLES = (
        action)""",
 )
 
-POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS)
-SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS)
+_POSTGRES_ABANDONED = ("CREATE TABLE abandoned (trajectory_id uuid PRIMARY KEY)", *_VIEWS_OF_KEPT)
+_SQLITE_ABANDONED = ("CREATE TABLE abandoned (trajectory_id TEXT PRIMARY KEY) WITHOUT ROWID", *_VIEWS_OF_KEPT)
+
+POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS, _POSTGRES_ABANDONED)
+SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED)
+MARKS_SINCE = 3
+"""The version from which on a database has the table `abandoned`."""
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS relayrl_schema (version integer NOT NULL)"
 
 

@@ -6,7 +6,8 @@ those that did not, because a sink stores a trajectory once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError
@@ -37,6 +38,10 @@ class FanOutSink(TrajectorySink):
     def flush(self) -> None:
         self._require_open("flush")
         self._in_all(lambda sink: sink.flush())
+
+    def abandon(self, trajectory_ids: Collection[UUID]) -> None:
+        self._require_open("abandon")
+        self._in_all(lambda sink: sink.abandon(trajectory_ids))
 
     def close(self) -> None:
         if not self._is_closed:

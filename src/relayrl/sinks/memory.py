@@ -6,8 +6,9 @@ A store lives as long as the process or until `forget`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
@@ -31,6 +32,7 @@ class _Store:
 
     blocks: list[StoredBlock] = field(default_factory=list)
     trajectory_ids: set[bytes] = field(default_factory=set)
+    abandoned: set[UUID] = field(default_factory=set)
 
 
 _lock = threading.Lock()
@@ -67,6 +69,10 @@ class MemorySink(BufferedSink):
                 self._store.blocks.append(block)
                 self._store.trajectory_ids.update(block.headers.trajectory_ids)
 
+    def _mark(self, trajectory_ids: Collection[UUID]) -> None:
+        with _lock:
+            self._store.abandoned.update(trajectory_ids)
+
     def _release(self) -> None:
         """The store stays."""
 
@@ -91,6 +97,10 @@ class MemorySource(TrajectorySource):
     def __iter__(self) -> Iterator[Trajectory]:
         return (trajectory for block in self._blocks() for trajectory in block.trajectories())
 
+    def abandoned(self) -> frozenset[UUID]:
+        with _lock:
+            return frozenset(self._store.abandoned)
+
     def count(self) -> SourceCount:
         blocks = self._blocks()
         return SourceCount(num_trajectories(blocks), sum(block.num_rows for block in blocks))
@@ -109,4 +119,9 @@ class MemorySource(TrajectorySource):
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()
         with _lock:
-            return list(self._store.blocks)
+            blocks = list(self._store.blocks)
+        if self.with_abandoned:
+            return blocks
+        kept = without(blocks, {each.bytes for each in self.abandoned()})
+        self.report.num_abandoned = num_trajectories(blocks) - num_trajectories(kept)
+        return kept

@@ -1,6 +1,7 @@
 """Directories of part files: unique names, durable creation, and a source that reads all parts as one.
 
     DIR/part-<when the writer began>-<writer>-<number>.<suffix>
+    DIR/abandoned-<…>.txt     ids of trajectories that their run took back, a line each
 
 A writer never touches a part of another one, nor one from before it was opened; so any number of processes may write into a
 directory, and a torn end of a part is the last thing that its writer did. Names sort by writer and then by number, which is
@@ -16,11 +17,12 @@ import logging
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
@@ -44,6 +46,10 @@ class PartNames:
     def next(self) -> Path:
         """A path at which nothing is."""
         return self._directory / f"part-{self._writer}-{next(self._numbers):06d}{self._suffix}"
+
+    def next_abandoned(self) -> Path:
+        """The same, for ids of abandoned trajectories."""
+        return self._directory / f"abandoned-{self._writer}-{next(self._numbers):06d}.txt"
 
 
 def make_directory(path: Path) -> None:
@@ -99,24 +105,59 @@ class PartsSource(TrajectorySource):
         return self._url
 
     def __iter__(self) -> Iterator[Trajectory]:
+        return self._pass(lambda _: True)
+
+    def _pass(self, may_hold: Callable[[pa.RecordBatch], bool]) -> Iterator[Trajectory]:
+        """Every trajectory of the batches that may hold what is asked for."""
         seen: set[UUID] = set()
-        for path in self._begin():
+        paths, left_out = self._begin(), self._left_out()
+        for path in paths:
             for layout, batch in self._read(path):
+                if not may_hold(batch):
+                    continue
                 for trajectory in self._split(path, batch, layout):
                     if trajectory.trajectory_id in seen:
                         self.report.num_duplicates += 1
                         continue
                     seen.add(trajectory.trajectory_id)
+                    if trajectory.trajectory_id in left_out:
+                        self.report.num_abandoned += 1
+                        continue
                     yield trajectory
+
+    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+        names = set(map(str, env_ids))
+
+        def may_hold(batch: pa.RecordBatch) -> bool:
+            if batch.num_rows == 0 or pc.max(batch.column("episode")).as_py() < first_episode:
+                return False
+            return not names.isdisjoint(batch.column("env_id").dictionary.to_pylist())
+
+        found = self._pass(may_hold)
+        return (each for each in found if each.env_id in env_ids and each.episode >= first_episode)
+
+    def abandoned(self) -> frozenset[UUID]:
+        paths = self._directory.glob("abandoned-*.txt")
+        try:
+            return frozenset(UUID(line) for path in paths for line in path.read_text().split())
+        except ValueError as error:
+            raise DecodeError(f"a list of abandoned trajectories in {self._directory} is damaged: {error}") from error
+
+    def _left_out(self) -> frozenset[UUID]:
+        return frozenset() if self.with_abandoned else self.abandoned()
 
     def count(self) -> SourceCount:
         lengths: dict[UUID, int] = {}
-        for path in self._begin():
+        paths, left_out = self._begin(), self._left_out()
+        for path in paths:
             for ids in self._read_ids(path):
                 for trajectory_id, num_steps in count_rows(ids):
                     self.report.num_duplicates += trajectory_id in lengths
                     lengths.setdefault(trajectory_id, num_steps)
-        return SourceCount(len(lengths), sum(lengths.values()))
+        abandoned = left_out & lengths.keys()
+        self.report.num_abandoned = len(abandoned)
+        num_steps = sum(lengths.values()) - sum(lengths[each] for each in abandoned)
+        return SourceCount(len(lengths) - len(abandoned), num_steps)
 
     def layouts(self) -> tuple[Layout, ...]:
         found: dict[bytes, Layout] = {}

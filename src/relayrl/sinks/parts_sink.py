@@ -6,15 +6,16 @@ Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`) or 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 
 from relayrl.data.schema import Layout
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import SinkWriteError, rest_of
-from relayrl.sinks.part_files import PartNames, make_directory, sync_path
+from relayrl.sinks.part_files import PartNames, make_directory, sync_path, write_whole
 from relayrl.sinks.row_batches import to_batches
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
 from relayrl.sinks.stored_block import StoredBlock, num_trajectories
@@ -30,6 +31,13 @@ class PartsSink(BufferedSink):
         self._directory = Path(rest_of(url, "DIR"))
         make_directory(self._directory)
         self._names = PartNames(self._directory, suffix)
+
+    def _mark(self, trajectory_ids: Collection[UUID]) -> None:
+        try:
+            write_whole(self._names.next_abandoned(), "".join(f"{each}\n" for each in trajectory_ids).encode())
+            sync_path(self._directory)
+        except OSError as error:
+            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(trajectory_ids)) from error
 
 
 class OpenPart(ABC):

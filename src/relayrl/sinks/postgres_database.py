@@ -7,9 +7,10 @@ lost, even during the commit, the sink reconnects with back-off and starts over;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
@@ -24,7 +25,7 @@ from relayrl.sinks.contract import (
     TrajectorySink,
     TrajectorySource,
 )
-from relayrl.sinks.database_migrations import POSTGRES, VERSION_TABLE, missing_statements
+from relayrl.sinks.database_migrations import MARKS_SINCE, POSTGRES, VERSION_TABLE, missing_statements
 from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.layout_keys import LayoutKeys
@@ -70,6 +71,14 @@ class PostgresSink(BufferedSink):
         return [require_fits(block) for block in super()._check(trajectories)]
 
     def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+        self._with_retries(lambda connection: self._store(connection, blocks), num_trajectories(blocks))
+
+    def _mark(self, trajectory_ids: Collection[UUID]) -> None:
+        ids = f"{{{','.join(map(str, trajectory_ids))}}}"
+        query = "INSERT INTO abandoned SELECT unnest(%s::uuid[]) ON CONFLICT DO NOTHING"
+        self._with_retries(lambda connection: connection.execute(query, (ids,)), len(trajectory_ids))
+
+    def _with_retries(self, work: Callable[[psycopg.Connection], object], num_waiting: int) -> None:
         back_off = BackOff(self._settings.database)
         # OperationalError and InterfaceError: the server or the way to it; UniqueViolation: another writer was faster.
         transient = (
@@ -81,13 +90,13 @@ class PostgresSink(BufferedSink):
             try:
                 connection, watchdog = self._connected(max(1.0, back_off.remaining_s))
                 with watchdog.limit(self._settings.database.statement_timeout_s):
-                    self._store(connection, blocks)
+                    work(connection)
                 return
             except self._psycopg.Error as error:
                 self._release()
                 if not isinstance(error, transient) or not back_off.wait():
                     reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {error}"
-                    raise SinkWriteError(reason, num_trajectories(blocks)) from error
+                    raise SinkWriteError(reason, num_waiting) from error
 
     def _connected(self, timeout_s: float) -> tuple[psycopg.Connection, Watchdog]:
         """The connection, made anew if there is none; its tables are those of this program."""
@@ -178,7 +187,9 @@ class PostgresSource(TrajectorySource):
             raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
         try:
             row = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
-            missing_statements(POSTGRES, row[0] if row else 0, self._url)
+            version = row[0] if row else 0
+            missing_statements(POSTGRES, version, self._url)
+            self._has_marks = version >= MARKS_SINCE
         except (self._psycopg.Error, ConfigError) as error:
             self.close()
             if isinstance(error, ConfigError):
@@ -190,8 +201,15 @@ class PostgresSource(TrajectorySource):
         return self._url
 
     def __iter__(self) -> Iterator[Trajectory]:
+        return self._pass("true", ())
+
+    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+        return self._pass("env_id = ANY(%s) AND episode >= %s", (list(env_ids), first_episode))
+
+    def _pass(self, condition: str, values: tuple[object, ...]) -> Iterator[Trajectory]:
         self._begin()
-        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories ORDER BY trajectory"
+        self.report.num_abandoned = self._num_left_out()
+        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories WHERE {condition} AND {self._kept()}"
         try:
             # A pass has a connection of its own, so that several may run at the same time.
             with connect(self._target, self._timeout_s) as connection, connection.transaction():
@@ -199,7 +217,7 @@ class PostgresSource(TrajectorySource):
                 layouts = _layouts(connection)
                 with connection.cursor("relayrl_trajectories", binary=True) as cursor:
                     cursor.itersize = _ROWS_PER_FETCH
-                    for row in cursor.execute(query):
+                    for row in cursor.execute(f"{query} ORDER BY trajectory".encode(), values):
                         fields = dict(zip((*HEADER, *DATA), row, strict=True))
                         yield trajectory_of(fields, layouts[fields["layout"]])
         except (self._psycopg.Error, KeyError) as error:
@@ -207,10 +225,26 @@ class PostgresSource(TrajectorySource):
 
     def count(self) -> SourceCount:
         self._begin()
-        row = self._connection.execute(
-            "SELECT count(*), coalesce(sum(num_steps), 0)::bigint FROM trajectories"
-        ).fetchone()
+        query = f"SELECT count(*), coalesce(sum(num_steps), 0)::bigint FROM trajectories WHERE {self._kept()}"
+        row = self._connection.execute(query.encode()).fetchone()
+        self.report.num_abandoned = self._num_left_out()
         return SourceCount(*row) if row else SourceCount(0, 0)
+
+    def abandoned(self) -> frozenset[UUID]:
+        rows = self._connection.execute("SELECT trajectory_id FROM abandoned") if self._has_marks else ()
+        return frozenset(trajectory_id for (trajectory_id,) in rows)
+
+    def _kept(self) -> str:
+        """The condition on trajectories that a pass gives."""
+        leaves_out = self._has_marks and not self.with_abandoned
+        return "trajectory_id NOT IN (SELECT trajectory_id FROM abandoned)" if leaves_out else "true"
+
+    def _num_left_out(self) -> int:
+        if not self._has_marks or self.with_abandoned:
+            return 0
+        query = "SELECT count(*) FROM abandoned JOIN trajectories USING (trajectory_id)"
+        row = self._connection.execute(query).fetchone()
+        return int(row[0]) if row else 0
 
     def layouts(self) -> tuple[Layout, ...]:
         self._begin()

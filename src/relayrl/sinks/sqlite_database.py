@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -27,7 +27,7 @@ from relayrl.sinks.contract import (
     TrajectorySource,
     rest_of,
 )
-from relayrl.sinks.database_migrations import SQLITE, VERSION_TABLE, missing_statements
+from relayrl.sinks.database_migrations import MARKS_SINCE, SQLITE, VERSION_TABLE, missing_statements
 from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.layout_keys import LayoutKeys
@@ -137,6 +137,19 @@ class SqliteSink(BufferedSink):
             steps.drop()
         self._layout_keys.commit()
 
+    def _mark(self, trajectory_ids: Collection[UUID]) -> None:
+        def insert() -> None:
+            connection = self._connected()
+            rows = [(str(each),) for each in trajectory_ids]
+            mark = "INSERT INTO abandoned VALUES (?) ON CONFLICT DO NOTHING"
+            _in_transaction(connection, lambda: connection.executemany(mark, rows))
+
+        try:
+            self._with_retries(insert)
+        except sqlite3.Error as error:
+            self._release()
+            raise SinkWriteError(f"cannot write to {self._url}: {error}", len(trajectory_ids)) from error
+
     def _layout_key(self, connection: sqlite3.Connection, layout: Layout) -> int:
         def find_or_make(text: str, digest: str) -> int:
             insert = "INSERT INTO layouts (digest, description) VALUES (?, ?) ON CONFLICT DO NOTHING"
@@ -153,7 +166,7 @@ class SqliteSink(BufferedSink):
             connection.close()
 
 
-def _in_transaction(connection: sqlite3.Connection, work: Callable[[], None]) -> None:
+def _in_transaction(connection: sqlite3.Connection, work: Callable[[], object]) -> None:
     """IMMEDIATE: a writer waits at the beginning, and what it reads stays true until it commits."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -183,16 +196,26 @@ class SqliteSource(TrajectorySource):
         if version > len(SQLITE):
             self.close()
             missing_statements(SQLITE, version, url)
+        self._has_marks = version >= MARKS_SINCE
 
     @property
     def url(self) -> str:
         return self._url
 
     def __iter__(self) -> Iterator[Trajectory]:
+        return self._pass("true", ())
+
+    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+        wanted = json.dumps([str(env_id) for env_id in env_ids])
+        return self._pass("env_id IN (SELECT value FROM json_each(?)) AND episode >= ?", (wanted, first_episode))
+
+    def _pass(self, condition: str, values: tuple[object, ...]) -> Iterator[Trajectory]:
         layouts = self._layouts()
-        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories ORDER BY trajectory"
+        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories WHERE {condition} AND {self._kept()}"
         try:
-            for row in self._execute(query):
+            rows = self._execute(f"{query} ORDER BY trajectory", values)
+            self.report.num_abandoned = self._num_left_out()
+            for row in rows:
                 if row["layout"] not in layouts:  # committed after the pass began
                     layouts = self._layouts()
                 yield trajectory_of(dict(row), layouts[row["layout"]])
@@ -200,8 +223,25 @@ class SqliteSource(TrajectorySource):
             raise DecodeError(f"cannot read {self._url}: {error}") from error
 
     def count(self) -> SourceCount:
-        row = self._execute("SELECT count(*), coalesce(sum(num_steps), 0) FROM trajectories").fetchone()
+        query = f"SELECT count(*), coalesce(sum(num_steps), 0) FROM trajectories WHERE {self._kept()}"
+        row = self._execute(query).fetchone()
+        self.report.num_abandoned = self._num_left_out()
         return SourceCount(*row)
+
+    def abandoned(self) -> frozenset[UUID]:
+        rows = self._execute("SELECT trajectory_id FROM abandoned") if self._has_marks else ()
+        return frozenset(UUID(text) for (text,) in rows)
+
+    def _kept(self) -> str:
+        """The condition on trajectories that a pass gives."""
+        leaves_out = self._has_marks and not self.with_abandoned
+        return "trajectory_id NOT IN (SELECT trajectory_id FROM abandoned)" if leaves_out else "true"
+
+    def _num_left_out(self) -> int:
+        if not self._has_marks or self.with_abandoned:
+            return 0
+        query = "SELECT count(*) FROM abandoned WHERE trajectory_id IN (SELECT trajectory_id FROM trajectories)"
+        return int(self._connection.execute(query).fetchone()[0])
 
     def layouts(self) -> tuple[Layout, ...]:
         return tuple(self._layouts().values())
@@ -214,8 +254,8 @@ class SqliteSource(TrajectorySource):
         rows = self._execute("SELECT layout, description FROM layouts ORDER BY layout").fetchall()
         return {key: layout_from_json(text) for key, text in rows}
 
-    def _execute(self, query: str) -> sqlite3.Cursor:
+    def _execute(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         if self._is_closed:
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()
-        return self._connection.execute(query)
+        return self._connection.execute(query, values)

@@ -64,18 +64,25 @@ class CheckpointStore:
         return [path for path in self.paths() if path not in self._damaged]
 
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
-        """Steps and state of the newest whole checkpoint, or None where there is none; damaged ones are told and skipped."""
-        paths = self.paths()
-        for path in reversed(paths):
+        """Steps and state of the newest whole checkpoint, or None if there is none; damaged ones are skipped with a warning."""
+        errors: list[CheckpointError] = []
+        for path in reversed(self.paths()):
             try:
-                return load_checkpoint(path)
+                loaded = load_checkpoint(path)
             except CheckpointVersionError:
                 raise
             except CheckpointError as error:
                 self._damaged.add(path)
-                logger.warning("%s; going back to the checkpoint before it", error)
-        if paths:
-            raise CheckpointError(f"all {len(paths)} checkpoints in {self._directory} are damaged; start a new run")
+                errors.append(error)
+                continue
+            for skipped in errors:
+                logger.warning("%s; going back to %s", skipped, path.name)
+            return loaded
+        if errors:
+            raise CheckpointError(
+                f"all {len(errors)} checkpoints in {self._directory} are damaged, the newest: {errors[0]}; "
+                "put back a copy of one, or begin a new run in another folder"
+            )
         return None
 
 
