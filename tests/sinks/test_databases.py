@@ -25,7 +25,8 @@ from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
 from relayrl.testing.sink_contract import difference
 
 Place = Callable[[str], str]
-DATABASES = ["sqlite", "postgresql"]
+VERSIONS = {"sqlite": 3, "postgresql": 2}
+DATABASES = list(VERSIONS)
 
 
 def _settings(**database: float) -> SinkSettings:
@@ -51,9 +52,11 @@ def test_tables_of_an_older_version_are_migrated_and_keep_their_rows(kind: str, 
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 0)])
     _sql(url, "DROP VIEW returns_by_policy_version", "DROP VIEW experience", "UPDATE relayrl_schema SET version = 1")
+    if kind == "sqlite":
+        _sql(url, "ALTER TABLE trajectories DROP COLUMN crc32")
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 1)])
-    assert _sql(url, "SELECT version FROM relayrl_schema") == [(2,)]
+    assert _sql(url, "SELECT version FROM relayrl_schema") == [(VERSIONS[kind],)]
     assert _sql(url, "SELECT num_episodes, mean_return FROM returns_by_policy_version") == [(2, 20.0)]
     assert _sql(url, "SELECT count(*) FROM experience WHERE terminated") == [(2,)]
 
@@ -62,9 +65,10 @@ def test_tables_of_an_older_version_are_migrated_and_keep_their_rows(kind: str, 
 def test_tables_of_a_newer_version_are_left_alone(kind: str, place: Place) -> None:
     url = place(kind)
     open_sink(url).close()
-    _sql(url, "UPDATE relayrl_schema SET version = 3")
+    _sql(url, "UPDATE relayrl_schema SET version = 9")
+    known = f"has tables of version 9, this RelayRL knows version {VERSIONS[kind]}; update RelayRL"
     for open_it in (open_sink, open_source):
-        with pytest.raises(ConfigError, match="has tables of version 3, this RelayRL knows version 2; update RelayRL"):
+        with pytest.raises(ConfigError, match=known):
             open_it(url)
 
 

@@ -119,8 +119,13 @@ _SQLITE_TABLES = (
        action)""",
 )
 
+# NULL where an older RelayRL wrote the row. PostgreSQL checks its own pages (`initdb --data-checksums`).
+_SQLITE_CHECKSUMS = ("ALTER TABLE trajectories ADD COLUMN crc32 INTEGER",)
+
 POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS)
-SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS)
+SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_CHECKSUMS)
+SQLITE_CHECKSUMS_VERSION = 3
+TABLES = ("relayrl_schema", "layouts", "trajectories", "steps")
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS relayrl_schema (version integer NOT NULL)"
 
 

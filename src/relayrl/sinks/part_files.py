@@ -6,7 +6,8 @@ A writer never touches a part of another one, nor one from before it was opened;
 directory, and a torn end of a part is the last thing that its writer did. Names sort by writer and then by number, which is
 the order in which parts were begun.
 
-Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`) or writing them (`parts_sink`).
+Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`), writing them (`parts_sink`) or their checksums
+(`part_sums`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.sinks.contract import ReadReport, SinkClosedError, SourceCount, TrajectorySource, rest_of
+from relayrl.sinks.part_sums import check_sums
 from relayrl.sinks.row_batches import count_rows, from_batch
 
 SUFFIXES = {".arrows": "arrow", ".parquet": "parquet", ".csv": "csv"}
@@ -67,16 +69,6 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """A file that is there whole and durable, or not at all. Its directory entry still wants `sync_path`."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-
-
 class PartsSource(TrajectorySource):
     """Reads every part in order of names and leaves out trajectories that it has seen."""
 
@@ -101,6 +93,7 @@ class PartsSource(TrajectorySource):
     def __iter__(self) -> Iterator[Trajectory]:
         seen: set[UUID] = set()
         for path in self._begin():
+            num_before, num_checked_bytes = len(seen), check_sums(path)
             for layout, batch in self._read(path):
                 for trajectory in self._split(path, batch, layout):
                     if trajectory.trajectory_id in seen:
@@ -108,14 +101,17 @@ class PartsSource(TrajectorySource):
                         continue
                     seen.add(trajectory.trajectory_id)
                     yield trajectory
+            self._note_unchecked(path, num_checked_bytes, len(seen) - num_before)
 
     def count(self) -> SourceCount:
         lengths: dict[UUID, int] = {}
         for path in self._begin():
+            num_before, num_checked_bytes = len(lengths), check_sums(path)
             for ids in self._read_ids(path):
                 for trajectory_id, num_steps in count_rows(ids):
                     self.report.num_duplicates += trajectory_id in lengths
                     lengths.setdefault(trajectory_id, num_steps)
+            self._note_unchecked(path, num_checked_bytes, len(lengths) - num_before)
         return SourceCount(len(lengths), sum(lengths.values()))
 
     def layouts(self) -> tuple[Layout, ...]:
@@ -155,6 +151,10 @@ class PartsSource(TrajectorySource):
             path,
             num_bytes,
         )
+
+    def _note_unchecked(self, path: Path, num_checked_bytes: int, num_trajectories: int) -> None:
+        if path.stat().st_size - self.report.torn.get(str(path), 0) > num_checked_bytes:
+            self.report.num_unchecked += num_trajectories
 
     def _split(self, path: Path, batch: pa.RecordBatch, layout: Layout) -> Sequence[Trajectory]:
         try:
