@@ -11,6 +11,7 @@ from runtime_fakes import ListSink, fixed_policy, obs, steps_of
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.agent_builder import AgentBuilder
+from waiting import DEADLINE_S
 
 NUM_TURNS_OF_A_REQUEST = 5
 """Of the loop, from a task's creation to its end, where a policy takes no turn of its own."""
@@ -40,22 +41,18 @@ def test_tasks_share_forward_passes_and_every_step_is_recorded():
 
 
 def test_the_loop_goes_on_while_a_policy_works():
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.01)
-            ticks += 1
+    policy, go_on = fixed_policy(), threading.Event()
 
     async def main() -> None:
-        async with AgentBuilder().default_model(fixed_policy(delay_s=0.3)).build().aio as agent:
-            background = asyncio.create_task(tick())
-            await agent.request_action(await agent.get_actor_ids(), obs(0))
-            background.cancel()
+        async with AgentBuilder().default_model(policy).build().aio as agent:
+            policy.actor.before_pass = lambda: go_on.wait(DEADLINE_S)
+            task = asyncio.create_task(agent.request_action(await agent.get_actor_ids(), obs(0)))
+            await turns(100)
+            assert not task.done()
+            go_on.set()
+            await task
 
     asyncio.run(main())
-    assert ticks >= 10
 
 
 def test_errors_reach_the_task_that_made_them_and_no_other():
@@ -130,10 +127,10 @@ def test_a_request_that_is_cancelled_while_its_policy_works_has_recorded_nothing
     async def main() -> None:
         async with AgentBuilder().actor_count(2).default_model(policy).sink(sink).build().aio as agent:
             first, second = await agent.get_actor_ids()
-            policy.actor.before_pass = lambda: (entered.set(), go_on.wait(60))
+            policy.actor.before_pass = lambda: (entered.set(), go_on.wait(DEADLINE_S))
             one = asyncio.create_task(agent.request_action((first,), obs(0)))
             other = asyncio.create_task(agent.request_action((second,), obs(1)))
-            assert await asyncio.to_thread(entered.wait, 60)
+            assert await asyncio.to_thread(entered.wait, DEADLINE_S)
             one.cancel()
             await asyncio.wait([one])
             assert one.cancelled()
