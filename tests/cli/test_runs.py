@@ -5,11 +5,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from waiting import DEADLINE_S, wait_until
 
 RUN_FILES = {"config.yaml", "checkpoints", "model.onnx", "model.pt", "progress.csv", "run.log", "result.json"}
 TRAIN_KEYS = {
@@ -141,10 +142,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_progress(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not (folder / "run" / "progress.csv").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((folder / "run" / "progress.csv").exists)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -152,7 +150,7 @@ def test_an_interrupted_run_saves_and_can_be_resumed(number, tmp_path):
     process = start("train", "CartPole-v1", "--steps", "10000000", "--run-dir", "run", cwd=tmp_path)
     wait_for_progress(tmp_path)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert "--resume" in errors
     steps = max(int(path.stem.split("_")[1]) for path in (tmp_path / "run" / "checkpoints").glob("step_*.ckpt"))
@@ -167,15 +165,12 @@ def test_an_interrupted_run_saves_and_can_be_resumed(number, tmp_path):
 def test_a_second_interrupt_leaves_at_once(tmp_path):
     endless = ["--set", "params.train_pi_iters=10000000", "--set", "params.train_vf_iters=10000000"]
     process = start("train", "native:CartPole", "--run-dir", "run", *endless, cwd=tmp_path)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / "run.lock").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((tmp_path / "run" / "run.lock").exists)
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)  # the update that it waits for never ends
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=15) == 130
+    assert process.wait(timeout=DEADLINE_S) == 130
     process.communicate()
 
 

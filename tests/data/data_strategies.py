@@ -1,7 +1,8 @@
 """Hypothesis strategies for spaces, rollouts and trajectories, and an equality that sees every bit.
 
 Hypothesis chooses structure, sizes and a seed; contents are random bits from that seed, so that floats hold NaNs with
-payloads, denormals and negative zeros, and integers lie outside of their spaces. Columns carry bits, not meanings.
+payloads, denormals and negative zeros. Columns of rollouts carry bits, not meanings, and integers lie outside of their spaces;
+in trajectories, which sinks take, choices are among their options.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.space_json import DTYPES
 from relayrl.data.splitting import trajectory_id
 from relayrl.data.trees import Space, allocate, leaves, map_tree
+from relayrl.sinks.value_ranges import num_options
+from relayrl.testing.example_trajectories import random_values
 
 
 def examples(count: int) -> settings:
@@ -109,11 +112,15 @@ def _rng(draw: st.DrawFn) -> np.random.Generator:
     return np.random.default_rng(draw(st.integers(0, 2**32)))
 
 
-def _optional(draw: st.DrawFn, rng: np.random.Generator, leading: tuple[int, ...]) -> dict[str, Any]:
+def _optional(
+    draw: st.DrawFn, rng: np.random.Generator, leading: tuple[int, ...], action_space: Space | None = None
+) -> dict[str, Any]:
     """Some of the columns that may be absent."""
     columns: dict[str, Any] = {}
     if draw(st.booleans()):
         columns["action_mask"] = rng.random((*leading, draw(st.integers(0, 9)))) < 0.5
+    if action_space is not None and (width := num_options(action_space)) is not None and "action_mask" in columns:
+        columns["action_mask"] = rng.random((*leading, width)) < 0.5 if width <= 9 else None
     for name in ("logp", "value"):
         if draw(st.booleans()):
             columns[name] = random_bits(rng, np.zeros(leading, np.float32))
@@ -174,7 +181,7 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
     observation_space, action_space = draw(space), draw(space)
     failed = draw(st.booleans())
     state_space = draw(any_space) if draw(st.booleans()) else None
-    optional = _optional(draw, rng, leading)
+    optional = _optional(draw, rng, leading, action_space)
     return Trajectory(
         trajectory_id=trajectory_id(env_id, agent_id, episode, first_step),
         env_id=env_id,
@@ -184,14 +191,14 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
         action_space=action_space,
         episode=episode,
         first_step=first_step,
-        obs=random_bits(rng, allocate(observation_space, leading)),
-        action=random_bits(rng, allocate(action_space, leading)),
+        obs=random_values(rng, observation_space, leading),
+        action=random_values(rng, action_space, leading),
         reward=random_bits(rng, np.zeros(leading, np.float32)),
         policy_version=rng.integers(0, 2**63 - 1, leading),
         terminated=draw(st.booleans()),
         truncated=failed or draw(st.booleans()),
         failed=failed,
-        final_obs=random_bits(rng, allocate(observation_space, ())),
+        final_obs=random_values(rng, observation_space, ()),
         state=None if state_space is None else random_bits(rng, allocate(state_space, leading)),
         final_state=None if state_space is None else random_bits(rng, allocate(state_space, ())),
         final_mask=_mask_after(draw, rng, optional, ()),

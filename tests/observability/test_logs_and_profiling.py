@@ -4,7 +4,7 @@ import io
 import json
 import logging
 import re
-import time
+import threading
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -54,18 +54,21 @@ def test_levels_hold_back_what_is_less_important(logged):
     assert stream.getvalue() == ""
 
 
-def busy_work(seconds: float) -> int:
-    end, count = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end:
-        count += sum(range(100))
-    return count
+def busy_work(num_samples: int) -> int:
+    """Works until the sampler has looked so often."""
+    (sampler,) = (thread for thread in threading.enumerate() if thread.name == "relayrl-profiler")
+    counted = sampler._target.__self__  # the `StackSampler`
+    total = 0
+    while counted.num_samples < num_samples:
+        total += sum(range(100))
+    return total
 
 
 def test_a_flame_graph_shows_where_the_time_went(tmp_path):
     path = tmp_path / "run.svg"
     with profile(path, interval_s=0.002) as result:
-        busy_work(0.4)
-    assert result.num_samples > 20
+        busy_work(20)
+    assert result.num_samples >= 20
     hits = sum(count for stack, count in result.stacks.items() if any("busy_work" in name for name in stack))
     assert hits > 0.5 * result.num_samples
     root = ET.fromstring(path.read_text())
@@ -75,7 +78,7 @@ def test_a_flame_graph_shows_where_the_time_went(tmp_path):
 def test_a_speedscope_file_has_a_weight_for_every_sample(tmp_path):
     path = tmp_path / "run.speedscope.json"
     with profile(path, interval_s=0.002):
-        busy_work(0.1)
+        busy_work(5)
     (one,) = json.loads(path.read_text())["profiles"]
     assert len(one["samples"]) == len(one["weights"])
     assert sum(one["weights"]) == pytest.approx(one["endValue"])

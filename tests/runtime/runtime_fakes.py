@@ -28,6 +28,7 @@ class FixedActor(Actor):
         self.head = likelihood_head(action_space)
         self.prefers, self.delay_s, self.failure = prefers, delay_s, failure
         self.gives_nan = False
+        self.before_pass = lambda: None
         self.batch_sizes: list[int] = []
 
     def distribution(self, obs, mask=None):
@@ -35,6 +36,7 @@ class FixedActor(Actor):
         self.batch_sizes.append(rows)
         if self.failure is not None:
             raise self.failure
+        self.before_pass()
         time.sleep(self.delay_s)
         logits = np.zeros((rows, self.head.num_outputs), np.float32)
         logits[:, self.prefers] = np.nan if self.gives_nan else 50.0

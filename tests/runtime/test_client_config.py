@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.client_config import LIVE_KEYS, ClientConfig, read_client_config
 from relayrl.sinks.contract import open_source
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -90,9 +90,7 @@ def test_an_edit_is_applied_while_the_agent_runs(path, tmp_path):
             max_traj_length=2,
             router_buffer={"max_trajectories_per_actor": 7},
         )
-        deadline = time.monotonic() + 10
-        while agent.metrics["runtime/config_reloads_total"].value == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: agent.metrics["runtime/config_reloads_total"].value)
         assert agent.get_config().router_scale == 3
         assert agent.metrics["runtime/routers_count"].value == 3
         assert agent._coordinator._dispatcher._routers[0].buffer._bounds.max_trajectories_per_actor == 7

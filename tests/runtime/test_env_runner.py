@@ -9,6 +9,7 @@ from runtime_fakes import ListSink, fixed_policy, obs
 
 from relayrl.errors import ConfigError
 from relayrl.runtime.agent_builder import AgentBuilder
+from waiting import DEADLINE_S
 
 COUNTING = "relayrl.testing.worlds:CountingWorld"
 
@@ -88,6 +89,6 @@ def test_an_actor_may_be_removed_while_it_plays():
         while not sink.num_steps:
             agent.flush()
         assert agent.remove_actor(actor_id)
-        thread.join(20)
+        thread.join(DEADLINE_S)
     assert len(outcomes) == 1
     assert "was removed" in outcomes[0]

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from relayrl.models.exported import ExportedActor
 from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.state_manager import InferenceMode
+from waiting import DEADLINE_S, wait_until
 
 
 def test_onnx_torchscript_and_live_policies_act_alike(tmp_path):
@@ -173,6 +173,7 @@ def test_reload_under_load_never_mixes_two_versions():
     """Version `v` prefers action `v % 3` and nothing else: an action that does not fit its version saw half a model."""
     sink = ListSink()
     wrong: list[tuple[int, int]] = []
+    newest_of: dict[object, int] = {}
     with AgentBuilder().actor_count(8).default_model(fixed_policy(0, 0)).sink(sink).build() as agent:
         ids, stop = agent.get_actor_ids(), threading.Event()
 
@@ -183,28 +184,26 @@ def test_reload_under_load_never_mixes_two_versions():
                 version = int(record.policy_version[0])
                 if int(record.action[0]) != version % 3 or version < newest:
                     wrong.append((version, int(record.action[0])))
-                newest = version
+                newest = newest_of[actor_id] = version
 
         threads = [threading.Thread(target=play, args=(each,)) for each in ids]
         for thread in threads:
             thread.start()
         for version in range(1, 40):
             agent.update_model(fixed_policy(version % 3, version))
-            time.sleep(0.005)
+            wait_until(lambda v=version: max(newest_of.values(), default=0) >= v or wrong)
         stop.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(DEADLINE_S)
     assert wrong == []
     recorded = np.concatenate([np.stack([each.policy_version, each.action], 1) for each in sink.trajectories])
     assert (recorded[:, 0] % 3 == recorded[:, 1]).all()
-    assert len(np.unique(recorded[:, 0])) > 20
+    assert set(range(1, 40)) <= set(recorded[:, 0].tolist())
 
 
 CLIENT = """
-import sys, time
-start = time.process_time()
+import sys
 from relayrl.runtime.agent_builder import AgentBuilder
-seconds = time.process_time() - start
 import numpy as np
 with AgentBuilder().actor_count(4).default_model(sys.argv[1]).build() as agent:
     ids = agent.get_actor_ids()
@@ -212,21 +211,17 @@ with AgentBuilder().actor_count(4).default_model(sys.argv[1]).build() as agent:
         agent.request_action(ids, np.zeros((4, 2), np.float32))
     agent.flag_last_action(ids)
 resident = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
-print("torch" in sys.modules, "pyarrow" in sys.modules, seconds, resident)
+print("torch" in sys.modules, "pyarrow" in sys.modules, resident)
 """
 
 
 def test_a_client_with_an_onnx_file_is_small_and_loads_no_torch(tmp_path):
     path = export(make_policy(), tmp_path / "model.onnx")
-    runs = [
-        subprocess.run([sys.executable, "-c", CLIENT, str(path)], capture_output=True, text=True, check=False)
-        for _ in range(3)
-    ]
-    assert runs[0].returncode == 0, runs[0].stderr
-    measured = [run.stdout.split() for run in runs]
-    assert measured[0][:2] == ["False", "False"]
-    assert min(float(each[3]) for each in measured) < 150
-    assert min(float(each[2]) for each in measured) < 0.4
+    run = subprocess.run([sys.executable, "-c", CLIENT, str(path)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    *loaded, resident_mib = run.stdout.split()
+    assert loaded == ["False", "False"]
+    assert float(resident_mib) < 150
 
 
 @pytest.mark.parametrize("mode", list(InferenceMode))

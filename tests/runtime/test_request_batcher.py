@@ -11,6 +11,7 @@ from relayrl.errors import ConfigError, InferenceError
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.request_batcher import RequestBatcher
+from waiting import DEADLINE_S, wait_until
 
 
 class Request:
@@ -23,7 +24,7 @@ def in_threads(work, count: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
@@ -40,20 +41,19 @@ def test_those_who_come_while_a_pass_runs_share_the_next():
     def serve(requests) -> None:
         passes.append(sorted(request.name for request in requests))
         entered.set()
-        go_on.wait(10)
+        go_on.wait(DEADLINE_S)
 
     batcher = RequestBatcher(serve, BatchingSettings())
     first = threading.Thread(target=batcher.run, args=((Request(0),),))
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(DEADLINE_S)
     others = [threading.Thread(target=batcher.run, args=((Request(i),),)) for i in range(1, 6)]
     for thread in others:
         thread.start()
-    while len(batcher._queue) < 5:
-        time.sleep(0.001)
+    wait_until(lambda: len(batcher._queue) == 5)
     go_on.set()
     for thread in (first, *others):
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert passes == [[0], [1, 2, 3, 4, 5]]
 
 
@@ -63,20 +63,19 @@ def test_who_comes_later_does_not_overtake_who_waits():
     def serve(requests) -> None:
         order.extend(request.name for request in requests)
         entered.set()
-        go_on.wait(10)
+        go_on.wait(DEADLINE_S)
 
     batcher = RequestBatcher(serve, BatchingSettings())
     threads = []
     for i in range(3):
         threads.append(threading.Thread(target=batcher.run, args=((Request(i),),)))
         threads[-1].start()
-        assert entered.wait(10)
-        while len(batcher._queue) < i:
-            time.sleep(0.001)
+        assert entered.wait(DEADLINE_S)
+        wait_until(lambda n=i: len(batcher._queue) == n)
     assert not batcher.try_to_lead()
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert order == [0, 1, 2]
     assert batcher.try_to_lead()
     batcher.hand_on()
@@ -109,18 +108,17 @@ def test_a_pass_has_no_more_rows_than_allowed():
     def serve(requests) -> None:
         sizes.append(sum(request.num_rows for request in requests))
         entered.set()
-        go_on.wait(10)
+        go_on.wait(DEADLINE_S)
 
     batcher = RequestBatcher(serve, BatchingSettings(max_rows=10))
     threads = [threading.Thread(target=batcher.run, args=((Request(i, 4),),)) for i in range(6)]
     for thread in threads:
         thread.start()
-    assert entered.wait(10)
-    while len(batcher._queue) < 5:
-        time.sleep(0.001)
+    assert entered.wait(DEADLINE_S)
+    wait_until(lambda: len(batcher._queue) == 5)
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert sum(sizes) == 24
     assert max(sizes) <= 10
 
@@ -151,23 +149,30 @@ def test_a_pass_that_hangs_is_an_error_after_the_deadline():
 
     def serve(requests) -> None:
         entered.set()
-        hang.wait(20)
+        hang.wait(DEADLINE_S)
 
     batcher = RequestBatcher(serve, BatchingSettings(request_timeout_s=0.1))
     first = threading.Thread(target=batcher.run, args=((Request(0),),))
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(DEADLINE_S)
     with pytest.raises(InferenceError, match="no forward pass within"):
         batcher.run((Request(1),))
     hang.set()
-    first.join(10)
+    first.join(DEADLINE_S)
     batcher.run((Request(2),))
 
 
 def test_threads_share_forward_passes_and_each_gets_its_own_action():
-    policy, sink = fixed_policy(1, 1, delay_s=0.002), ListSink()
+    policy, sink = fixed_policy(1, 1), ListSink()
     with AgentBuilder().actor_count(16).default_model(policy).sink(sink).build() as agent:
         ids = agent.get_actor_ids()
+        batcher = agent._coordinator.state.handle(ids[0]).slot.policy.batcher
+
+        def hold_the_first() -> None:
+            if len(policy.actor.batch_sizes) == 1:
+                wait_until(lambda: len(batcher._queue) == 15)
+
+        policy.actor.before_pass = hold_the_first
 
         def play(i: int) -> None:
             for t in range(25):
@@ -176,7 +181,8 @@ def test_threads_share_forward_passes_and_each_gets_its_own_action():
             agent.flag_last_action((ids[i],), reward=float(i))
 
         in_threads(play, 16)
-    assert max(policy.actor.batch_sizes) >= 8
+    assert policy.actor.batch_sizes[0] == 1
+    assert policy.actor.batch_sizes[1] >= 15  # the first may be back already
     assert sum(policy.actor.batch_sizes) == 400
     steps = steps_of(sink.trajectories)
     assert len(steps) == len(set(steps)) == 400

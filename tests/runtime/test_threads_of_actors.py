@@ -13,6 +13,7 @@ from test_step_pages import LAYOUT
 from relayrl.errors import ConfigError
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.step_pages import StepPages
+from waiting import DEADLINE_S
 
 NUM_THREADS, NUM_REQUESTS, NUM_VERSIONS = 8, 400, 6
 ONE = np.zeros(1, np.float32)
@@ -125,7 +126,7 @@ def test_whoever_has_all_lanes_has_them_alone():
         thread.join(0.05)
         assert thread.is_alive()
         assert pages.num_open_steps(lane) == 1
-    thread.join(10)
+    thread.join(DEADLINE_S)
     assert pages.num_open_steps(lane) == 2
 
 
@@ -144,7 +145,7 @@ def test_all_lanes_are_given_when_those_at_work_have_left():
         thread.start()
         assert not taken.wait(0.05)
         pages._at_work.discard(lane)
-    thread.join(10)
+    thread.join(DEADLINE_S)
     assert taken.is_set()
 
 

@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
 import psutil
 import psycopg
+
+from waiting import wait_until
 
 
 class PostgresServer:
@@ -39,9 +40,7 @@ class PostgresServer:
         processes = [server, *server.children(recursive=True)]
         for process in processes:
             os.kill(process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while any(map(_is_alive, processes)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: not any(map(_is_alive, processes)))
 
     def restart(self) -> None:
         """After `kill`: the server recovers from its log."""

@@ -12,6 +12,7 @@ import pytest
 from relayrl.errors import CheckpointError
 from relayrl.training.atomic_files import DiskError, write_whole
 from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
+from waiting import wait_until
 
 
 def names(directory):
@@ -81,10 +82,7 @@ def test_a_kill_during_a_save_leaves_a_whole_checkpoint(tmp_path):
         process = context.Process(target=save_for_ever, args=(tmp_path, newest))
         process.start()
         before = newest
-        deadline = time.monotonic() + 20
-        while not store.paths() or store.paths()[-1].name <= f"step_{before:012d}.ckpt":
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda name=f"step_{before:012d}.ckpt": store.paths() and store.paths()[-1].name > name)
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
         process.join()

@@ -6,6 +6,7 @@ import pytest
 
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.training.queues import PolicyQueue, QueueClosedError, QueueTimeoutError, TrajectoryQueue
+from waiting import DEADLINE_S
 
 
 def test_items_come_out_in_order():
@@ -44,7 +45,7 @@ def in_thread(function):
     thread.start()
 
     def join():
-        thread.join(10)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
         return raised[0] if raised else None
 

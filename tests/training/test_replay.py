@@ -1,7 +1,6 @@
 """Joint replay against a list of steps kept in plain Python, and what it costs."""
 
 import dataclasses
-import time
 import uuid
 from collections import deque
 from itertools import pairwise
@@ -245,24 +244,6 @@ def test_a_million_pendulum_transitions_take_less_than_60_mb():
     assert replay.num_bytes() < 60e6
     # Observation, action, reward and successor at 4 bytes a number, and three flags, aligned to 4 bytes.
     assert replay.num_bytes() == 1_000_000 * (4 * (3 + 1 + 1 + 3) + 4)
-
-
-def sampling_s(replay: JointReplay, rng: np.random.Generator, num_samples: int = 30) -> float:
-    start = time.perf_counter()
-    for _ in range(num_samples):
-        replay.sample(256, rng, gamma=GAMMA)
-    return (time.perf_counter() - start) / num_samples
-
-
-@pytest.mark.parametrize("priority_exponent", [0.0, 0.6])
-def test_sampling_does_not_grow_with_the_size(priority_exponent):
-    rollout = pendulum_rollout(1250, 8)
-    small, large = (filled_replay(size, rollout, priority_exponent) for size in (10_000, 1_000_000))
-    rng = np.random.default_rng(0)
-    pairs = [(sampling_s(small, rng), sampling_s(large, rng)) for _ in range(15)]
-    best_small, best_large = (min(times) for times in zip(*pairs, strict=True))
-    # A hundred times the entries: a cost that grew with them would be a hundred times larger, not that of cache misses.
-    assert best_large / best_small < 6.0
 
 
 SPACE = spaces.Box(-np.inf, np.inf, (1,), np.float32)

@@ -21,6 +21,12 @@ def _envs() -> list[Row]:
     return [*env_rows(), *native_env_rows()]
 
 
+def _metrics() -> list[Row]:
+    from relayrl.bench.metric_costs import metric_rows
+
+    return metric_rows()
+
+
 def _replay() -> list[Row]:
     from relayrl.bench.replay import replay_rows
 
@@ -84,6 +90,7 @@ def _w5() -> list[Row]:
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
+    "metrics": _metrics,
     "recording": _recording,
     "replay": _replay,
     "runtime": _runtime,

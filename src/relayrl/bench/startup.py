@@ -1,4 +1,8 @@
-"""From the start of a process to the first gradient step of PPO on CartPole, and the memory of W2, beside Stable-Baselines3."""
+"""From the start of a process to the first gradient step of PPO on CartPole, and the memory of W2, beside Stable-Baselines3.
+
+And what else a user waits for: the command's help beside the import of its parser, the work before the first step of an
+environment, and the start of a worker process.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from relayrl.bench.rows import Row
+from relayrl.bench.rows import Row, interleaved, seconds_of
 
 REPETITIONS = 3
 PEER = "Stable-Baselines3"
+HELP_TARGET, FIRST_STEP_S, WORKER_S = 0.5, 3.0, 2.0
 
 _MEASURE = """
 import json, os, sys, tempfile
@@ -68,6 +75,33 @@ report(Watch.starts[1])
 """
 )
 
+_WATCH = """
+import gymnasium, numpy, os, time
+
+class Watch(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(1, "float32"), {}
+
+    def step(self, action):
+        print(time.process_time(), flush=True)
+        os._exit(0)
+"""
+
+_WORKER = """
+import time
+from relayrl.envs.registry import make_vector
+from relayrl.envs.settings import EnvSettings
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    env = make_vector("CartPole-v1", EnvSettings(num_envs=1, workers=1))
+    print(time.perf_counter() - start)
+    env.close()
+"""
+
 
 def startup_rows() -> list[Row]:
     """Seconds to the end of the first update with 8 environments, and peak memory with 64."""
@@ -78,7 +112,26 @@ def startup_rows() -> list[Row]:
     own, *other = (statistics.median(column) for column in zip(*seconds, strict=True))
     rows = [_row("start-up to the first update", "s", against, own, other, 2.0)]
     own, *other = (_run(script, 64)["mib"] for script in scripts)
-    return [*rows, _row("W2 peak memory", "MiB", against, own, other, 1.0)]
+    return [*rows, _row("W2 peak memory", "MiB", against, own, other, 1.0), *_command_rows()]
+
+
+def _command_rows() -> list[Row]:
+    """What is measured here alone: wall seconds of the help, CPU seconds before a step, wall seconds of a worker's start."""
+    help_s, parser_s = interleaved(
+        lambda: seconds_of(lambda: _python("-m", "relayrl.cli.main", "--help")),
+        lambda: seconds_of(lambda: _python("-c", "import typer")),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "watch.py").write_text(_WATCH)
+        Path(folder, "worker.py").write_text(_WORKER)
+        train = ("-m", "relayrl.cli.main", "train", "watch:Watch", "--run-dir", "run", "--quiet")
+        work_s = float(_python(*train, cwd=folder).split()[-1])
+        worker_s = float(_python("worker.py", cwd=folder).split()[-1])
+    return [
+        Row("relayrl --help", help_s, "s", "import of its parser", parser_s, parser_s / help_s, HELP_TARGET),
+        Row("work before the first step", work_s, "CPU s", "target", FIRST_STEP_S, FIRST_STEP_S / work_s, 1.0),
+        Row("start of a worker process", worker_s, "s", "target", WORKER_S, WORKER_S / worker_s, 1.0),
+    ]
 
 
 def _row(name: str, unit: str, against: str, own: float, other: list[float], target: float) -> Row:
@@ -88,6 +141,11 @@ def _row(name: str, unit: str, against: str, own: float, other: list[float], tar
 
 
 def _run(script: str, num_envs: int) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", script, str(num_envs)], capture_output=True, text=True, check=True)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, float] = json.loads(_python("-c", script, str(num_envs)).splitlines()[-1])
     return figures
+
+
+def _python(*arguments: str, cwd: str | None = None) -> str:
+    """What a fresh interpreter prints."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd).stdout

@@ -71,6 +71,7 @@ def inspect(
             "num_abandoned": report.num_abandoned,
             "torn": report.torn,
             "unfinished": report.unfinished,
+            "num_unchecked": report.num_unchecked,
             "groups": {name: group.as_dict() for name, group in groups.items()},
         }
         typer.echo(json.dumps(document))
@@ -158,6 +159,8 @@ def _complain_about(report: ReadReport) -> None:
         typer.echo(f"{path}: the last {num_bytes} bytes were never flushed and were left out", err=True)
     for path in report.unfinished:
         typer.echo(f"{path}: was never finished and holds no flushed data", err=True)
+    if report.num_unchecked:
+        typer.echo(f"{report.num_unchecked} trajectories have no checksums: damage to them may go unnoticed", err=True)
 
 
 def _line(trajectory: Trajectory) -> dict[str, Any]:

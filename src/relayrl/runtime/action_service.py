@@ -27,6 +27,7 @@ from relayrl.runtime.lifecycle_manager import LifecycleManager
 from relayrl.runtime.published_policy import ActionRequest, PublishedPolicy
 from relayrl.runtime.request_plan import (
     ActionCall,
+    DrawnCall,
     RequestPart,
     RequestPlan,
     by_policy,
@@ -94,6 +95,34 @@ class ActionService:
         finally:
             self._lifecycle.leave()
 
+    def end_episodes(
+        self,
+        actor_ids: Sequence[UUID],
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        final_obs: Any,
+        final_mask: Any = None,
+    ) -> None:
+        """The same, without waiting for room."""
+        self._lifecycle.enter()
+        try:
+            self._end(self._plan(actor_ids), reward, terminated, truncated, final_obs, final_mask)
+        finally:
+            self._lifecycle.leave()
+
+    def is_pressed(self) -> bool:
+        """Whether `wait_for_room` may have to wait."""
+        return self._dispatcher.is_pressed()
+
+    def wait_for_room(self, actor_ids: Sequence[UUID]) -> None:
+        """Wait until the buffers of all these actors have room."""
+        self._lifecycle.enter()
+        try:
+            self._wait_for_room(self._plan(actor_ids).lane_keys)
+        finally:
+            self._lifecycle.leave()
+
     def route(self, cut: Sequence[tuple[UUID, Trajectory]]) -> None:
         """Hand over fragments that were cut because of their length."""
         for lane_key, trajectory in cut:
@@ -118,40 +147,64 @@ class ActionService:
 
     def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:
         """Several calls at once: those with one policy share a forward pass. Each gives its record or its error."""
-        start_s = time.perf_counter()
         self._lifecycle.enter()
         try:
-            prepared = [self._prepared(call) for call in calls]
-            asked: dict[PublishedPolicy, list[ActionRequest]] = {}
-            for parts in prepared:
-                for part in parts if isinstance(parts, list) else ():
-                    asked.setdefault(part.policy, []).append(part.request)
-            for policy, requests in asked.items():
-                policy.act_for(requests)
-            return [
-                parts if isinstance(parts, Exception) else self._outcome(call.actor_ids, parts)
-                for call, parts in zip(calls, prepared, strict=True)
-            ]
+            return [self._outcome(drawn) for drawn in self._drawn(calls)]
         finally:
             self._lifecycle.leave()
-            self._metrics.request_seconds.observe(time.perf_counter() - start_s)
 
-    def _prepared(self, call: ActionCall) -> list[RequestPart] | RelayRLError:
+    def draw_actions(self, calls: Sequence[ActionCall]) -> list[DrawnCall]:
+        """The actions of several calls, of which nothing is recorded before `record_action`."""
+        self._lifecycle.enter()
         try:
-            return self._parts(self._plan(call.actor_ids), call.obs, call.mask, call.reward)
-        except RelayRLError as error:
-            self._metrics.request_failures.inc()
-            return error
+            return self._drawn(calls)
+        finally:
+            self._lifecycle.leave()
 
-    def _outcome(self, actor_ids: Sequence[UUID], parts: list[RequestPart]) -> ActionRecord | Exception:
+    def record_action(self, drawn: DrawnCall) -> ActionRecord:
+        """Record the step of a call that was drawn; waits neither for a policy nor for room."""
+        self._lifecycle.enter()
         try:
-            record = self._finished(tuple(actor_ids), parts)
+            outcome = self._outcome(drawn)
+        finally:
+            self._lifecycle.leave()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _drawn(self, calls: Sequence[ActionCall]) -> list[DrawnCall]:
+        start_s = time.perf_counter()
+        drawn = [DrawnCall(call, self._prepared(call)) for call in calls]
+        asked: dict[PublishedPolicy, list[ActionRequest]] = {}
+        for each in drawn:
+            for part in each.parts if isinstance(each.parts, list) else ():
+                part.request.is_deferred = True
+                asked.setdefault(part.policy, []).append(part.request)
+        for policy, requests in asked.items():
+            policy.act_for(requests)
+        self._metrics.request_seconds.observe(time.perf_counter() - start_s)
+        return drawn
+
+    def _outcome(self, drawn: DrawnCall) -> ActionRecord | Exception:
+        try:
+            if isinstance(drawn.parts, RelayRLError):
+                raise drawn.parts
+            if all(part.request.error is None for part in drawn.parts):
+                for part in drawn.parts:
+                    part.policy.record_drawn(part.request)
+            record = self._finished(tuple(drawn.call.actor_ids), drawn.parts)
         except RelayRLError as error:
             self._metrics.request_failures.inc()
             return error
         self._metrics.requests.inc()
         self._metrics.actions.inc(len(record.actor_ids))
         return record
+
+    def _prepared(self, call: ActionCall) -> list[RequestPart] | RelayRLError:
+        try:
+            return self._parts(self._plan(call.actor_ids), call.obs, call.mask, call.reward)
+        except RelayRLError as error:
+            return error
 
     def _act(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any) -> ActionRecord:
         parts = self._parts(plan, obs, mask, reward)

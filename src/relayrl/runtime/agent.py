@@ -53,7 +53,7 @@ class RelayRLAgent:
         """The same agent for asyncio: every verb is a coroutine."""
         from relayrl.runtime.async_agent import AsyncRelayRLAgent
 
-        return AsyncRelayRLAgent(self)
+        return AsyncRelayRLAgent(self, self._coordinator)
 
     @property
     def state(self) -> AgentState:

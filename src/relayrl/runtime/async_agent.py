@@ -5,6 +5,10 @@
 Requests that tasks make before the loop comes round again share one hand-over to a thread and, where they share a policy, one
 forward pass. The loop itself never waits: not for a forward pass, not for room in a buffer, not for a sink.
 
+A thread draws actions and waits for room; the step, or the episode's end, is recorded by the coroutine itself, in the same turn
+of the loop in which it returns. So a `request_action` or `flag_last_action` that was cancelled, whenever that was, has recorded
+nothing: the actor may be asked again with the same reward. One that returned has recorded its step.
+
 Threads are those of the loop's own executor; nothing is left behind when the loop ends.
 """
 
@@ -19,23 +23,23 @@ from uuid import UUID
 
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.client_config import ClientConfig
-from relayrl.runtime.client_coordinator import ShutdownReport
+from relayrl.runtime.client_coordinator import ClientCoordinator, ShutdownReport
 from relayrl.runtime.env_runner import EnvRunSummary
 from relayrl.runtime.policy_model import ModelSource
-from relayrl.runtime.request_plan import ActionCall
+from relayrl.runtime.request_plan import ActionCall, DrawnCall
 
 if TYPE_CHECKING:
     from relayrl.envs.settings import EnvSettings
     from relayrl.runtime.agent import RelayRLAgent
 
-_Waiting = tuple[ActionCall, "asyncio.Future[ActionRecord]"]
+_Waiting = tuple[ActionCall, "asyncio.Future[DrawnCall]"]
 
 
 class AsyncRelayRLAgent:
     """A view of a `RelayRLAgent`; both may be used at once. Every verb means what it means there."""
 
-    def __init__(self, agent: RelayRLAgent) -> None:
-        self._agent = agent
+    def __init__(self, agent: RelayRLAgent, coordinator: ClientCoordinator) -> None:
+        self._agent, self._coordinator = agent, coordinator
         self._waiting: dict[asyncio.AbstractEventLoop, list[_Waiting]] = {}
 
     async def __aenter__(self) -> Self:
@@ -60,12 +64,13 @@ class AsyncRelayRLAgent:
         self, actor_ids: Sequence[UUID], obs: Any, mask: Any = None, reward: Any = None
     ) -> ActionRecord:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[ActionRecord] = loop.create_future()
+        future: asyncio.Future[DrawnCall] = loop.create_future()
         waiting = self._waiting.setdefault(loop, [])
         if not waiting:
             loop.call_soon(self._serve, loop)
         waiting.append((ActionCall(actor_ids, obs, mask, reward), future))
-        return await future
+        drawn = await future
+        return self._coordinator.service.record_action(drawn)  # no await after it: who is not cancelled by now returns
 
     async def flag_last_action(
         self,
@@ -77,15 +82,11 @@ class AsyncRelayRLAgent:
         final_obs: Any = None,
         final_mask: Any = None,
     ) -> None:
-        await asyncio.to_thread(
-            self._agent.flag_last_action,
-            actor_ids,
-            reward,
-            terminated=terminated,
-            truncated=truncated,
-            final_obs=final_obs,
-            final_mask=final_mask,
-        )
+        service = self._coordinator.service
+        if service.is_pressed():
+            await asyncio.to_thread(service.wait_for_room, actor_ids)
+        # No await after it, as above.
+        service.end_episodes(actor_ids, reward, terminated, truncated, final_obs, final_mask)
 
     async def new_actor(
         self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None
@@ -135,20 +136,19 @@ class AsyncRelayRLAgent:
         return self._agent.get_config()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting = self._waiting.pop(loop)
-        calls = [call for call, _ in waiting]
-        done = loop.run_in_executor(None, self._agent.request_actions, calls)
-        done.add_done_callback(lambda finished: _deliver(waiting, finished))
+        waiting = [each for each in self._waiting.pop(loop) if not each[1].done()]  # others were cancelled
+        if waiting:
+            calls = [call for call, _ in waiting]
+            done = loop.run_in_executor(None, self._coordinator.service.draw_actions, calls)
+            done.add_done_callback(lambda finished: _deliver(waiting, finished))
 
 
-def _deliver(waiting: list[_Waiting], finished: asyncio.Future[list[ActionRecord | Exception]]) -> None:
+def _deliver(waiting: list[_Waiting], finished: asyncio.Future[list[DrawnCall]]) -> None:
     failure = finished.exception()
-    outcomes = [failure] * len(waiting) if failure is not None else finished.result()
-    for (_, future), outcome in zip(waiting, outcomes, strict=True):
+    for i, (_, future) in enumerate(waiting):
         if future.done():  # its task was cancelled
             continue
-        if isinstance(outcome, ActionRecord):
-            future.set_result(outcome)
+        if failure is None:
+            future.set_result(finished.result()[i])
         else:
-            assert outcome is not None
-            future.set_exception(outcome)
+            future.set_exception(failure)

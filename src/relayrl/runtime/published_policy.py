@@ -37,12 +37,17 @@ Fragments = list[tuple[UUID, Trajectory]]
 
 
 class ActionRequest:
-    """What some actors of one policy ask; after it was served, `record` or `error`, and the fragments that were `cut`."""
+    """What some actors of one policy ask; after it was served, `record` or `error`, and the fragments that were `cut`.
+
+    A deferred request is only drawn when it is served; its step is recorded when somebody calls `record_drawn`, or never.
+    """
 
     __slots__ = (
         "actor_ids",
         "cut",
+        "drawn",
         "error",
+        "is_deferred",
         "lanes",
         "mask",
         "num_closed",
@@ -69,6 +74,8 @@ class ActionRequest:
         self.record: ActionRecord | None = None
         self.error: BaseException | None = None
         self.cut: Fragments = []
+        self.is_deferred = False
+        self.drawn: tuple[Array | None, ...] = ()
 
 
 class PublishedPolicy:
@@ -154,11 +161,22 @@ class PublishedPolicy:
         start = 0
         for request in batch:
             end = start + request.num_rows
-            try:
-                self._record(request, *(drawn if len(batch) == 1 else rows_of(drawn, start, end)))
-            except (ConfigError, InferenceError) as error:
-                request.error = error
+            self._finish(request, drawn if len(batch) == 1 else rows_of(drawn, start, end))
             start = end
+
+    def record_drawn(self, request: ActionRequest) -> None:
+        """Record the step of a deferred request; it then has its record or its error."""
+        try:
+            self._record(request, *request.drawn)  # type: ignore[arg-type]
+        except (ConfigError, InferenceError) as error:
+            request.error = error
+
+    def _finish(self, request: ActionRequest, drawn: tuple[Array | None, ...]) -> None:
+        if request.is_deferred:  # a model may reuse its arrays in the next pass
+            request.drawn = tuple(None if column is None else np.array(column) for column in drawn)
+        else:
+            request.drawn = drawn
+            self.record_drawn(request)
 
     def _draw(self, obs: Tree, mask: Array | None) -> Drawn:
         if self._compiled is not None and len(obs) <= self._compiled.max_rows:

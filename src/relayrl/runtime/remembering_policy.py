@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.trees import Array, Tree
-from relayrl.errors import ConfigError, InferenceError
+from relayrl.errors import InferenceError
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.published_policy import ActionRequest, Fragments, PublishedPolicy, joined, rows_of
 from relayrl.runtime.step_pages import Lane
@@ -53,12 +53,21 @@ class RememberingPolicy(PublishedPolicy):
         start = 0
         for request in batch:
             rows = slice(start, start + request.num_rows)
-            try:
-                self._record(request, *rows_of(drawn, rows.start, rows.stop), before[rows])
-                _remember(request.lanes, after[rows])
-            except (ConfigError, InferenceError) as error:
-                request.error = error
+            self._finish(request, (*rows_of(drawn, rows.start, rows.stop), before[rows], after[rows]))
             start = rows.stop
+
+    def _record(
+        self,
+        request: ActionRequest,
+        action: Array,
+        logp: Array | None,
+        value: Array | None,
+        memory: Array | None = None,
+        after: Array | None = None,
+    ) -> None:
+        super()._record(request, action, logp, value, memory)
+        assert after is not None
+        _remember(request.lanes, after)
 
 
 def remembered_by(lanes: Sequence[Lane], width: int) -> Array:

@@ -11,7 +11,7 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.published_policy import ActionRequest, PublishedPolicy
 from relayrl.runtime.state_manager import ActorHandle, PolicySlot, StateManager
 from relayrl.runtime.step_pages import Lane
@@ -34,6 +34,14 @@ class RequestPart:
     rows: Array | None
     policy: PublishedPolicy
     request: ActionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCall:
+    """A call whose actions were drawn and not recorded, or what was wrong with it."""
+
+    call: ActionCall
+    parts: list[RequestPart] | RelayRLError
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,11 @@
 
 A flush appends record batches to the open part of each layout and fsyncs it. A stream needs no footer: when its writer is
 killed, everything up to the last whole message is there. A part that was closed ends with Arrow's end-of-stream mark; damage
-inside such a part is an error, never a torn end.
+inside such a part is an error, never a torn end. So is a piece that differs from its checksum (`part_sums`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from relayrl.data.schema import Layout, layout_of
 from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.part_files import PartsSource
+from relayrl.sinks.part_sums import SummedFile, check_sums
 from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
 from relayrl.sinks.sink_settings import SinkSettings
 
@@ -44,22 +44,18 @@ class ArrowSink(OpenPartsSink):
 
 
 class _Stream(OpenPart):
-    """Arrow writes through a file of its own; fsync is of the same file by a descriptor.
-
-    A flush is few large writes, which take the system less time than one or two for each of a batch's buffers.
-    """
+    """Arrow writes through a buffer: a flush is few large writes, which take less time than one or two per column."""
 
     def __init__(self, path: Path, layout: Layout, compression: Compression) -> None:
         super().__init__(layout)
-        self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        self._file = SummedFile(path, path)
         try:
-            self._file = pa.OSFile(str(path), "ab")
-            self._buffered = pa.BufferedOutputStream(self._file, _BUFFER_BYTES)
+            self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), _BUFFER_BYTES)
             codec = None if compression is Compression.NONE else compression.value
             options = pa.ipc.IpcWriteOptions(compression=codec)
             self._writer = pa.ipc.new_stream(self._buffered, layout.schema, options=options)
         except (OSError, pa.ArrowException):
-            os.close(self._descriptor)
+            self._file.abandon()
             raise
 
     def _append(self, batch: pa.RecordBatch) -> None:
@@ -71,7 +67,7 @@ class _Stream(OpenPart):
     def sync(self) -> None:
         if not self.is_closed:
             self._buffered.flush()
-            os.fsync(self._descriptor)
+            self._file.sync()
 
     def close(self) -> None:
         """The end-of-stream mark, durable."""
@@ -79,17 +75,12 @@ class _Stream(OpenPart):
             return
         self._writer.close()
         self._buffered.close()
-        os.fsync(self._descriptor)
-        self._release()
+        self._file.close()
+        self.is_closed = True
 
     def abandon(self) -> None:
-        if not self.is_closed:
-            self._file.close()  # before the buffer, which is left behind
-            self._release()
-
-    def _release(self) -> None:
         self.is_closed = True
-        os.close(self._descriptor)
+        self._file.abandon()
 
 
 class ArrowSource(PartsSource):
@@ -108,11 +99,15 @@ class ArrowSource(PartsSource):
             raise DecodeError(f"{path} is damaged: {error}") from error
 
     def _read_layout(self, path: Path) -> Layout | None:
+        check_sums(path, first_piece_only=True)
         buffer = self._whole_messages(path)
         if buffer is None:
             return None
-        with pa.ipc.open_stream(buffer) as reader:
-            return layout_of(reader.schema)
+        try:
+            with pa.ipc.open_stream(buffer) as reader:
+                return layout_of(reader.schema)
+        except (pa.ArrowException, OSError, DecodeError) as error:
+            raise DecodeError(f"{path} is damaged: {error}") from error
 
     def _whole_messages(self, path: Path) -> pa.Buffer | None:
         """The part up to its last whole record batch; None if there is not even one."""

@@ -114,6 +114,9 @@ class ReadReport:
     """Bytes at the end of part files that a writer did not finish (it was killed, or is still writing), by file."""
     unfinished: list[str] = field(default_factory=list)
     """Files that were never finished and hold no flushed data."""
+    num_unchecked: int = 0
+    """Trajectories in part files or rows without checksums, where a flipped bit may go unnoticed: an older RelayRL wrote them,
+    or the machine lost power before their checksums were durable. Of PostgreSQL, whose server has its own, always 0."""
 
 
 class TrajectorySource(ABC):

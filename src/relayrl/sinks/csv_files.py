@@ -2,6 +2,7 @@
 
     DIR/part-….csv     a line of column names, then a line per step
     DIR/part-….json    group and spaces: what the numbers mean
+    DIR/part-….sums    checksums of both (`part_sums`)
 
 Columns are those of `relayrl.data.schema` with one cell per leaf (`csv_cells`). `successor` is 1 on a trajectory's last row,
 where `successor.obs…` hold the observation after it, and 0 elsewhere. Nothing is quoted: commas, quotes, percent signs and
@@ -10,7 +11,6 @@ control characters in names are written `%2C`, `%22`, …, so that a row is a li
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,8 @@ from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.csv_cells import from_cells, to_cells
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartsSource, sync_path, write_whole
+from relayrl.sinks.part_files import PartsSource, sync_path
+from relayrl.sinks.part_sums import SummedFile, check_sums
 from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.stored_block import stored_leaves
@@ -61,34 +62,31 @@ class _Table(OpenPart):
 
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(layout)
-        write_whole(path.with_suffix(".json"), layout_to_json(layout).encode())
+        spaces = SummedFile(path.with_suffix(".json"), path.with_suffix(".json"))
+        spaces.write(layout_to_json(layout).encode())
+        spaces.close()
         sync_path(path.parent)
-        self._file = path.open("xb", buffering=0)
+        self._file = SummedFile(path, path)
         names = [name for _, name, _ in _cell_columns(layout)]
-        self._write(",".join(map(escape_for_csv, names)).encode() + b"\n")
+        self._file.write(",".join(map(escape_for_csv, names)).encode() + b"\n")
 
     def _append(self, batch: pa.RecordBatch) -> None:
-        self._write(_lines(self.layout, batch))
-
-    def _write(self, data: bytes | pa.Buffer) -> None:
-        rest = memoryview(data)
-        while len(rest):
-            rest = rest[self._file.write(rest) :]
+        self._file.write(_lines(self.layout, batch))
 
     def _num_bytes(self) -> int:
         return self._file.tell()
 
     def sync(self) -> None:
         if not self.is_closed:
-            os.fsync(self._file.fileno())
+            self._file.sync()
 
     def close(self) -> None:
-        self.sync()
-        self.abandon()
+        self._file.close()
+        self.is_closed = True
 
     def abandon(self) -> None:
         self.is_closed = True
-        self._file.close()
+        self._file.abandon()
 
 
 def _cell_columns(layout: Layout) -> Iterator[tuple[str, str, Leaf | None]]:
@@ -157,6 +155,7 @@ class CsvSource(PartsSource):
 
     def _read_layout(self, path: Path) -> Layout | None:
         try:
+            check_sums(path.with_suffix(".json"))
             return layout_from_json(path.with_suffix(".json").read_text())
         except FileNotFoundError as error:
             raise DecodeError(f"{path} cannot be understood without {path.with_suffix('.json').name}") from error

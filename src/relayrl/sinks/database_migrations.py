@@ -130,11 +130,16 @@ _SQLITE_TABLES = (
 
 _POSTGRES_ABANDONED = ("CREATE TABLE abandoned (trajectory_id uuid PRIMARY KEY)", *_VIEWS_OF_KEPT)
 _SQLITE_ABANDONED = ("CREATE TABLE abandoned (trajectory_id TEXT PRIMARY KEY) WITHOUT ROWID", *_VIEWS_OF_KEPT)
+# NULL where an older RelayRL wrote the row. PostgreSQL checks its own pages (`initdb --data-checksums`).
+_SQLITE_CHECKSUMS = ("ALTER TABLE trajectories ADD COLUMN crc32 INTEGER",)
 
 POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS, _POSTGRES_ABANDONED)
-SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED)
+SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED, _SQLITE_CHECKSUMS)
 MARKS_SINCE = 3
 """The version from which on a database has the table `abandoned`."""
+SQLITE_CHECKSUMS_SINCE = 4
+TABLES = ("relayrl_schema", "layouts", "trajectories", "steps", "abandoned")
+"""What must be a table of its own, where it is there at all: reading a view may never end."""
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS relayrl_schema (version integer NOT NULL)"
 
 

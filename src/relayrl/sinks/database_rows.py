@@ -144,7 +144,12 @@ def data_leaves(layout: Layout) -> dict[str, list[Leaf]]:
 def layout_text_and_digest(layout: Layout) -> tuple[str, str]:
     """What the table `layouts` holds of a layout: its JSON, and a digest by which it is found."""
     text = layout_to_json(layout)
-    return text, hashlib.sha256(text.encode()).hexdigest()
+    return text, layout_digest(text)
+
+
+def layout_digest(text: str) -> str:
+    """Of the JSON of a layout."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def action_elements(block: StoredBlock) -> list[Array]:

@@ -25,6 +25,7 @@ from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError
 from relayrl.sinks.stored_block import StoredBlock, joined_arrays, stored_leaves
+from relayrl.sinks.value_ranges import ValueRanges, name_of
 
 _MAX_CACHED_KEYS = 256
 _FIELDS = tuple(field.name for field in fields(Trajectory))
@@ -41,6 +42,7 @@ class _Known:
     def __init__(self, layout: Layout, example: Trajectory | TrajectoryBlock) -> None:
         self.layout = layout
         self.leaves = stored_leaves(layout)
+        self.ranges = ValueRanges(layout)
         self._spaces = (example.observation_space, example.action_space)  # alive, since their ids are the key to this
 
 
@@ -158,9 +160,12 @@ def _stored_columns(known: _Known, block: TrajectoryBlock) -> StoredBlock:
     arrays = [column for (column,) in _step_columns(layout, columns)]
     finals = [column for (column,) in _final_columns(layout, columns)]
     num_rows = int(headers.num_steps.sum())
-    _require(known.leaves, arrays, (num_rows,))
-    _require(layout.successor, finals, (len(headers),))
-    return StoredBlock(layout, headers, tuple(arrays), tuple(finals))
+    whose = f"{len(headers)} trajectories, the first of them {name_of(headers, 0)}"
+    _require(known.leaves, arrays, (num_rows,), whose)
+    _require(layout.successor, finals, (len(headers),), whose, "final_")
+    stored = StoredBlock(layout, headers, tuple(arrays), tuple(finals))
+    known.ranges.check(stored)
+    return stored
 
 
 def _stored(known: _Known, given: _Columns) -> StoredBlock:
@@ -169,16 +174,35 @@ def _stored(known: _Known, given: _Columns) -> StoredBlock:
     _check_headers(headers, layout.group)
     if {each is None for each in given["state"]} != {each is None for each in given["final_state"]}:
         raise ConfigError("a trajectory needs state and final_state, or neither")
-    columns, finals = _step_columns(layout, given), _final_columns(layout, given)
+    columns, finals = _named_leaves(layout, headers, given)
     try:
         arrays = _joined(known.leaves, columns, headers.num_steps)
         last = _stacked(layout.successor, finals)
     except (TypeError, ValueError, AttributeError) as error:
         for i, length in enumerate(headers.num_steps.tolist()):
-            _require(known.leaves, [parts[i] for parts in columns], (length,))
-            _require(layout.successor, [parts[i] for parts in finals], ())
+            whose = name_of(headers, i)
+            _require(known.leaves, [parts[i] for parts in columns], (length,), whose)
+            _require(layout.successor, [parts[i] for parts in finals], (), whose, "final_")
         raise ConfigError(f"columns do not fit their spaces: {error}") from error
-    return StoredBlock(layout, headers, arrays, last)
+    stored = StoredBlock(layout, headers, arrays, last)
+    known.ranges.check(stored)
+    return stored
+
+
+def _named_leaves(
+    layout: Layout, headers: TrajectoryHeaders, given: _Columns
+) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Step columns and final ones; `ConfigError` names the trajectory whose trees have another structure."""
+    try:
+        return _step_columns(layout, given), _final_columns(layout, given)
+    except ConfigError as error:
+        for i in range(len(headers)):
+            one = {name: [column[i]] for name, column in given.items()}
+            try:
+                _step_columns(layout, one), _final_columns(layout, one)
+            except ConfigError as own:
+                raise ConfigError(f"{name_of(headers, i)}: {own}") from error
+        raise
 
 
 def _headers(given: _Columns) -> TrajectoryHeaders:
@@ -223,13 +247,17 @@ def _check_headers(headers: TrajectoryHeaders, group: str) -> None:
 
 
 def _check_numbers(headers: TrajectoryHeaders) -> None:
-    if not headers.num_steps.all():
-        raise ConfigError("a trajectory without steps cannot be stored")
-    if (headers.failed & ~headers.truncated).any():
-        raise ConfigError("a failed trajectory must be truncated")
     last = headers.first_step + headers.num_steps  # negative where it does not fit
-    if min(headers.episode.min(), headers.first_step.min(), last.min()) < 0:
-        raise ConfigError("an episode's or step's number does not fit 64 bits, or is negative")
+    for is_wrong, what in (
+        (headers.num_steps == 0, "has no steps"),
+        (headers.failed & ~headers.truncated, "failed, so it must be truncated"),
+        (
+            np.minimum(np.minimum(headers.episode, headers.first_step), last) < 0,
+            "has a number of an episode or step that is negative or does not fit 64 bits",
+        ),
+    ):
+        if is_wrong.any():
+            raise ConfigError(f"{name_of(headers, int(is_wrong.argmax()))} {what}")
 
 
 def _step_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
@@ -306,11 +334,14 @@ def _stacked_leaf(leaf: Leaf, arrays: list[Any]) -> Array:
     return np.concatenate(arrays).reshape(len(arrays), *leaf.shape)
 
 
-def _require(leaves: Sequence[Leaf], arrays: Sequence[Any], leading: tuple[int, ...]) -> None:
-    """`ConfigError` names the first array that is not as its leaf says."""
+def _require(
+    leaves: Sequence[Leaf], arrays: Sequence[Any], leading: tuple[int, ...], whose: str, prefix: str = ""
+) -> None:
+    """`ConfigError` names the first array that is not as its leaf says, and `whose` it is."""
     for leaf, array in zip(leaves, arrays, strict=True):
         shape = (*leading, *leaf.shape)
         if not isinstance(array, np.ndarray | np.generic) or array.shape != shape or array.dtype != leaf.dtype:
             is_array = isinstance(array, np.ndarray | np.generic)
             seen = f"{array.dtype} {list(array.shape)}" if is_array else f"a {type(array).__name__}"
-            raise ConfigError(f"column {leaf.name!r} is {seen}, expected a NumPy array of {leaf.dtype} {list(shape)}")
+            expected = f"expected a NumPy array of {leaf.dtype} {list(shape)}"
+            raise ConfigError(f"{whose}: column {prefix + leaf.name!r} is {seen}, {expected}")

@@ -2,7 +2,8 @@
 
 Parquet is readable only with its footer, so every flush makes whole files: written under a temporary name, fsynced, renamed.
 A killed writer leaves at most a `.tmp` file, which readers leave out and report. Flush seldom, or convert afterwards: many
-flushes make many small files. Row groups are whole trajectories; pages have checksums, so damage is found.
+flushes make many small files. Row groups are whole trajectories. Pages have Parquet's own checksums, and `part_sums` covers the
+footer as well.
 
 Columns are those of `relayrl.data.schema`. Leaves without elements, and the successor of an observation without any, carry
 nothing and cannot be written; they are left out and come back from the layout, which stands as JSON in the metadata
@@ -24,6 +25,7 @@ from relayrl.errors import DecodeError
 from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
 from relayrl.sinks.part_files import PartsSource, sync_path
+from relayrl.sinks.part_sums import SummedFile, check_sums
 from relayrl.sinks.parts_sink import PartsSink
 from relayrl.sinks.row_batches import to_batches
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
@@ -51,9 +53,8 @@ class ParquetSink(PartsSink):
         return False
 
     def _persist(self, blocks: Sequence[StoredBlock]) -> None:
-        limits = self._settings.files
+        limits, part = self._settings.files, None
         try:
-            part: _NewPart | None = None
             for layout, batch in to_batches(blocks, limits.max_batch_rows):
                 if part is not None and (part.layout is not layout or part.is_full(limits)):
                     part.finish()
@@ -65,6 +66,9 @@ class ParquetSink(PartsSink):
             sync_path(self._directory)
         except (OSError, pa.ArrowException) as error:
             raise SinkWriteError(f"cannot write to {self._url}: {error}", num_trajectories(blocks)) from error
+        finally:
+            if part is not None:
+                part.let_go()
 
     def _release(self) -> None:
         """Nothing is open between flushes."""
@@ -78,7 +82,7 @@ class _NewPart:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.tmp")
         self._num_rows = 0
-        self._file = pa.OSFile(str(self._temporary), "wb")
+        self._file = SummedFile(self._temporary, path)
         self._writer = pq.ParquetWriter(
             self._file, _stored_schema(layout), compression=compression, write_page_checksum=True
         )
@@ -94,8 +98,11 @@ class _NewPart:
     def finish(self) -> None:
         self._writer.close()
         self._file.close()
-        sync_path(self._temporary)
         self._temporary.rename(self._path)
+
+    def let_go(self) -> None:
+        """Close the file as it is; a finished part is closed already."""
+        self._file.abandon()
 
 
 def _stored_schema(layout: Layout) -> pa.Schema:
@@ -186,8 +193,12 @@ class ParquetSource(PartsSource):
             raise DecodeError(f"{path} is damaged: {error}") from error
 
     def _read_layout(self, path: Path) -> Layout | None:
-        with pq.ParquetFile(path) as file:
-            return _layout_in(file)
+        check_sums(path)
+        try:
+            with pq.ParquetFile(path) as file:
+                return _layout_in(file)
+        except (pa.ArrowException, OSError, DecodeError) as error:
+            raise DecodeError(f"{path} is damaged: {error}") from error
 
 
 def _layout_in(file: pq.ParquetFile) -> Layout:

@@ -7,7 +7,8 @@ A writer never touches a part of another one, nor one from before it was opened;
 directory, and a torn end of a part is the last thing that its writer did. Names sort by writer and then by number, which is
 the order in which parts were begun.
 
-Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`) or writing them (`parts_sink`).
+Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`), writing them (`parts_sink`) or their checksums
+(`part_sums`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.sinks.contract import ReadReport, SinkClosedError, SourceCount, TrajectorySource, rest_of
+from relayrl.sinks.part_sums import check_sums
 from relayrl.sinks.row_batches import count_rows, from_batch
 
 SUFFIXES = {".arrows": "arrow", ".parquet": "parquet", ".csv": "csv"}
@@ -73,16 +75,6 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """A file that is there whole and durable, or not at all. Its directory entry still wants `sync_path`."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-
-
 class PartsSource(TrajectorySource):
     """Reads every part in order of names and leaves out trajectories that it has seen."""
 
@@ -112,6 +104,7 @@ class PartsSource(TrajectorySource):
         seen: set[UUID] = set()
         paths, left_out = self._begin(), self._left_out()
         for path in paths:
+            num_before, num_checked_bytes = len(seen), check_sums(path)
             for layout, batch in self._read(path):
                 if not may_hold(batch):
                     continue
@@ -124,6 +117,7 @@ class PartsSource(TrajectorySource):
                         self.report.num_abandoned += 1
                         continue
                     yield trajectory
+            self._note_unchecked(path, num_checked_bytes, len(seen) - num_before)
 
     def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
         names = set(map(str, env_ids))
@@ -137,7 +131,9 @@ class PartsSource(TrajectorySource):
         return (each for each in found if each.env_id in env_ids and each.episode >= first_episode)
 
     def abandoned(self) -> frozenset[UUID]:
-        paths = self._directory.glob("abandoned-*.txt")
+        paths = list(self._directory.glob("abandoned-*.txt"))
+        for path in paths:
+            check_sums(path)
         try:
             return frozenset(UUID(line) for path in paths for line in path.read_text().split())
         except ValueError as error:
@@ -150,10 +146,12 @@ class PartsSource(TrajectorySource):
         lengths: dict[UUID, int] = {}
         paths, left_out = self._begin(), self._left_out()
         for path in paths:
+            num_before, num_checked_bytes = len(lengths), check_sums(path)
             for ids in self._read_ids(path):
                 for trajectory_id, num_steps in count_rows(ids):
                     self.report.num_duplicates += trajectory_id in lengths
                     lengths.setdefault(trajectory_id, num_steps)
+            self._note_unchecked(path, num_checked_bytes, len(lengths) - num_before)
         abandoned = left_out & lengths.keys()
         self.report.num_abandoned = len(abandoned)
         num_steps = sum(lengths.values()) - sum(lengths[each] for each in abandoned)
@@ -196,6 +194,10 @@ class PartsSource(TrajectorySource):
             path,
             num_bytes,
         )
+
+    def _note_unchecked(self, path: Path, num_checked_bytes: int, num_trajectories: int) -> None:
+        if path.stat().st_size - self.report.torn.get(str(path), 0) > num_checked_bytes:
+            self.report.num_unchecked += num_trajectories
 
     def _split(self, path: Path, batch: pa.RecordBatch, layout: Layout) -> Sequence[Trajectory]:
         try:

@@ -15,7 +15,8 @@ import pyarrow as pa
 from relayrl.data.schema import Layout
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import SinkWriteError, rest_of
-from relayrl.sinks.part_files import PartNames, make_directory, sync_path, write_whole
+from relayrl.sinks.part_files import PartNames, make_directory, sync_path
+from relayrl.sinks.part_sums import SummedFile
 from relayrl.sinks.row_batches import to_batches
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
 from relayrl.sinks.stored_block import StoredBlock, num_trajectories
@@ -34,7 +35,11 @@ class PartsSink(BufferedSink):
 
     def _mark(self, trajectory_ids: Collection[UUID]) -> None:
         try:
-            write_whole(self._names.next_abandoned(), "".join(f"{each}\n" for each in trajectory_ids).encode())
+            path = self._names.next_abandoned()
+            file = SummedFile(path.with_suffix(".tmp"), path)
+            file.write("".join(f"{each}\n" for each in trajectory_ids).encode())
+            file.close()
+            path.with_suffix(".tmp").rename(path)
             sync_path(self._directory)
         except OSError as error:
             raise SinkWriteError(f"cannot write to {self._url}: {error}", len(trajectory_ids)) from error

@@ -1,7 +1,8 @@
 """`sqlite:FILE`: one database file, with Python's own driver.
 
 A flush is one transaction, committed with fsync (`synchronous = FULL`). Writers wait for each other; readers see the last
-commit and are never in the way (write-ahead log). Why not ADBC: ADR 0005.
+commit and are never in the way (write-ahead log). Why not ADBC: ADR 0005. Rows and layouts have checksums,
+which reading compares.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import Layout
+from relayrl.data.schema import REWARD, Layout
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
@@ -27,14 +29,21 @@ from relayrl.sinks.contract import (
     TrajectorySource,
     rest_of,
 )
-from relayrl.sinks.database_migrations import MARKS_SINCE, SQLITE, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
+from relayrl.sinks.database_migrations import (
+    MARKS_SINCE,
+    SQLITE,
+    SQLITE_CHECKSUMS_SINCE,
+    TABLES,
+    VERSION_TABLE,
+    missing_statements,
+)
+from relayrl.sinks.database_rows import DATA, HEADER, layout_digest, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.layout_keys import LayoutKeys
 from relayrl.sinks.part_files import make_directory, sync_path
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, uuid_text
+from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, row_crc32, uuid_text
 from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 T = TypeVar("T")
@@ -105,6 +114,7 @@ class SqliteSink(BufferedSink):
         return self._connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
+        _require_tables(connection, self._url)
         connection.execute(VERSION_TABLE)
         row = connection.execute("SELECT version FROM relayrl_schema").fetchone()
         for statement in missing_statements(SQLITE, row[0] if row else 0, self._url):
@@ -177,6 +187,15 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[], object]) 
             connection.execute("ROLLBACK")
 
 
+def _require_tables(connection: sqlite3.Connection, url: str) -> None:
+    """`ConfigError` where a table of ours is a view or virtual: reading one may never end, or run code of the file's maker."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    query = f"SELECT name, type, sql FROM sqlite_schema WHERE lower(name) IN ({', '.join('?' * len(TABLES))})"
+    for name, kind, sql in connection.execute(query, TABLES):
+        if kind != "table" or not sql.upper().startswith("CREATE TABLE"):
+            raise ConfigError(f"{url} is no database of RelayRL: {name!r} is a view or a virtual table")
+
+
 class SqliteSource(TrajectorySource):
     """Reads what was committed when a pass begins."""
 
@@ -187,15 +206,16 @@ class SqliteSource(TrajectorySource):
         self._is_closed = False
         self.report = ReadReport()
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        self._connection.row_factory = sqlite3.Row
         try:
+            _require_tables(self._connection, url)
             (version,) = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
-        except (sqlite3.Error, TypeError) as error:
-            self.close()
-            raise ConfigError(f"{url} is no database of RelayRL: {error}") from error
-        if version > len(SQLITE):
-            self.close()
             missing_statements(SQLITE, version, url)
+        except (sqlite3.Error, TypeError, ValueError, ConfigError) as error:
+            self.close()
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{url} is no database of RelayRL: {error}") from error
+        self._checksum = "crc32" if version >= SQLITE_CHECKSUMS_SINCE else "NULL"
         self._has_marks = version >= MARKS_SINCE
 
     @property
@@ -210,27 +230,42 @@ class SqliteSource(TrajectorySource):
         return self._pass("env_id IN (SELECT value FROM json_each(?)) AND episode >= ?", (wanted, first_episode))
 
     def _pass(self, condition: str, values: tuple[object, ...]) -> Iterator[Trajectory]:
+        self._begin()
         layouts = self._layouts()
-        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories WHERE {condition} AND {self._kept()}"
-        try:
-            rows = self._execute(f"{query} ORDER BY trajectory", values)
+        with self._damage_named():
+            self._require_sound("trajectories")
             self.report.num_abandoned = self._num_left_out()
-            for row in rows:
+            columns = f"{', '.join((*HEADER, *DATA))}, {self._checksum}"
+            query = f"SELECT {columns} FROM trajectories WHERE {condition} AND {self._kept()} ORDER BY trajectory"
+            for *fields, crc32 in self._connection.execute(query, values):
+                row = dict(zip((*HEADER, *DATA), fields, strict=True))
+                if crc32 is None:
+                    self.report.num_unchecked += 1
+                elif crc32 != row_crc32(fields[: len(HEADER)], fields[len(HEADER) :]):
+                    raise DecodeError(f"the row of trajectory {row['trajectory_id']} differs from its checksum")
                 if row["layout"] not in layouts:  # committed after the pass began
                     layouts = self._layouts()
-                yield trajectory_of(dict(row), layouts[row["layout"]])
-        except (sqlite3.Error, KeyError) as error:
-            raise DecodeError(f"cannot read {self._url}: {error}") from error
+                yield trajectory_of(row, layouts[row["layout"]])
 
     def count(self) -> SourceCount:
-        query = f"SELECT count(*), coalesce(sum(num_steps), 0) FROM trajectories WHERE {self._kept()}"
-        row = self._execute(query).fetchone()
-        self.report.num_abandoned = self._num_left_out()
-        return SourceCount(*row)
+        self._begin()
+        # The length of a binary column stands before it, so that this reads no observation.
+        numbers = "count(*), coalesce(sum(num_steps), 0), coalesce(sum(length(reward_data)), 0)"
+        with self._damage_named():
+            self._require_sound("trajectories")
+            self.report.num_abandoned = self._num_left_out()
+            query = f"SELECT {numbers} FROM trajectories WHERE {self._kept()}"
+            num_trajectories, num_steps, num_bytes = self._connection.execute(query).fetchone()
+            if num_steps * REWARD.dtype.itemsize != num_bytes:
+                raise DecodeError(f"{num_steps} steps have {num_bytes} bytes of rewards")
+        return SourceCount(num_trajectories, num_steps)
 
     def abandoned(self) -> frozenset[UUID]:
-        rows = self._execute("SELECT trajectory_id FROM abandoned") if self._has_marks else ()
-        return frozenset(UUID(text) for (text,) in rows)
+        if not self._has_marks:
+            return frozenset()
+        with self._damage_named():
+            rows = self._connection.execute("SELECT trajectory_id FROM abandoned")
+            return frozenset(UUID(text) for (text,) in rows)
 
     def _kept(self) -> str:
         """The condition on trajectories that a pass gives."""
@@ -244,6 +279,7 @@ class SqliteSource(TrajectorySource):
         return int(self._connection.execute(query).fetchone()[0])
 
     def layouts(self) -> tuple[Layout, ...]:
+        self._begin()
         return tuple(self._layouts().values())
 
     def close(self) -> None:
@@ -251,11 +287,31 @@ class SqliteSource(TrajectorySource):
         self._connection.close()
 
     def _layouts(self) -> dict[int, Layout]:
-        rows = self._execute("SELECT layout, description FROM layouts ORDER BY layout").fetchall()
-        return {key: layout_from_json(text) for key, text in rows}
+        with self._damage_named():
+            self._require_sound("layouts")
+            rows = self._connection.execute(
+                "SELECT layout, digest, description FROM layouts ORDER BY layout"
+            ).fetchall()
+            for key, digest, text in rows:
+                if digest != layout_digest(text):
+                    raise DecodeError(f"layout {key} differs from its digest")
+            return {key: layout_from_json(text) for key, _, text in rows}
 
-    def _execute(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+    def _begin(self) -> None:
         if self._is_closed:
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()
-        return self._connection.execute(query, values)
+
+    def _require_sound(self, table: str) -> None:
+        """Whether every row is there once: SQLite compares the table's pages with its index of ids."""
+        for (finding,) in self._connection.execute(f"PRAGMA integrity_check({table})"):
+            if finding != "ok":
+                raise DecodeError(finding)
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Whatever reading stumbles over is a `DecodeError` with the file's name."""
+        try:
+            yield
+        except (sqlite3.Error, DecodeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DecodeError(f"cannot read {self._url}: {error}") from error

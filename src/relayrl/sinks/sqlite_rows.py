@@ -3,13 +3,17 @@
 SQLite has neither arrays nor NaN. An action of one element is that number; any other is a JSON array, so that
 `json_extract(action, '$[1]')` gives its second element. NaN, and an infinite element of an array, are NULL.
 
+A row of `trajectories` has a checksum over what sources read of it; `steps`, which they do not read, has none.
+
 Steps go through an image in memory (`sqlite_image`, ADR 0005), which is loaded before the transaction begins.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,27 +21,36 @@ import pyarrow.compute as pc
 
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.trees import Array
-from relayrl.sinks.database_rows import DATA, HEADER, action_elements, data_of, headers, row_numbers
+from relayrl.sinks.database_rows import DATA, HEADER, Bytes, action_elements, data_of, headers, row_numbers
 from relayrl.sinks.sqlite_image import MAX_TEXT_BYTES, image_of, table_capacity
 from relayrl.sinks.stored_block import StoredBlock
 
 IMAGE = "relayrl_image"
 STEP_COLUMNS = ('"row"', "trajectory", "step", "policy_version", "reward", "logp", "value", "action")
-_INSERT_TRAJECTORY = (
-    f"INSERT INTO trajectories ({', '.join((*HEADER, *DATA))}) VALUES ({', '.join('?' * len((*HEADER, *DATA)))})"
-)
+_COLUMNS = (*HEADER, *DATA, "crc32")
+_INSERT_TRAJECTORY = f"INSERT INTO trajectories ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 
 def insert_trajectories(
     connection: sqlite3.Connection, block: StoredBlock, keys: Sequence[int], layout_key: int
 ) -> None:
     """A row for each."""
-    rows = zip(headers(block, keys, layout_key), data_of(block), strict=True)
-    values = (
-        (key, uuid_text(trajectory_id), uuid_text(env_id), *rest, *data)
-        for (key, trajectory_id, env_id, *rest), data in rows
+    named = (
+        (key, uuid_text(trajectory_id), uuid_text(env_id), *rest)
+        for key, trajectory_id, env_id, *rest in headers(block, keys, layout_key)
     )
-    connection.executemany(_INSERT_TRAJECTORY, values)
+    rows = zip(named, data_of(block), strict=True)
+    connection.executemany(_INSERT_TRAJECTORY, ((*header, *data, row_crc32(header, data)) for header, data in rows))
+
+
+def row_crc32(header: Sequence[Any], data: Sequence[Bytes]) -> int:
+    """The checksum of a row's key and of what `trajectory_of` reads; the columns are those of `HEADER` and `DATA`."""
+    *plain, terminated, truncated, failed = header[: HEADER.index("failed") + 1]
+    group, agent = header[-2:]
+    crc32 = zlib.crc32(repr((*plain, +terminated, +truncated, +failed, group, agent)).encode())  # SQLite has no bool
+    for field in data:
+        crc32 = zlib.crc32(field, crc32)
+    return crc32
 
 
 def uuid_text(raw: bytes) -> str:

@@ -12,11 +12,15 @@ from gymnasium import spaces
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.space_json import DTYPES, space_to_json
-from relayrl.data.trees import Space, allocate, leaves, map_tree
+from relayrl.data.trees import Space, allocate, leaves, map_tree, space_leaves, unflatten
+from relayrl.sinks.value_ranges import value_bounds
 
 
 def example_trajectories(seed: int) -> Iterator[Trajectory]:
-    """Trajectories of random bits over every kind of space, dtype, flag and optional column; ids are new each time."""
+    """Trajectories of random bits, choices among their options, over every kind of space, dtype, flag and optional column.
+
+    Ids are new each time.
+    """
     rng = np.random.default_rng(seed)
     nested = spaces.Dict(
         [
@@ -74,13 +78,32 @@ def _example(
         group=group,
         observation_space=observation,
         action_space=action,
-        obs=_bits(rng, allocate(observation, (num_steps,))),
-        action=_bits(rng, allocate(action, (num_steps,))),
+        obs=random_values(rng, observation, (num_steps,)),
+        action=random_values(rng, action, (num_steps,)),
         reward=_bits(rng, np.zeros(num_steps, np.float32)),
         policy_version=rng.integers(0, 2**63 - 1, num_steps),
-        final_obs=_bits(rng, allocate(observation, ())),
+        final_obs=random_values(rng, observation, ()),
         **(defaults | fields),
     )
+
+
+def random_values(rng: np.random.Generator, space: Space, leading: tuple[int, ...]) -> Any:
+    """A tree of `space` of random bits; a choice is one of its options."""
+
+    def fill(leaf: Any, part: Space) -> Any:
+        bounds = value_bounds(part)
+        if bounds is None or not leaf.size:
+            return _bits(rng, leaf)
+        largest = int(np.iinfo(leaf.dtype).max)
+        low, high = (np.broadcast_to(bound, leaf.shape).reshape(-1).tolist() for bound in bounds)
+        drawn = [
+            rng.integers(a, min(b, largest), dtype=leaf.dtype, endpoint=True) for a, b in zip(low, high, strict=True)
+        ]
+        return np.array(drawn, leaf.dtype).reshape(leaf.shape)
+
+    flat = leaves(allocate(space, leading))
+    parts = (part for _, part in space_leaves(space))
+    return unflatten(space, iter([fill(leaf, part) for (_, leaf), part in zip(flat, parts, strict=True)]))
 
 
 def _bits(rng: np.random.Generator, tree: Any) -> Any:

@@ -67,8 +67,6 @@ class MultiAgentTrainer(TrajectoryTrainer):
         return known
 
     def _adopted(self, trajectory: Trajectory) -> Trajectory:
-        if not len(trajectory):
-            raise ConfigError(f"trajectory {trajectory.trajectory_id} has no steps")
         for group in self._groups.values():
             if trajectory.agent_id in group.agent_ids:
                 return group.adopt(trajectory, trajectory.agent_id)

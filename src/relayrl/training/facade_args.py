@@ -25,6 +25,7 @@ from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.settings import NetworkSettings
+from relayrl.sinks.value_ranges import trajectory_name
 
 DEFAULT_MAX_STEPS = 500_000
 
@@ -81,11 +82,9 @@ class TrainerArgs:
         if self.state_space is None:
             return replace(trajectory, state=None, final_state=None)
         if trajectory.state is None:
-            raise ConfigError(
-                f"a trajectory of {trajectory.agent_id!r} has no state, and the trainer has a state_space"
-            )
+            raise ConfigError(f"{trajectory_name(trajectory)} has no state, and the trainer has a state_space")
         if not _same_columns(space_of_tree(trajectory.state, 1), self.state_space, by_dtype=True):
-            raise ConfigError(f"a trajectory of {trajectory.agent_id!r} has states that are not in {self.state_space}")
+            raise ConfigError(f"{trajectory_name(trajectory)} has states that are not in {self.state_space}")
         return trajectory
 
     @property
@@ -135,17 +134,19 @@ class PolicyGroup:
         """`trajectory` as one of this group's; `ConfigError` where its spaces, or its masks, are others."""
         if not _same_columns(trajectory.observation_space, self.observation_space):
             raise ConfigError(
-                f"a trajectory of {trajectory.agent_id!r} observes {trajectory.observation_space}, the trainer expects "
+                f"{trajectory_name(trajectory)} observes {trajectory.observation_space}, the trainer expects "
                 f"{self.observation_space}; give the trainer that observation_space"
             )
         if trajectory.action_space != self.action_space:
             raise ConfigError(
-                f"a trajectory of {trajectory.agent_id!r} acts in {trajectory.action_space}, the trainer expects "
+                f"{trajectory_name(trajectory)} acts in {trajectory.action_space}, the trainer expects "
                 f"{self.action_space}; give the trainer that action_space"
             )
         mask = trajectory.action_mask
         if not (mask is None and trajectory.final_mask is None) and not self.masks_actions:
-            raise ConfigError("a trajectory has action masks; make the trainer with masks_actions=True")
+            raise ConfigError(
+                f"{trajectory_name(trajectory)} has action masks; make the trainer with masks_actions=True"
+            )
         if mask is None and self.mask_width is not None:
             mask = np.ones((len(trajectory), self.mask_width), bool)
         given = replace(trajectory, action_mask=mask)

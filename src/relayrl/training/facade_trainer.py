@@ -29,6 +29,7 @@ from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import Policy
 from relayrl.training.construction import Learner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup, TrainerArgs
+from relayrl.training.facade_checks import checked
 from relayrl.training.facade_kernels import Kernel
 from relayrl.training.facade_learner import make_learner
 from relayrl.training.facade_model import ModelModule
@@ -106,10 +107,13 @@ class TrajectoryTrainer:
     def receive_trajectory(self, trajectory: TrajectorySource) -> bool:
         """Take a trajectory, or all that a file, folder or URL holds; gives whether `train_model` has enough.
 
-        One that is already waiting is not taken again. All of a source are taken, or, when it raises, none of them.
+        One that is already waiting is not taken again. All of a source are taken, or, when it raises, none of them: one
+        whose columns do not fit its spaces, whose numbers are not finite, or whose action its mask forbids.
         """
-        received = map(self.args.with_known_state, read_trajectories(trajectory))
-        taken = {t.trajectory_id: t for t in map(self._adopted, received)}
+        received = [self.args.with_known_state(t) for t in read_trajectories(trajectory)]
+        for each in received:
+            self._adopted(each)  # other spaces are a better reason than columns that do not fit
+        taken = {t.trajectory_id: t for t in map(self._adopted, checked(received))}
         new = {key: t for key, t in taken.items() if key not in self._pending}
         self._require_room(sum(len(t) for t in new.values()))
         self._num_duplicates += len(taken) - len(new)
@@ -119,8 +123,6 @@ class TrajectoryTrainer:
         return self.is_ready
 
     def _adopted(self, trajectory: Trajectory) -> Trajectory:
-        if not len(trajectory):
-            raise ConfigError(f"trajectory {trajectory.trajectory_id} has no steps")
         return self._groups[SINGLE_AGENT].adopt(trajectory, SINGLE_AGENT)
 
     def _require_room(self, num_new: int) -> None:

@@ -1,0 +1,126 @@
+"""Whether the values of a block can be what its spaces say, looked at column by column; errors name the trajectory.
+
+Of choices (`Discrete`, `MultiDiscrete`, `MultiBinary`) every element must be one of the options, and a mask has an entry for
+each of them. Elements of a `Box` may be anything that its dtype holds: a Gaussian acts outside of the bounds.
+
+Not its job: shapes and dtypes (`layout_book`), or what may be learned from (`relayrl.training.facade_checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.columns import Trajectory
+from relayrl.data.schema import Layout
+from relayrl.data.trajectory_block import TrajectoryHeaders
+from relayrl.data.trees import Array, Space, space_leaves
+from relayrl.errors import ConfigError
+from relayrl.sinks.stored_block import StoredBlock
+
+_FIRST_LEAF = 2
+"""Of observations in `StoredBlock.arrays`, behind reward and policy version; actions follow."""
+
+
+class ValueRanges:
+    """The columns of a layout that hold choices."""
+
+    def __init__(self, layout: Layout) -> None:
+        observations = [space for _, space in space_leaves(layout.observation_space)]
+        actions = [space for _, space in space_leaves(layout.action_space)]
+        names = [leaf.name for leaf in (*layout.observation, *layout.action)]
+        self._steps = _choices(names, (*observations, *actions))
+        self._finals = _choices([f"final_{name}" for name in names], observations)
+        self._mask_width, self._expected_width = layout.mask_width, num_options(layout.action_space)
+
+    def check(self, block: StoredBlock) -> None:
+        """`ConfigError` names the first trajectory, column and row that is out of range."""
+        if None not in (self._mask_width, self._expected_width) and self._mask_width != self._expected_width:
+            what = f"column 'action_mask' has {self._mask_width} entries a row, expected {self._expected_width}"
+            raise ConfigError(f"{name_of(block.headers, 0)}: {what}")
+        for i, name, low, high in self._steps:
+            require_rows(block.headers, name, block.arrays[_FIRST_LEAF + i], low, high)
+        for i, name, low, high in self._finals:
+            final = block.finals[i]
+            if not _is_within(final, low, high):
+                k, value = _first_outside(final, low, high)
+                raise ConfigError(f"{name_of(block.headers, k)}: {name!r} is {value}, {_expected(low, high)}")
+
+
+def num_options(space: Space) -> int | None:
+    """How many options a choice has, those of its parts together; None where a space is no choice."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else None
+
+
+def require_rows(headers: TrajectoryHeaders, name: str, column: Array, low: Array, high: Array) -> None:
+    """`ConfigError` unless every element of a column `[R, …]` is at least `low` and at most `high`."""
+    if not _is_within(column, low, high):
+        row, value = _first_outside(column, low, high)
+        raise ConfigError(f"{row_name(headers, name, row)} is {value}, {_expected(low, high)}")
+
+
+def row_name(headers: TrajectoryHeaders, column: str, row: int) -> str:
+    """A row of a block's column, by its trajectory and its number in it."""
+    k = int(np.searchsorted(headers.ends, row, "right"))
+    first = int(headers.ends[k] - headers.num_steps[k])
+    return f"{name_of(headers, k)}: column {column!r} in row {row - first}"
+
+
+def name_of(headers: TrajectoryHeaders, k: int) -> str:
+    """The `k`-th trajectory, for an error."""
+    trajectory_id, env_id = (UUID(bytes=ids[k]) for ids in (headers.trajectory_ids, headers.env_ids))
+    return _name(trajectory_id, headers.agent_ids[k], env_id)
+
+
+def trajectory_name(trajectory: Trajectory) -> str:
+    """The same of a trajectory by itself."""
+    return _name(trajectory.trajectory_id, trajectory.agent_id, trajectory.env_id)
+
+
+def _name(trajectory_id: UUID, agent_id: str, env_id: UUID) -> str:
+    return f"trajectory {trajectory_id} of agent {agent_id!r} in environment {env_id}"
+
+
+def value_bounds(space: Space) -> tuple[Array, Array] | None:
+    """Least and greatest value of a choice, as Python's integers: those of its dtype may not reach; None for a `Box`."""
+    if isinstance(space, spaces.Discrete):
+        return _integers(int(space.start)), _integers(int(space.start) + int(space.n) - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        low = _integers(space.start)
+        return low, low + _integers(space.nvec) - 1
+    return (_integers(0), _integers(1)) if isinstance(space, spaces.MultiBinary) else None
+
+
+def _integers(numbers: Any) -> Array:
+    return np.array(numbers).astype(object)
+
+
+def _choices(names: Sequence[str], leaves: Sequence[Space]) -> list[tuple[int, str, Array, Array]]:
+    """Number, name, least and greatest value of every leaf that is a choice."""
+    bounds = ((i, names[i], value_bounds(space)) for i, space in enumerate(leaves))
+    return [(i, name, *found) for i, name, found in bounds if found is not None]
+
+
+def _is_within(column: Array, low: Array, high: Array) -> bool:
+    """By the extremes of each element over all rows, without a temporary array of the column's length."""
+    if not column.size:
+        return True
+    axis = None if low.ndim == 0 else 0
+    least, most = (_integers(extreme) for extreme in (column.min(axis), column.max(axis)))
+    return bool(np.all(least >= low) and np.all(most <= high))
+
+
+def _first_outside(column: Array, low: Array, high: Array) -> tuple[int, object]:
+    numbers = column.astype(object)
+    where = np.argwhere(((numbers < low) | (numbers > high)).astype(bool))[0]
+    return int(where[0]), numbers[tuple(where)]
+
+
+def _expected(low: Array, high: Array) -> str:
+    return f"expected {low.tolist()} to {high.tolist()}"

@@ -1,0 +1,167 @@
+"""A bit that flips in a record is an error, or makes no difference; what has no checksums is read and counted."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from recorded_steps import plain_trajectory
+
+from relayrl.errors import ConfigError, DecodeError, RelayRLError
+from relayrl.sinks.contract import SourceCount, open_sink, open_source
+from relayrl.testing.sink_contract import difference
+
+Place = Callable[[str], str]
+NUM_FLUSHES, NUM_FLIPS = 3, 150
+RECORDED = [plain_trajectory(0, number, num_steps=8) for number in range(2 * NUM_FLUSHES)]
+
+
+def _record(url: str) -> None:
+    with open_sink(url) as sink:
+        for begin in range(0, len(RECORDED), 2):
+            sink.write(RECORDED[begin : begin + 2])
+            sink.flush()
+
+
+def _files(url: str) -> list[Path]:
+    path = Path(url.partition(":")[2])
+    return [path] if path.is_file() else sorted(path.iterdir())
+
+
+def _is_whole(url: str) -> bool:
+    """Whether all that was recorded is read back, and counted; errors are raised."""
+    with open_source(url) as source:
+        found = list(source)
+        count = source.count()
+    same = len(found) == len(RECORDED) and not any(map(difference, found, RECORDED))
+    return same and count == SourceCount(len(RECORDED), 8 * len(RECORDED))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "csv", "sqlite"])
+def test_a_flipped_bit_is_an_error_or_makes_no_difference(kind: str, place: Place) -> None:
+    url, rng = place(kind), random.Random(0)
+    _record(url)
+    errors: list[str] = []
+    for path in _files(url):
+        data = path.read_bytes()
+        for position in rng.sample(range(len(data)), min(len(data), NUM_FLIPS * (4 if kind == "sqlite" else 1))):
+            path.write_bytes(data[:position] + bytes([data[position] ^ 1 << rng.randrange(8)]) + data[position + 1 :])
+            try:
+                assert _is_whole(url), f"bit flipped in byte {position} of {path.name}"
+            except RelayRLError as error:
+                errors.append(str(error))
+        path.write_bytes(data)
+    assert _is_whole(url)
+    assert all(url.partition(":")[2] in error for error in errors)
+    assert len(errors) > (10 if kind == "sqlite" else NUM_FLIPS)  # of SQLite's pages most is empty, or for queries only
+
+
+@pytest.mark.parametrize("kind", ["arrow", "csv"])
+def test_a_flipped_bit_in_a_part_whose_writer_was_killed_is_an_error(kind: str, place: Place, tmp_path: Path) -> None:
+    url = place(kind)
+    sink = open_sink(url)
+    sink.write(RECORDED)
+    sink.flush()
+    killed = shutil.copytree(Path(url.partition(":")[2]), tmp_path / "killed")
+    sink.close()
+    url = f"{kind}:{killed}"
+    assert _is_whole(url)
+    (path,) = (path for path in _files(url) if path.suffix in (".arrows", ".csv"))
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 4
+    path.write_bytes(data)
+    with open_source(url) as source, pytest.raises(DecodeError, match=r"bytes 0 to \d+ differ from their checksum"):
+        list(source)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "csv"])
+def test_a_closed_part_that_lost_its_end_is_an_error(kind: str, place: Place) -> None:
+    url = place(kind)
+    _record(url)
+    (path,) = (path for path in _files(url) if path.suffix in (".arrows", ".csv"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with open_source(url) as source, pytest.raises(DecodeError, match=r"was closed with \d+ bytes and has"):
+        list(source)
+
+
+def test_rows_of_sqlite_that_are_gone_from_the_table_but_not_from_its_index_are_missed(place: Place) -> None:
+    url = place("sqlite")
+    _record(url)
+    path = Path(url.partition(":")[2])
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        (root,) = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'trajectories'").fetchone()
+        (page_size,) = database.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * page_size + 4] -= 1  # the number of cells on the table's first page
+    path.write_bytes(data)
+    with open_source(url) as source, pytest.raises(DecodeError):
+        list(source)
+    with open_source(url) as source, pytest.raises(DecodeError):
+        source.count()
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "csv", "sqlite"])
+def test_records_without_checksums_are_read_and_counted_as_unchecked(kind: str, place: Place) -> None:
+    url = place(kind)
+    _record(url)
+    with open_source(url) as source:
+        assert len(list(source)) == len(RECORDED)
+        assert source.report.num_unchecked == 0
+    if kind == "sqlite":
+        with closing(sqlite3.connect(url.partition(":")[2], isolation_level=None)) as database:
+            database.execute("ALTER TABLE trajectories DROP COLUMN crc32")
+            database.execute("UPDATE relayrl_schema SET version = 3")
+    for path in _files(url):
+        if path.suffix == ".sums":
+            path.unlink()
+    with open_source(url) as source:
+        assert not any(map(difference, source, RECORDED))
+        assert source.report.num_unchecked == len(RECORDED)
+    with open_sink(url) as sink:  # which adds the column to the database
+        sink.write([plain_trajectory(1, 0)])
+    with open_source(url) as source:
+        assert len(list(source)) == len(RECORDED) + 1
+        assert source.report.num_unchecked == len(RECORDED)
+
+
+def test_checksums_that_a_loss_of_power_took_leave_the_rest_checked(place: Place) -> None:
+    url = place("arrow")
+    sink = open_sink(url)
+    sink.write(RECORDED[:3])
+    sink.flush()
+    (path,) = (path for path in _files(url) if path.suffix == ".sums")
+    first_line = path.read_bytes()
+    sink.write(RECORDED[3:])
+    sink.close()
+    for lost in (first_line, first_line + b".arrows 12", first_line + bytes(4096)):
+        path.write_bytes(lost)
+        assert _is_whole(url)
+        with open_source(url) as source:
+            assert len(list(source)) == source.report.num_unchecked == len(RECORDED)
+    part = path.with_suffix(".arrows")
+    data = bytearray(part.read_bytes())
+    data[2000] ^= 1
+    part.write_bytes(data)
+    with open_source(url) as source, pytest.raises(DecodeError, match="differ from their checksum"):
+        list(source)
+
+
+@pytest.mark.parametrize("name", ["relayrl_schema", "layouts", "trajectories"])
+def test_a_table_that_is_an_endless_view_is_refused(name: str, place: Place) -> None:
+    url = place("sqlite")
+    _record(url)
+    with closing(sqlite3.connect(url.partition(":")[2], isolation_level=None)) as database:
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
+        database.execute(f"ALTER TABLE {name} RENAME TO hidden")
+        database.execute(
+            f"CREATE VIEW {name} AS WITH RECURSIVE endless(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM endless) "
+            f"SELECT {', '.join(f'n AS {column}' for column in columns)} FROM endless WHERE n < 0"
+        )
+    for open_it in (open_source, open_sink):
+        with pytest.raises(ConfigError, match=f"{name!r} is a view or a virtual table"):
+            open_it(url)
