@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import typer
-import yaml
 
+from relayrl.config.settings_text import parse_assignment
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -33,16 +33,19 @@ class EvaluateRequest:
     seed: int
     stochastic: bool
     render: str | None
+    trust: bool = False
 
 
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
     if request.render not in (None, "gif"):
         raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
-    given = _given_options(request.options)
+    given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
     actors, options = _load(request.run)
-    name = request.env or next(iter(actors.values())).metadata.env
-    options = {**(options if request.env is None else {}), **given}
+    trained_on = next(iter(actors.values())).metadata.env
+    name = request.env or trained_on
+    _require_trusted(request, name)
+    options = {**(options if name == trained_on else {}), **given}
     result = _play(request, actors, name, options)
     picture = _draw(request, actors, name, options) if request.render else None
     typer.echo(f"{len(result.returns)} episodes: return {result.mean_return:.2f} ± {result.std_return:.2f}")
@@ -54,14 +57,11 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         typer.echo(json.dumps(values))
 
 
-def _given_options(assignments: list[str]) -> dict[str, Any]:
-    options = {}
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator:
-            raise ConfigError(f"--option {assignment!r} has no value; write it as --option key=value")
-        options[key.strip()] = yaml.safe_load(text)
-    return options
+def _require_trusted(request: EvaluateRequest, name: str) -> None:
+    from relayrl.engines.trust import require_trusted
+
+    how = "--env {} or --trust"
+    require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
 
 
 def _load(path: Path) -> tuple[dict[str, ExportedActor], dict[str, Any]]:

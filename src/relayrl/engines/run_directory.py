@@ -7,10 +7,12 @@ import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
-from relayrl.engines.run_settings import RunSettings, read_settings_file
+from relayrl.config.settings_text import read_mapping
+from relayrl.engines.run_settings import RunSettings
 from relayrl.errors import ConfigError
 from relayrl.models.exported import ExportFormat
 from relayrl.training.atomic_files import DiskError, write_whole
+from relayrl.training.file_names import file_name_part
 
 
 class RunDirectory:
@@ -28,9 +30,9 @@ class RunDirectory:
     @classmethod
     def default_path(cls, settings: RunSettings) -> Path:
         """`runs/<env>-<algo>-seed<seed>-<time>`."""
-        name = settings.env.replace("/", "_").replace(":", "_")
+        name = file_name_part(settings.env.replace("/", "_").replace(":", "_"))
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        return Path("runs") / f"{name}-{settings.algo}-seed{settings.seed}-{stamp}"
+        return Path("runs") / f"{name}-{file_name_part(settings.algo)}-seed{settings.seed}-{stamp}"
 
     def create(self, settings: RunSettings) -> None:
         """Begin a run here; a folder that already holds one is refused."""
@@ -95,11 +97,11 @@ class RunDirectory:
         """The settings of the run that lies here."""
         from relayrl.config.settings import parse_settings
 
-        return parse_settings(RunSettings, read_settings_file(self.require()))
+        return parse_settings(RunSettings, read_mapping(self.require()))
 
     def model(self, group: str, num_groups: int, file_format: ExportFormat) -> Path:
-        """`model.onnx`, or `model.<group>.onnx` where a run has several policies."""
-        stem = "model" if num_groups == 1 else f"model.{group}"
+        """`model.onnx`, or `model.<group>.onnx` where a run has several policies; unusual characters percent-encoded."""
+        stem = "model" if num_groups == 1 else f"model.{file_name_part(group)}"
         return self.path / f"{stem}{file_format.suffix}"
 
     def models(self) -> list[Path]:

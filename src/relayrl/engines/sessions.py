@@ -34,6 +34,7 @@ class TrainRequest:
     assignments: Sequence[Assignment] = ()
     resume: bool = False
     init_from: Path | None = None
+    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     if request.init_from is not None and not request.init_from.exists():
         raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
     if create:
+        if request.config is not None:
+            _require_trusted(request, settings, request.config)
         _check_environment_exists(settings)
         settings = _with_measured_threads(settings, notes)
         directory.create(settings)
@@ -84,11 +87,21 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     after = build_run_settings(request.env, base, request.flags, request.assignments)
     trials: list[str] = []
     if create:
+        _require_trusted(request, after, base)
         after = _with_measured_threads(after, trials)
     notes = trials + check_changes(before, after)
     if create and notes:
         directory.write_settings(after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
+
+
+def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+    from relayrl.engines.run_settings import assigned
+    from relayrl.engines.trust import require_trusted
+
+    named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
+    how = "ENV or --trust, as in: relayrl train {}"
+    require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
 
 
 def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettings:

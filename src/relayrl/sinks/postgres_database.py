@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from relayrl.config.passwords import without_password
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError
@@ -28,7 +29,7 @@ from relayrl.sinks.database_migrations import POSTGRES, VERSION_TABLE, missing_s
 from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.layout_keys import LayoutKeys
-from relayrl.sinks.postgres_connection import Watchdog, connect, driver, without_password
+from relayrl.sinks.postgres_connection import Watchdog, advice_on, connect, driver, reason_of
 from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
@@ -64,7 +65,9 @@ class PostgresSink(BufferedSink):
         try:
             self._connected(settings.database.connect_timeout_s)
         except self._psycopg.Error as error:
-            raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
+            raise SinkError(
+                f"cannot open {self._url}: {reason_of(url, error)}; {advice_on(url)}"
+            ) from None  # the cause may quote a password
 
     def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
         return [require_fits(block) for block in super()._check(trajectories)]
@@ -86,7 +89,7 @@ class PostgresSink(BufferedSink):
             except self._psycopg.Error as error:
                 self._release()
                 if not isinstance(error, transient) or not back_off.wait():
-                    reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {error}"
+                    reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {reason_of(self._target, error)}"
                     raise SinkWriteError(reason, num_trajectories(blocks)) from error
 
     def _connected(self, timeout_s: float) -> tuple[psycopg.Connection, Watchdog]:
@@ -175,7 +178,9 @@ class PostgresSource(TrajectorySource):
         try:
             self._connection = connect(url, self._timeout_s)
         except self._psycopg.Error as error:
-            raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
+            raise SinkError(
+                f"cannot open {self._url}: {reason_of(url, error)}; {advice_on(url)}"
+            ) from None  # the cause may quote a password
         try:
             row = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
             missing_statements(POSTGRES, row[0] if row else 0, self._url)
@@ -183,7 +188,7 @@ class PostgresSource(TrajectorySource):
             self.close()
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{self._url} holds nothing: {error}") from error
+            raise ConfigError(f"{self._url} holds nothing: {reason_of(url, error)}") from error
 
     @property
     def url(self) -> str:
@@ -203,7 +208,7 @@ class PostgresSource(TrajectorySource):
                         fields = dict(zip((*HEADER, *DATA), row, strict=True))
                         yield trajectory_of(fields, layouts[fields["layout"]])
         except (self._psycopg.Error, KeyError) as error:
-            raise DecodeError(f"cannot read {self._url}: {error}") from error
+            raise DecodeError(f"cannot read {self._url}: {reason_of(self._target, error)}") from error
 
     def count(self) -> SourceCount:
         self._begin()
