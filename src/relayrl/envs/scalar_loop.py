@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,14 @@ from relayrl.envs.failures import WorldFailure
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import WorldBuffers, WorldLayout
 from relayrl.envs.world_loop import WorldLoop, verify_observation
-from relayrl.errors import EnvError
+from relayrl.errors import ConfigError, EnvError
 
 _NUM_LANE_AXES = 2
 _NO_INFO: Mapping[str, Any] = {}
+_OLD_API = (
+    "this looks like an environment of the old Gym API; RelayRL runs Gymnasium's, where reset() gives (observation, info) and "
+    "step() gives (observation, reward, terminated, truncated, info); wrap it, for example with shimmy"
+)
 
 
 class ScalarLoop(WorldLoop[Any]):
@@ -30,8 +35,10 @@ class ScalarLoop(WorldLoop[Any]):
 
     def __init__(self, build: Callable[[], Any], worlds: Sequence[Any]) -> None:
         first = worlds[0]
-        masked = "action_mask" in first.reset()[1] and mask_size(first.action_space) > 0
-        group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), first.observation_space, first.action_space, masked)
+        spaces = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
+        group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
+        masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
+        group = replace(group, masks_actions=masked)
         super().__init__(build, worlds, WorldLayout({SINGLE_AGENT: group}))
         self._space = group.observation_space
 
@@ -81,7 +88,9 @@ class ScalarLoop(WorldLoop[Any]):
             try:
                 self._advance(worlds, observations, rewards)
                 break
-            except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+            except Exception as error:
+                if _is_old_step(error):
+                    raise ConfigError(f"step() gave 4 values: {_OLD_API}") from error
                 b = self._busy[0]
                 failures.append(WorldFailure.of_exception(b, error, "step()"))
                 observations[b], rewards[b] = index(self._group.obs[self.buffers.half ^ 1], (b, 0)), 0.0
@@ -154,6 +163,20 @@ class ScalarLoop(WorldLoop[Any]):
             else:
                 self._group.action_mask[b, 0] = mask  # type: ignore[index]
         return failures
+
+
+def _is_old_step(error: Exception) -> bool:
+    """Whether a world's step gave four values, as its own code may say of something else: then it comes from further in."""
+    where = error.__traceback__
+    is_ours = where is not None and where.tb_next is not None and where.tb_next.tb_next is None
+    return is_ours and str(error) == "not enough values to unpack (expected 5, got 4)"
+
+
+def _info_of_reset(world: Any) -> Mapping[str, Any]:
+    result = world.reset()
+    if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], Mapping):
+        raise ConfigError(f"reset() gave a {type(result).__name__}, not observation and info: {_OLD_API}")
+    return result[1]
 
 
 def _not_installed(action: Any) -> Any:

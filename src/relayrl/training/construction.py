@@ -6,6 +6,7 @@ same plans and seed give the same parameters. Not here: acting with the policies
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,7 @@ from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.state_features import StateFeatures
 from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
 from relayrl.config.settings import Settings
-from relayrl.data.trees import Space
+from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
@@ -99,6 +100,10 @@ Learner = OnPolicyLearner | OffPolicyLearner
 
 def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     """A fresh learner for `groups`."""
+    for group in groups:
+        for what, space in (("observation", group.observation_space), ("action", group.action_space)):
+            if not any(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space)):
+                raise ConfigError(f"the {what} space of {group.name!r} is empty: {space!r:.100}; it must hold a number")
     if isinstance(plan.params, OnPolicyParams):
         return _on_policy(plan, groups)
     if isinstance(plan.params, OffPolicyParams):

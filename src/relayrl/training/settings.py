@@ -10,8 +10,10 @@ from relayrl.config.settings import Settings
 class TrainerSettings(Settings):
     """The schedule of one run; all counts are environment steps, summed over worlds."""
 
-    max_steps: int = Field(500_000, ge=1, description="environment steps of the run; whole rollouts, never more")
-    time_horizon: int = Field(64, ge=1, description="steps of each world per rollout")
+    max_steps: int = Field(
+        500_000, ge=1, le=10**15, description="environment steps of the run; whole rollouts, never more"
+    )
+    time_horizon: int = Field(64, ge=1, le=1 << 24, description="steps of each world per rollout")
     summary_freq: int = Field(50_000, ge=1, description="steps between rows of statistics")
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"
