@@ -105,8 +105,8 @@ def evaluate(
     options: Annotated[
         list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
+    episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the worlds.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
     trust: TrustFlag = False,
@@ -165,7 +165,7 @@ def list_(
 @app.command()
 def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
-    num_envs: Annotated[int, typer.Option(min=1, help="Worlds to check with.")] = 3,
+    num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Worlds to check with.")] = 3,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
@@ -204,7 +204,7 @@ def _complain(error: Exception) -> int:
     if isinstance(error, RelayRLError):
         message = str(error)
     elif isinstance(error, OSError) and error.strerror is not None:
-        message = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        message = error.strerror if error.filename is None else f"{error.filename!s:.200}: {error.strerror}"
     elif isinstance(error, MemoryError):
         message = f"out of memory {error}".strip() + "; use fewer or smaller environments, rollouts, batches or layers"
     else:

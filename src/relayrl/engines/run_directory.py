@@ -36,18 +36,20 @@ class RunDirectory:
 
     def create(self, settings: RunSettings) -> None:
         """Begin a run here; a folder that already holds one is refused."""
-        if self.config.exists():
-            raise ConfigError(
-                f"{self.path} already holds a run; add --resume to continue it, or choose another --run-dir"
-            )
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
+            if self.config.exists():
+                raise ConfigError(
+                    f"{self.path} already holds a run; add --resume to continue it, or choose another --run-dir"
+                )
+            self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self.write_settings(settings)
         except (OSError, DiskError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             reason = cause.strerror if isinstance(cause, OSError) else error
-            raise ConfigError(f"cannot write run directory {self.path}: {reason}; choose another --run-dir") from error
+            raise ConfigError(
+                f"cannot write run directory {self.path!s:.200}: {reason}; choose another --run-dir"
+            ) from error
 
     def discard(self) -> None:
         """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""

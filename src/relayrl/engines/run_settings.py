@@ -83,8 +83,12 @@ class RunSettings(Settings):
     @classmethod
     def _choose_params(cls, values: Any) -> Any:
         if isinstance(values, dict) and not isinstance(values.get("params"), Settings):
-            entry = algorithm_entry(values.get("algo", "ppo"))
-            values = {**values, "params": parse_settings(entry.params, values.get("params") or {})}
+            algo, given = values.get("algo", "ppo"), values.get("params") or {}
+            if not isinstance(algo, str):
+                raise ConfigError(f"setting 'algo': give the name of one algorithm (got {algo!r:.200})")
+            if not isinstance(given, dict):
+                raise ConfigError(f"setting 'params': give a mapping of hyper-parameters (got {given!r:.200})")
+            values = {**values, "params": parse_settings(algorithm_entry(algo).params, given)}
         return values
 
     @model_validator(mode="after")
@@ -142,7 +146,8 @@ def build_run_settings(
     if name is None:
         raise ConfigError("no environment given; name one, for example: relayrl train CartPole-v1")
     algo = flags.get("algo") or from_file.get("algo") or "ppo"
-    values = merged(preset(name, algo), from_file, {"env": name, "algo": algo})
+    shipped = preset(name, algo) if isinstance(name, str) and isinstance(algo, str) else {}
+    values = merged(shipped, from_file, {"env": name, "algo": algo})
     for path, value in flags.items():
         _assign(values, path.split("."), value)
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))

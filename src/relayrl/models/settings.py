@@ -54,7 +54,9 @@ class NetworkSettings(Settings):
         (128, 128), max_length=MAX_HIDDEN_LAYERS, description="units of each hidden layer"
     )
     activation: Activation = Field(Activation.TANH, description="tanh or relu")
-    log_std_init: float = Field(0.0, description="initial log standard deviation, in units of half the action range")
+    log_std_init: float = Field(
+        0.0, allow_inf_nan=False, description="initial log standard deviation, in units of half the action range"
+    )
     kernel: str | None = Field(None, description="a network plugin instead of perceptrons, by its name")
     critic_input: CriticInput = Field(
         CriticInput.AUTO,

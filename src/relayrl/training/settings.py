@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 
+MAX_EPISODES = 1_000_000
+
 
 class TrainerSettings(Settings):
     """The schedule of one run; all counts are environment steps, summed over worlds."""
@@ -27,11 +29,13 @@ class TrainerSettings(Settings):
 class EvaluationSettings(Settings):
     """Episodes played without learning, in worlds and with seeds of their own."""
 
-    episodes: int = Field(20, ge=0, description="episodes at the end of the run, with the most likely actions; 0: none")
+    episodes: int = Field(
+        20, ge=0, le=MAX_EPISODES, description="episodes at the end of the run, with the most likely actions; 0: none"
+    )
     interval: int | None = Field(
         None, ge=1, description="environment steps between evaluations during the run; null: none"
     )
-    interval_episodes: int = Field(10, ge=1, description="episodes of each evaluation during the run")
+    interval_episodes: int = Field(10, ge=1, le=MAX_EPISODES, description="episodes of each evaluation during the run")
     target_return: float | None = Field(
         None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
     )
