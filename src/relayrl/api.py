@@ -25,7 +25,7 @@ from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_record import RunResult
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
-from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.errors import ConfigError, DecodeError, UnknownNameError
 from relayrl.models.exported import ExportFormat
 
 if TYPE_CHECKING:
@@ -105,7 +105,10 @@ class Run:
         """How the run ended."""
         if not self.directory.result.exists():
             raise ConfigError(f"{self.path} has not ended yet; continue it with train(run_dir=..., resume=True)")
-        return RunResult.from_json(self.directory.result.read_text())
+        try:
+            return RunResult.from_json(self.directory.result.read_text())
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DecodeError(f"{self.directory.result} is damaged: {error}; train on with resume=True") from error
 
     @property
     def history(self) -> dict[str, list[float]]:

@@ -117,7 +117,8 @@ def _require_same_spaces(
         for what, (space, expected) in pairs.items():
             if _form(space) != _form(expected):
                 raise ConfigError(
-                    f"the {what} space of {group!r} is {space!s:.100}, the policy was trained with {expected!s:.100}; {hint:.300}"
+                    f"the {what} space of {group!r} is {space!s:.100}, the policy was trained with {expected!s:.100}; "
+                    f"{hint:.300}"
                 )
 
 

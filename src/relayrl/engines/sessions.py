@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +171,12 @@ def logging_to(path: Path) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     try:
         yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        # For the file alone: whoever started the run gets the error itself.
+        file.handle(logging.LogRecord(logger.name, logging.ERROR, __file__, 0, "%s", (error,), sys.exc_info()))
+        raise
     finally:
         logger.setLevel(level)
         for handler in handlers:
@@ -179,6 +186,10 @@ def logging_to(path: Path) -> Iterator[None]:
 
 class _QuietFileHandler(logging.FileHandler):
     """A log that cannot be written (a full disk) is no reason to fail, or to fill the screen: what matters is raised."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # of opening it; what comes after goes to `handleError`
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
         del record

@@ -35,7 +35,7 @@ class ScalarLoop(WorldLoop[Any]):
 
     def __init__(self, build: Callable[[], Any], worlds: Sequence[Any]) -> None:
         first = worlds[0]
-        spaces = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
+        spaces: list[Any] = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
         group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
         masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
         group = replace(group, masks_actions=masked)

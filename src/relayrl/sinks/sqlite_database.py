@@ -38,6 +38,8 @@ from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, u
 from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 T = TypeVar("T")
+_DAMAGE = (sqlite3.Error, TypeError, ValueError)
+"""What reading a damaged file ends in: the driver decodes texts, also of its own messages, that may be no UTF-8."""
 _TRANSIENT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -62,7 +64,7 @@ class SqliteSink(BufferedSink):
         self._connection: sqlite3.Connection | None = None
         try:
             self._with_retries(self._connected)
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             self._release()
             raise SinkError(f"cannot open {url}: {error}") from error
 
@@ -72,7 +74,7 @@ class SqliteSink(BufferedSink):
     def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         try:
             self._with_retries(lambda: self._store(blocks))
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             self._release()
             raise SinkWriteError(f"cannot write to {self._url}: {error}", num_trajectories(blocks)) from error
 
@@ -98,7 +100,7 @@ class SqliteSink(BufferedSink):
                 connection.execute(f"ATTACH ':memory:' AS {IMAGE}")
                 _in_transaction(connection, lambda: self._migrate(connection))
                 sync_path(self._path.absolute().parent)
-            except (sqlite3.Error, RelayRLError, OSError):
+            except (*_DAMAGE, RelayRLError, OSError):
                 connection.close()
                 raise
             self._connection = connection
@@ -177,7 +179,9 @@ class SqliteSource(TrajectorySource):
         self._connection.row_factory = sqlite3.Row
         try:
             (version,) = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
-        except (sqlite3.Error, TypeError) as error:
+            if not isinstance(version, int):
+                raise TypeError(f"its version is {version!r:.40}")
+        except _DAMAGE as error:
             self.close()
             raise ConfigError(f"{url} is no database of RelayRL: {error}") from error
         if version > len(SQLITE):
@@ -196,7 +200,7 @@ class SqliteSource(TrajectorySource):
                 if row["layout"] not in layouts:  # committed after the pass began
                     layouts = self._layouts()
                 yield trajectory_of(dict(row), layouts[row["layout"]])
-        except (sqlite3.Error, KeyError) as error:
+        except (*_DAMAGE, KeyError) as error:
             raise DecodeError(f"cannot read {self._url}: {error}") from error
 
     def count(self) -> SourceCount:
@@ -211,11 +215,17 @@ class SqliteSource(TrajectorySource):
         self._connection.close()
 
     def _layouts(self) -> dict[int, Layout]:
-        rows = self._execute("SELECT layout, description FROM layouts ORDER BY layout").fetchall()
-        return {key: layout_from_json(text) for key, text in rows}
+        try:
+            rows = self._execute("SELECT layout, description FROM layouts ORDER BY layout").fetchall()
+            return {key: layout_from_json(text) for key, text in rows}
+        except _DAMAGE as error:
+            raise DecodeError(f"cannot read {self._url}: {error}") from error
 
     def _execute(self, query: str) -> sqlite3.Cursor:
         if self._is_closed:
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()
-        return self._connection.execute(query)
+        try:
+            return self._connection.execute(query)
+        except _DAMAGE as error:
+            raise DecodeError(f"cannot read {self._url}: {error}") from error
