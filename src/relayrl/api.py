@@ -175,7 +175,7 @@ class Run:
     def _require_trusted(self) -> None:
         from relayrl.engines.trust import require_trusted
 
-        env, how = self.settings.env, "--env {} or --trust (env=… or trust=True in Python)"
+        env, how = self.settings.env, "add --env {} or --trust (env=… or trust=True in Python)"
         require_trusted(env, self.directory.config, named=(self._named_env,), trust=self._trust, how=how)
 
 

@@ -51,7 +51,7 @@ WORLDS = {
     "empty_action": (2, "action space of 'agent' is empty"),
     "RaisesOnClose": (1, "close() of an environment raised RuntimeError: cannot be closed"),
     "OldReset": (2, "old Gym API"),
-    "OldStep": (2, "old Gym API"),
+    "OldStep": (1, "old Gym API"),
 }
 
 

@@ -110,7 +110,7 @@ def test_python_asks_for_trust_as_well(prepared):
 )
 def test_names_that_could_run_anything_need_trust(env):
     with pytest.raises(ConfigError, match=f"add --env {env} or --trust"):
-        require_trusted(env, Path("run"), named=(None,), trust=False, how="--env {} or --trust")
+        require_trusted(env, Path("run"), named=(None,), trust=False, how="add --env {} or --trust")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_module_of_the_current_directory_is_no_installed_package(tmp_path, mon
     (tmp_path / "mpe2" / "__init__.py").write_text("")
     (tmp_path / "minigrid.py").write_text("")
     for env in ("mpe2:simple_spread_v3", "minigrid:MiniGrid-Empty-5x5-v0"):
-        with pytest.raises(ConfigError, match="add"):
+        with pytest.raises(ConfigError, match="if you trust it"):
             require_trusted(env, Path("run"), named=(None,), trust=False, how="")
 
 

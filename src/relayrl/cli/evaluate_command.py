@@ -61,7 +61,7 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
 def _require_trusted(request: EvaluateRequest, name: str) -> None:
     from relayrl.engines.trust import require_trusted
 
-    how = "--env {} or --trust"
+    how = "add --env {} or --trust"
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
 
 

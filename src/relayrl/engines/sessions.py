@@ -101,7 +101,7 @@ def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -
     from relayrl.engines.trust import require_trusted
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
-    how = "ENV or --trust, as in: relayrl train {}"
+    how = "name it, as in relayrl train {}, or add --trust"
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
 
 

@@ -42,12 +42,12 @@ _MAX_SHOWN = 200
 
 
 def require_trusted(env: str, source: Path, *, named: Collection[str | None], trust: bool, how: str) -> None:
-    """Raise `ConfigError` unless `env`, which `source` names, may be made; `how` says where the user would name it."""
+    """Raise `ConfigError` unless `env`, which `source` names, may be made; `how` says what the user would do then."""
     if trust or env in named or _is_installed_environment(env):
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
     raise ConfigError(
-        f"{source} names the environment {shown}, which runs code of that name; if you trust it, add {how.format(shown)}"
+        f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.contract import SINGLE_AGENT, AgentGroup
-from relayrl.envs.failures import WorldFailure
+from relayrl.envs.failures import FailureKind, WorldFailure
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import WorldBuffers, WorldLayout
 from relayrl.envs.world_loop import WorldLoop, verify_observation
@@ -89,10 +89,8 @@ class ScalarLoop(WorldLoop[Any]):
                 self._advance(worlds, observations, rewards)
                 break
             except Exception as error:
-                if _is_old_step(error):
-                    raise ConfigError(f"step() gave 4 values: {_OLD_API}") from error
                 b = self._busy[0]
-                failures.append(WorldFailure.of_exception(b, error, "step()"))
+                failures.append(_failure_of_step(b, error))
                 observations[b], rewards[b] = index(self._group.obs[self.buffers.half ^ 1], (b, 0)), 0.0
         failures += self._write_observations(observations)
         failures += self._write_rewards(rewards)
@@ -165,11 +163,13 @@ class ScalarLoop(WorldLoop[Any]):
         return failures
 
 
-def _is_old_step(error: Exception) -> bool:
-    """Whether a world's step gave four values, as its own code may say of something else: then it comes from further in."""
+def _failure_of_step(b: int, error: Exception) -> WorldFailure:
     where = error.__traceback__
+    # A world's own code may say the same of something else, from further in.
     is_ours = where is not None and where.tb_next is not None and where.tb_next.tb_next is None
-    return is_ours and str(error) == "not enough values to unpack (expected 5, got 4)"
+    if is_ours and str(error) == "not enough values to unpack (expected 5, got 4)":
+        return WorldFailure(b, FailureKind.RAISED, f"step() gave 4 values: {_OLD_API}")
+    return WorldFailure.of_exception(b, error, "step()")
 
 
 def _info_of_reset(world: Any) -> Mapping[str, Any]:
