@@ -25,7 +25,7 @@ from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_record import RunResult
 from relayrl.engines.run_settings import RunSettings
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
-from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.errors import ConfigError, DecodeError, UnknownNameError
 from relayrl.models.exported import ExportFormat
 
 if TYPE_CHECKING:
@@ -48,21 +48,24 @@ def train(
     init_from: AnyPath | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: bool = True,
+    trust: bool = False,
 ) -> Run:
     """Train a policy; Ctrl-C saves the state and raises `KeyboardInterrupt`, `resume=True` with its `run_dir` goes on.
 
     `env` is a name, as `relayrl list envs` has them, or a factory at the top level of a module. `settings` are dotted paths,
-    such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous.
+    such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous. `trust` allows `config`, or the run
+    that is resumed, to name code of yours as its environment.
     """
     given = {"algo": algo, "trainer.max_steps": steps, "seed": seed, "environment.num_envs": num_envs}
     request = TrainRequest(
-        env=_env_name(env) if env is not None and not isinstance(env, str) else env,
+        env=_name_of(env),
         run_dir=None if run_dir is None else Path(run_dir),
         config=None if config is None else Path(config),
         flags={path: value for path, value in given.items() if value is not None},
         assignments=[(key, value) for key, value in (settings or {}).items()],
         resume=resume,
         init_from=None if init_from is None else Path(init_from),
+        trust=trust,
     )
     session = open_session(request)
     if progress:
@@ -71,12 +74,13 @@ def train(
     chosen = session.settings
     with Interrupt() as interrupt, progress_display(chosen.env, chosen.algo, enabled=progress) as display:
         run_session(session, display.update, interrupt.is_requested)
-    return Run(session.directory.path)
+    return Run(session.directory.path, env=chosen.env)
 
 
-def load_run(path: AnyPath) -> Run:
-    """A run that was trained before."""
-    run = Run(Path(path))
+def load_run(path: AnyPath, *, env: str | Callable[..., Any] | None = None, trust: bool = False) -> Run:
+    """A run that was trained before. One whose environment is code of yours needs its name in `env`, or `trust`, to be
+    evaluated or exported: a folder from elsewhere may name any code."""
+    run = Run(Path(path), env=_name_of(env), trust=trust)
     run.directory.require()
     return run
 
@@ -84,8 +88,9 @@ def load_run(path: AnyPath) -> Run:
 class Run:
     """A run and what came of it; everything is read from its folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, env: str | None = None, trust: bool = False) -> None:
         self.path, self.directory = path, RunDirectory(path)
+        self._named_env, self._trust = env, trust
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -100,7 +105,10 @@ class Run:
         """How the run ended."""
         if not self.directory.result.exists():
             raise ConfigError(f"{self.path} has not ended yet; continue it with train(run_dir=..., resume=True)")
-        return RunResult.from_json(self.directory.result.read_text())
+        try:
+            return RunResult.from_json(self.directory.result.read_text())
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DecodeError(f"{self.directory.result} is damaged: {error}; train on with resume=True") from error
 
     @property
     def history(self) -> dict[str, list[float]]:
@@ -136,6 +144,7 @@ class Run:
         from relayrl.envs.registry import make_vector
         from relayrl.runtime.evaluation import EVALUATION_WORLDS, evaluate
 
+        self._require_trusted()
         worlds = {"num_envs": min(episodes, EVALUATION_WORLDS), "workers": 0}
         name = environment_name(self.settings.env)
         env = on_host(make_vector(name, self.settings.environment.model_copy(update=worlds)))
@@ -150,6 +159,7 @@ class Run:
         formats = {one.value: one for one in ExportFormat}
         if file_format not in formats:
             raise UnknownNameError("format", file_format, formats)
+        self._require_trusted()
         from relayrl.engines.local import LocalEngine
 
         not_recording = self.settings.model_copy(update={"record": None})
@@ -162,6 +172,16 @@ class Run:
             return engine.export([formats[file_format]], None if path is None else Path(path))
         finally:
             engine.close()
+
+    def _require_trusted(self) -> None:
+        from relayrl.engines.trust import require_trusted
+
+        env, how = self.settings.env, "add --env {} or --trust (env=… or trust=True in Python)"
+        require_trusted(env, self.directory.config, named=(self._named_env,), trust=self._trust, how=how)
+
+
+def _name_of(env: str | Callable[..., Any] | None) -> str | None:
+    return env if env is None or isinstance(env, str) else _env_name(env)
 
 
 def _env_name(factory: Callable[..., Any]) -> str:

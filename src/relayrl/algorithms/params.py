@@ -9,6 +9,8 @@ from pydantic import Field
 
 from relayrl.config.settings import Settings
 
+MAX_BATCH = 1 << 24
+
 
 class Schedule(Enum):
     """How a learning rate moves over a run."""
@@ -66,7 +68,7 @@ class OffPolicyParams(Settings):
     tau: float = Field(0.005, gt=0, le=1, description="share of the newest parameters that targets take over per step")
     actor_lr: float = Field(3e-4, gt=0, description="policy learning rate")
     critic_lr: float = Field(3e-4, gt=0, description="Q-networks' learning rate")
-    batch_size: int = Field(128, ge=1, description="transitions per gradient step")
+    batch_size: int = Field(128, ge=1, le=MAX_BATCH, description="transitions per gradient step")
     buffer_size: int = Field(50_000, ge=1, description="transitions kept")
     learning_starts: int = Field(128, ge=1, description="random steps before the first gradient step")
     update_interval: int = Field(1, ge=1, description="environment steps between updates")
@@ -102,7 +104,7 @@ class MADDPGParams(DDPGParams):
 class TD3Params(OffPolicyParams):
     """TD3."""
 
-    batch_size: int = Field(256, ge=1, description="transitions per gradient step")
+    batch_size: int = Field(256, ge=1, le=MAX_BATCH, description="transitions per gradient step")
     buffer_size: int = Field(1_000_000, ge=1, description="transitions kept")
     exploration_noise: float = Field(0.1, ge=0, description="exploration noise, in units of half the action range")
     policy_noise: float = Field(0.2, ge=0, description="noise on target actions, in units of half the action range")

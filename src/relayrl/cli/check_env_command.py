@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import typer
-import yaml
 
+from relayrl.config.settings_text import parse_assignment
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings
-from relayrl.errors import ConfigError
 
 
 def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> int:
     """Check and print; 0 when everything holds, else 1."""
     from relayrl.testing.env_contract import check_environment
 
-    options = dict(_option(assignment) for assignment in assignments)
+    options = dict(parse_assignment(assignment, "--set") for assignment in assignments)
 
     def make(count: int) -> VectorEnvironment:
         return make_vector(env, EnvSettings(num_envs=count, options=options))
@@ -33,10 +31,3 @@ def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> in
     if as_json:
         typer.echo(json.dumps({"env": env, "checks": len(report.checks), "failed": failed}))
     return 1 if failed else 0
-
-
-def _option(assignment: str) -> tuple[str, Any]:
-    key, separator, text = assignment.partition("=")
-    if not separator:
-        raise ConfigError(f"--set {assignment!r} has no value; write it as --set option=value")
-    return key, yaml.safe_load(text)

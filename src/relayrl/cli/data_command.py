@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from relayrl.cli.debug_option import DebugFlag
+from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def inspect(
     output: Annotated[Path | None, typer.Option("-o", help="Picture of returns to write (.png or .svg).")] = None,
     with_abandoned: AbandonedFlag = False,
     as_json: JsonFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Summarise what was recorded, with a picture of returns."""
     from relayrl.sinks.contract import open_source
@@ -83,6 +86,7 @@ def convert(
     sink_url: Annotated[str, typer.Argument(metavar="TO", help="URL to add to.")],
     with_abandoned: AbandonedFlag = False,
     as_json: JsonFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Copy trajectories from one URL to another, without loss; those that are there already are left alone."""
     from itertools import islice
@@ -90,7 +94,7 @@ def convert(
     from relayrl.sinks.contract import open_sink, open_source
 
     if source_url == sink_url:
-        raise ConfigError(f"{source_url} is both where to read and where to write; give two URLs")
+        raise ConfigError(f"{without_password(source_url)} is both where to read and where to write; give two URLs")
     num_trajectories = num_steps = 0
     with open_source(source_url, with_abandoned=with_abandoned) as source:
         trajectories = iter(source)
@@ -114,6 +118,7 @@ def replay(
     group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
     with_abandoned: AbandonedFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Walk through trajectories in the order in which they were recorded, a line each."""
     from relayrl.sinks.contract import open_source

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import typer
-import yaml
 
+from relayrl.config.settings_text import parse_assignment
+from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -33,17 +34,20 @@ class EvaluateRequest:
     seed: int
     stochastic: bool
     render: str | None
+    trust: bool = False
 
 
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
     if request.render not in (None, "gif"):
         raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
-    given = _given_options(request.options)
+    given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
     actors, options = _load(request.run)
-    name = request.env or next(iter(actors.values())).metadata.env
-    options = {**(options if request.env is None else {}), **given}
-    result = _play(request, actors, name, options)
+    trained_on = next(iter(actors.values())).metadata.env
+    name = request.env or trained_on
+    _require_trusted(request, name)
+    trained_with, options = options, {**(options if name == trained_on else {}), **given}
+    result = _play(request, actors, name, options, trained_with)
     picture = _draw(request, actors, name, options) if request.render else None
     typer.echo(f"{len(result.returns)} episodes: return {result.mean_return:.2f} ± {result.std_return:.2f}")
     if picture is not None:
@@ -54,14 +58,11 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         typer.echo(json.dumps(values))
 
 
-def _given_options(assignments: list[str]) -> dict[str, Any]:
-    options = {}
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator:
-            raise ConfigError(f"--option {assignment!r} has no value; write it as --option key=value")
-        options[key.strip()] = yaml.safe_load(text)
-    return options
+def _require_trusted(request: EvaluateRequest, name: str) -> None:
+    from relayrl.engines.trust import require_trusted
+
+    how = "add --env {} or --trust"
+    require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
 
 
 def _load(path: Path) -> tuple[dict[str, ExportedActor], dict[str, Any]]:
@@ -81,15 +82,53 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], dict[str, Any]]:
 
 
 def _play(
-    request: EvaluateRequest, actors: dict[str, ExportedActor], name: str, options: dict[str, Any]
+    request: EvaluateRequest,
+    actors: dict[str, ExportedActor],
+    name: str,
+    options: dict[str, Any],
+    trained_with: dict[str, Any],
 ) -> EvaluationResult:
     env = _make(name, min(request.episodes, EVALUATION_WORLDS), options)
     try:
         check_fits(env, actors)
+        _require_same_spaces(env, actors, options, trained_with)
         rng = np.random.default_rng(request.seed) if request.stochastic else None
         return evaluate(env, actors, episodes=request.episodes, seed=request.seed, rng=rng)
     finally:
         env.close()
+
+
+def _require_same_spaces(
+    env: VectorEnvironment, actors: dict[str, ExportedActor], options: dict[str, Any], trained_with: dict[str, Any]
+) -> None:
+    """Raise `ConfigError` where the policies cannot act in the environment, with the options that may be why."""
+    differ = [
+        f"{key} (trained with {trained_with.get(key, 'its default')}, now {options.get(key, 'its default')})"
+        for key in {**trained_with, **options}
+        if trained_with.get(key) != options.get(key)
+    ]
+    hint = f"options that differ: {', '.join(differ)}" if differ else "its options or --env differ from training"
+    for group, actor in actors.items():
+        here, trained = env.groups[group], actor.metadata
+        pairs = {
+            "observation": (here.observation_space, trained.observation_space),
+            "action": (here.action_space, trained.action_space),
+        }
+        for what, (space, expected) in pairs.items():
+            if _form(space) != _form(expected):
+                raise ConfigError(
+                    f"the {what} space of {group!r} is {space!s:.100}, the policy was trained with {expected!s:.100}; "
+                    f"{hint:.300}"
+                )
+
+
+def _form(space: Space) -> list[Any]:
+    """What a policy relies on: everything but the bounds, which differ between implementations of one environment."""
+    counts = [getattr(leaf, "nvec", getattr(leaf, "n", None)) for _, leaf in space_leaves(space)]
+    return [
+        (path, type(leaf), leaf.shape, leaf.dtype, np.asarray(count).tolist())
+        for (path, leaf), count in zip(space_leaves(space), counts, strict=True)
+    ]
 
 
 def _make(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnvironment:

@@ -9,9 +9,9 @@ from relayrl.errors import UnknownNameError
 from relayrl.models.exported import ExportFormat
 
 
-def run(path: Path, format_name: str, output: Path | None, *, best: bool) -> list[Path]:
+def run(path: Path, format_name: str, output: Path | None, *, best: bool, env: str | None, trust: bool) -> list[Path]:
     """Write every policy of the run; gives the files."""
     formats = [file_format.value for file_format in ExportFormat]
     if format_name not in formats:
         raise UnknownNameError("format", format_name, formats)
-    return load_run(path).export(output, file_format=format_name, best=best)
+    return load_run(path, env=env, trust=trust).export(output, file_format=format_name, best=best)

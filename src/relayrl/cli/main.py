@@ -1,13 +1,15 @@
 """The `relayrl` command: parses, delegates, prints. Heavy imports happen inside the command that needs them.
 
 Exit codes: 0 done, 1 failed, 2 bad usage or configuration (one line that says what to do), 130 interrupted (state saved).
+Errors are one line; `--debug`, with any command, shows the traceback behind it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,8 @@ import typer
 
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
+from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
 app = typer.Typer(
@@ -27,14 +31,14 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 
-DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Nothing is broken then, so a line says more than a traceback."""
-
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+TrustFlag = Annotated[bool, typer.Option("--trust", help="Run the code that a file names as its environment.")]
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False, debug: DebugFlag = False
+) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -60,9 +64,11 @@ def train(
         Path | None, typer.Option("--profile", help="Write a flame graph (.svg or .json) and a torch trace.")
     ] = None,
     threaded: Annotated[bool | None, typer.Option("--threaded", help="Collect while learning.")] = None,
+    trust: TrustFlag = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show the settings and stop.")] = False,
     as_json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no advice.")] = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Train a policy."""
     from relayrl.engines.torch_preload import preload_torch
@@ -84,7 +90,7 @@ def train(
         "learn_from": learn_from,
     }
     given = {path: value for path, value in flags.items() if value is not None}
-    request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from)
+    request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from, trust)
     from relayrl.observability.profiling import profile
 
     with profile(profile_to) if profile_to is not None else contextlib.nullcontext():
@@ -99,17 +105,19 @@ def evaluate(
     options: Annotated[
         list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
+    episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the worlds.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
+    trust: TrustFlag = False,
     as_json: JsonFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Play episodes with a trained policy."""
     from relayrl.cli import evaluate_command
 
     request = evaluate_command.EvaluateRequest(
-        run, env, options or [], episodes, seed, stochastic=stochastic, render=render
+        run, env, options or [], episodes, seed, stochastic=stochastic, render=render, trust=trust
     )
     evaluate_command.run(request, as_json=as_json)
 
@@ -120,11 +128,14 @@ def export(
     file_format: Annotated[str, typer.Option("--format", help="onnx or torchscript.")] = "onnx",
     output: Annotated[Path | None, typer.Option("-o", help="File to write; default: inside the run directory.")] = None,
     best: Annotated[bool, typer.Option("--best", help="The best policies of evaluations, not the newest.")] = False,
+    env: Annotated[str | None, typer.Option(help="The run's environment, where it is code of yours.")] = None,
+    trust: TrustFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Write the newest checkpoint's policies, or the best ones, as ONNX or TorchScript."""
     from relayrl.cli import export_command
 
-    for path in export_command.run(run, file_format, output, best=best):
+    for path in export_command.run(run, file_format, output, best=best, env=env, trust=trust):
         typer.echo(path)
 
 
@@ -132,6 +143,7 @@ def export(
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds of one setting become one curve.")],
     output: Annotated[Path, typer.Option("-o", help="Picture to write (.png or .svg).")] = Path("returns.png"),
+    debug: DebugFlag = False,
 ) -> None:
     """Draw learning curves."""
     from relayrl.cli import plot_command
@@ -140,7 +152,9 @@ def plot(
 
 
 @app.command(name="list")
-def list_(what: Annotated[str, typer.Argument(help="envs, algos, presets, plugins or schema.")]) -> None:
+def list_(
+    what: Annotated[str, typer.Argument(help="envs, algos, presets, plugins or schema.")], debug: DebugFlag = False
+) -> None:
     """List environments, algorithms, presets or plugins, or print the JSON Schema of settings files."""
     from relayrl.cli import list_command
 
@@ -151,9 +165,10 @@ def list_(what: Annotated[str, typer.Argument(help="envs, algos, presets, plugin
 @app.command()
 def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
-    num_envs: Annotated[int, typer.Option(min=1, help="Worlds to check with.")] = 3,
+    num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Worlds to check with.")] = 3,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
     as_json: JsonFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Run the public contract suite on an environment."""
     from relayrl.cli import check_env_command
@@ -165,6 +180,7 @@ def check_env(
 def bench(
     name: Annotated[str | None, typer.Argument(help="One benchmark; default: all.")] = None,
     as_json: JsonFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
     """Measure RelayRL against its floors and peers on this machine."""
     from relayrl.cli import bench_command
@@ -172,23 +188,30 @@ def bench(
     raise typer.Exit(bench_command.run(name, as_json=as_json))
 
 
-def main() -> None:
-    """Entry point: turns our errors into one line and an exit code; the parser does so for its own."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: turns errors into one line and an exit code; the parser does so for its own."""
+    shows_traceback.set(False)
     try:
-        app()
-    except ConfigError as error:
-        sys.exit(_complain(error, 2))
-    except RelayRLError as error:
-        sys.exit(_complain(error, 1))
-    except OSError as error:
-        if error.errno not in DISK_IS_FULL:
-            raise
-        sys.exit(_complain(error, 1))
+        app(arguments, prog_name="relayrl")
+    except Exception as error:  # noqa: BLE001 - whatever it is, a user sees a line, and a traceback where wanted
+        if shows_traceback.get():
+            print(without_password(traceback.format_exc()), end="", file=sys.stderr)
+        sys.exit(_complain(error))
 
 
-def _complain(error: Exception, code: int) -> int:
-    print(f"relayrl: {error}", file=sys.stderr)
-    return code
+def _complain(error: Exception) -> int:
+    """Say what went wrong, without a password that a URL may hold; gives the exit code."""
+    if isinstance(error, RelayRLError):
+        message = str(error)
+    elif isinstance(error, OSError) and error.strerror is not None:
+        message = error.strerror if error.filename is None else f"{error.filename!s:.200}: {error.strerror}"
+    elif isinstance(error, MemoryError):
+        message = f"out of memory {error}".strip() + "; use fewer or smaller environments, rollouts, batches or layers"
+    else:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        message = f"internal error: {told}; run again with --debug for the traceback"
+    print(f"relayrl: {without_password(message)}", file=sys.stderr)
+    return 2 if isinstance(error, ConfigError) else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, UnknownNameError
 
 S = TypeVar("S", bound="Settings")
@@ -36,7 +37,8 @@ def _readable(cls: type[Settings], error: ValidationError) -> ConfigError:
         owner = _owner(cls, path[:-1])
         known = owner.model_fields if owner is not None else cls.model_fields
         return UnknownNameError("setting", ".".join(path), [".".join([*path[:-1], name]) for name in known])
-    return ConfigError(f"setting {'.'.join(path)!r}: {first['msg'].lower()} (got {first['input']!r})")
+    got = without_password(repr(first["input"]))
+    return ConfigError(f"setting {'.'.join(path)!r:.200}: {first['msg'].lower()} (got {got:.200})")
 
 
 def _owner(cls: type[Settings], path: list[str]) -> type[Settings] | None:

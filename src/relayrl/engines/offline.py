@@ -30,6 +30,7 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
     if not isinstance(trainer, OffPolicyTrainer):
         raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
     with open_source(url) as source:
+        url = source.url  # as it may be shown
         trajectories = [_by_the_only_agent(trajectory, groups) for trajectory in source]
         if source.report.num_abandoned:
             logger.warning("%s: %d abandoned trajectories were left out", source.url, source.report.num_abandoned)

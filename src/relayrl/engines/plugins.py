@@ -53,6 +53,16 @@ def plugin_names(kind: PluginKind) -> list[str]:
     return sorted({point.name for point in entry_points(group=kind.value)})
 
 
+def plugin_values(kind: PluginKind) -> list[str]:
+    """What the installed plugins of one kind stand for, as `module:what`."""
+    return sorted({point.value for point in entry_points(group=kind.value)})
+
+
+def plugin_packages() -> set[str]:
+    """Top-level packages that declare a plugin of any kind."""
+    return {value.partition(":")[0].partition(".")[0] for kind in PluginKind for value in plugin_values(kind)}
+
+
 def load_plugin(kind: PluginKind, name: str) -> Any:
     """What the entry point names; an unknown name raises with the nearest one."""
     point = _find(kind, name)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from relayrl.engines.run_settings import RunSettings, read_settings_file
+from relayrl.config.settings_text import read_mapping
+from relayrl.engines.run_settings import RunSettings
 from relayrl.errors import ConfigError
 from relayrl.models.exported import ExportFormat
 from relayrl.training.atomic_files import DiskError, write_whole
+from relayrl.training.file_names import file_name_part
 
 
 class RunDirectory:
@@ -33,9 +35,9 @@ class RunDirectory:
     @classmethod
     def make_default(cls, settings: RunSettings) -> RunDirectory:
         """A new folder `runs/<env>-<algo>-seed<seed>-<time>`, with a number behind it where another run has that name."""
-        name = settings.env.replace("/", "_").replace(":", "_")
+        name = file_name_part(settings.env.replace("/", "_").replace(":", "_"))
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        path = Path("runs") / f"{name}-{settings.algo}-seed{settings.seed}-{stamp}"
+        path = Path("runs") / f"{name}-{file_name_part(settings.algo)}-seed{settings.seed}-{stamp}"
         names = itertools.chain([path], (path.with_name(f"{path.name}-{number}") for number in itertools.count(2)))
         return next(directory for directory in map(cls, names) if directory._make())
 
@@ -75,7 +77,9 @@ class RunDirectory:
         except (OSError, DiskError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             reason = cause.strerror if isinstance(cause, OSError) else error
-            raise ConfigError(f"cannot write run directory {self.path}: {reason}; choose another --run-dir") from error
+            raise ConfigError(
+                f"cannot write run directory {self.path!s:.200}: {reason}; choose another --run-dir"
+            ) from error
 
     def discard(self) -> None:
         """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""
@@ -158,11 +162,11 @@ class RunDirectory:
         """The settings of the run that lies here."""
         from relayrl.config.settings import parse_settings
 
-        return parse_settings(RunSettings, read_settings_file(self.require()))
+        return parse_settings(RunSettings, read_mapping(self.require()))
 
     def model(self, group: str, num_groups: int, file_format: ExportFormat) -> Path:
-        """`model.onnx`, or `model.<group>.onnx` where a run has several policies."""
-        stem = "model" if num_groups == 1 else f"model.{group}"
+        """`model.onnx`, or `model.<group>.onnx` where a run has several policies; unusual characters percent-encoded."""
+        stem = "model" if num_groups == 1 else f"model.{file_name_part(group)}"
         return self.path / f"{stem}{file_format.suffix}"
 
     def models(self) -> list[Path]:

@@ -16,6 +16,7 @@ import torch
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.engines.assembly import Assembly, assemble
+from relayrl.engines.memory_needs import require_fits_memory
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
@@ -104,6 +105,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     for name in settings.behaviors:
         if name not in env.groups:
             raise UnknownNameError("behaviour", name, env.groups)
+    require_fits_memory(settings, env)
     make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
     parts = make(settings, env)
     _require_overrides_taken(settings, parts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import resources
@@ -12,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, field_serializer, model_validator
 
+from relayrl.config.passwords import without_password
 from relayrl.config.settings import Settings, parse_settings, settings_class
+from relayrl.config.settings_text import parse_assignment, read_mapping
 from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.plugins import algorithm_entry
 from relayrl.envs.settings import EnvSettings
@@ -49,6 +49,7 @@ class RunSettings(Settings):
     threads: int = Field(
         1,
         ge=0,
+        le=1024,
         description="threads of torch and BLAS; small networks are fastest with one; 0: measured before the run",
     )
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the worlds are run")
@@ -66,15 +67,28 @@ class RunSettings(Settings):
         default_factory=dict, description="overrides for single policy groups, by their name"
     )
 
-    record: str | None = Field(None, description="URL of a sink that keeps every trajectory the run collects")
-    learn_from: str | None = Field(None, description="URL of recorded trajectories; nothing is collected then")
+    record: str | None = Field(
+        None, repr=False, description="URL of a sink that keeps every trajectory the run collects"
+    )
+    learn_from: str | None = Field(
+        None, repr=False, description="URL of recorded trajectories; nothing is collected then"
+    )
+
+    @field_serializer("record", "learn_from", when_used="json")
+    def _hide_password(self, url: str | None) -> str | None:
+        """What is stored, compared and shown has no password."""
+        return None if url is None else without_password(url)
 
     @model_validator(mode="before")
     @classmethod
     def _choose_params(cls, values: Any) -> Any:
         if isinstance(values, dict) and not isinstance(values.get("params"), Settings):
-            entry = algorithm_entry(values.get("algo", "ppo"))
-            values = {**values, "params": parse_settings(entry.params, values.get("params") or {})}
+            algo, given = values.get("algo", "ppo"), values.get("params") or {}
+            if not isinstance(algo, str):
+                raise ConfigError(f"setting 'algo': give the name of one algorithm (got {algo!r:.200})")
+            if not isinstance(given, dict):
+                raise ConfigError(f"setting 'params': give a mapping of hyper-parameters (got {given!r:.200})")
+            values = {**values, "params": parse_settings(algorithm_entry(algo).params, given)}
         return values
 
     @model_validator(mode="after")
@@ -126,7 +140,7 @@ def build_run_settings(
     What a file of Unity ML-Agents says that has no counterpart here is added to `notes`. Such a file has defaults of its own.
     Without it and without a preset, `generic` gives one for what the settings would be otherwise.
     """
-    from_file = read_settings_file(file) if file is not None else {}
+    from_file = read_mapping(file) if file is not None else {}
     has_defaults = is_mlagents(from_file)
     if has_defaults:
         from_file, ignored = from_mlagents(from_file)
@@ -138,7 +152,7 @@ def build_run_settings(
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))
     changes = list(flags.items())
     for assignment in assignments:
-        key, value = _parsed(assignment) if isinstance(assignment, str) else assignment
+        key, value = _pair(assignment)
         changes.append((_resolve(key, known), value))
 
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
@@ -147,39 +161,21 @@ def build_run_settings(
             _assign(values, path.split("."), value)
         return parse_settings(RunSettings, values)
 
-    shipped = preset(name, algo)
+    shipped = preset(name, algo) if isinstance(name, str) and isinstance(algo, str) else {}
     settings = laid_over(shipped)
     if shipped or has_defaults or generic is None:
         return settings
     return laid_over(generic(settings))
 
 
-def _parsed(assignment: str) -> tuple[str, Any]:
-    key, separator, text = assignment.partition("=")
-    if not separator:
-        raise ConfigError(f"--set {assignment!r} has no value; write it as --set key=value")
-    return key.strip(), yaml.safe_load(text)
+def assigned(assignments: Sequence[Assignment], key: str) -> list[Any]:
+    """The values that assignments give to a key of the top level."""
+    pairs = [_pair(each) for each in assignments]
+    return [value for name, value in pairs if name == key]
 
 
-def read_settings_file(path: Path) -> dict[str, Any]:
-    """A YAML, TOML or JSON file as a dict."""
-    readers: dict[str, Any] = {
-        ".yaml": yaml.safe_load,
-        ".yml": yaml.safe_load,
-        ".json": json.loads,
-        ".toml": tomllib.loads,
-    }
-    if path.suffix not in readers:
-        raise ConfigError(f"config file {path} must end in .yaml, .yml, .json or .toml")
-    try:
-        content = readers[path.suffix](path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"config file {path} cannot be parsed: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"config file {path} must hold a mapping of settings")
-    return content
+def _pair(assignment: Assignment) -> tuple[str, Any]:
+    return parse_assignment(assignment, "--set") if isinstance(assignment, str) else assignment
 
 
 def preset(env: str, algo: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from relayrl.engines.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.run_parts import RunParts
 from relayrl.engines.run_settings import RunSettings
+from relayrl.errors import CheckpointError
 from relayrl.training.seeding import Stream, stream_seed
 from relayrl.training.statistics import Statistics
 from relayrl.training.weights import weights_of, with_weights
@@ -37,6 +38,21 @@ def restore(
     settings: RunSettings,
 ) -> float:
     """Continue from `capture`; gives the seconds that the run has taken so far."""
+    try:
+        return _restore(state, parts, statistics, evaluation, settings)
+    except (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        # What the parts do not recognise in it, each says in words of its own.
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"the checkpoint does not fit; it is another run's: {reason:.300}") from error
+
+
+def _restore(
+    state: Mapping[str, Any],
+    parts: RunParts,
+    statistics: Statistics,
+    evaluation: PeriodicEvaluation,
+    settings: RunSettings,
+) -> float:
     parts.trainer.load_state_dict(state["trainer"])
     _copy_to_acting(parts)
     parts.signals.load_state_dict(state["signals"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +39,7 @@ class TrainRequest:
     assignments: Sequence[Assignment] = ()
     resume: bool = False
     init_from: Path | None = None
+    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,15 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
         return _resumed(request, create=create)
     notes: list[str] = []
     settings = build_run_settings(
-        request.env, request.config, request.flags, request.assignments, notes, partial(_generic_preset, notes)
+        request.env, request.config, request.flags, request.assignments, notes, partial(_generic_preset, request, notes)
     )
     _check_learning_starts(settings, notes)
     if request.init_from is not None and not request.init_from.exists():
         raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
     if not create:
         return Session(settings, RunDirectory(request.run_dir or Path()), False, request.init_from, notes)
+    if request.config is not None:
+        _require_trusted(request, settings, request.config)
     _probe(settings)
     settings = _with_measured_threads(settings, notes)
     directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
@@ -79,10 +83,12 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
 
-def _generic_preset(notes: list[str], settings: RunSettings) -> dict[str, Any]:
+def _generic_preset(request: TrainRequest, notes: list[str], settings: RunSettings) -> dict[str, Any]:
     """What suits the kind of problem that an environment without a preset is."""
     from relayrl.engines.generic_presets import generic_preset, problem_kinds
 
+    if request.config is not None:
+        _require_trusted(request, settings, request.config)
     kinds = problem_kinds(settings.env, _probe(settings), has_memory=settings.network.memory is not None)
     values = generic_preset(settings.algo, kinds)
     if values:
@@ -117,9 +123,19 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
         after = build_run_settings(request.env, base, request.flags, request.assignments)
         trials: list[str] = []
         if create:
+            _require_trusted(request, after, base)
             after = _with_measured_threads(after, trials)
         notes = trials + check_changes(before, after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
+
+
+def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+    from relayrl.engines.run_settings import assigned
+    from relayrl.engines.trust import require_trusted
+
+    named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
+    how = "name it, as in relayrl train {}, or add --trust"
+    require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
 
 
 @contextlib.contextmanager
@@ -222,6 +238,12 @@ def logging_to(path: Path) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     try:
         yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        # For the file alone: whoever started the run gets the error itself.
+        file.handle(logging.LogRecord(logger.name, logging.ERROR, __file__, 0, "%s", (error,), sys.exc_info()))
+        raise
     finally:
         logger.setLevel(level)
         for handler in handlers:
@@ -231,6 +253,10 @@ def logging_to(path: Path) -> Iterator[None]:
 
 class _QuietFileHandler(logging.FileHandler):
     """A log that cannot be written (a full disk) is no reason to fail, or to fill the screen: what matters is raised."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # of opening it; what comes after goes to `handleError`
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
         del record

@@ -35,8 +35,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 
-from relayrl.data.trees import Array, Space, Tree
+from relayrl.data.trees import Array, Space, Tree, space_leaves
+from relayrl.errors import ConfigError
 
 SINGLE_AGENT = "agent"
 """Agent id and group name of environments with one agent."""
@@ -94,9 +96,28 @@ class AgentGroup:
     action_space: Space
     masks_actions: bool = False
 
+    def __post_init__(self) -> None:
+        for what, space in (("observation", self.observation_space), ("action", self.action_space)):
+            require_supported_space(space, f"the {what} space of {self.name!r}")
+
     @property
     def num_agents(self) -> int:
         return len(self.agent_ids)
+
+
+_LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def require_supported_space(space: Any, what: str) -> None:
+    """Raise `ConfigError` where RelayRL has no columns for `space`."""
+    found = space_leaves(space) if isinstance(space, spaces.Space) else [("", space)]
+    for path, leaf in found:
+        if not isinstance(leaf, _LEAF_SPACES):
+            where = f" at {path!r}" if path else ""
+            raise ConfigError(
+                f"{what} is {leaf!r:.100}{where}, which is not supported; use Box, Discrete, MultiDiscrete, MultiBinary, or "
+                "Dict or Tuple of them"
+            )
 
 
 @dataclass(slots=True)

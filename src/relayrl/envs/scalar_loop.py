@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,18 @@ import numpy as np
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.contract import SINGLE_AGENT, AgentGroup
-from relayrl.envs.failures import WorldFailure
+from relayrl.envs.failures import FailureKind, WorldFailure
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import WorldBuffers, WorldLayout
 from relayrl.envs.world_loop import WorldLoop, verify_observation
-from relayrl.errors import EnvError
+from relayrl.errors import ConfigError, EnvError
 
 _NUM_LANE_AXES = 2
 _NO_INFO: Mapping[str, Any] = {}
+_OLD_API = (
+    "this looks like an environment of the old Gym API; RelayRL runs Gymnasium's, where reset() gives (observation, info) and "
+    "step() gives (observation, reward, terminated, truncated, info); wrap it, for example with shimmy"
+)
 
 
 class ScalarLoop(WorldLoop[Any]):
@@ -30,8 +35,10 @@ class ScalarLoop(WorldLoop[Any]):
 
     def __init__(self, build: Callable[[], Any], worlds: Sequence[Any]) -> None:
         first = worlds[0]
-        masked = "action_mask" in first.reset()[1] and mask_size(first.action_space) > 0
-        group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), first.observation_space, first.action_space, masked)
+        spaces: list[Any] = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
+        group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
+        masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
+        group = replace(group, masks_actions=masked)
         super().__init__(build, worlds, WorldLayout({SINGLE_AGENT: group}))
         self._space = group.observation_space
 
@@ -83,7 +90,7 @@ class ScalarLoop(WorldLoop[Any]):
                 break
             except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 b = self._busy[0]
-                failures.append(WorldFailure.of_exception(b, error, "step()"))
+                failures.append(_failure_of_step(b, error))
                 observations[b], rewards[b] = index(self._group.obs[self.buffers.half ^ 1], (b, 0)), 0.0
         failures += self._write_observations(observations)
         failures += self._write_rewards(rewards)
@@ -157,6 +164,22 @@ class ScalarLoop(WorldLoop[Any]):
             else:
                 self._group.action_mask[b, 0] = mask  # type: ignore[index]
         return failures
+
+
+def _failure_of_step(b: int, error: Exception) -> WorldFailure:
+    where = error.__traceback__
+    # A world's own code may say the same of something else, from further in.
+    is_ours = where is not None and where.tb_next is not None and where.tb_next.tb_next is None
+    if is_ours and str(error) == "not enough values to unpack (expected 5, got 4)":
+        return WorldFailure(b, FailureKind.RAISED, f"step() gave 4 values: {_OLD_API}")
+    return WorldFailure.of_exception(b, error, "step()")
+
+
+def _info_of_reset(world: Any) -> Mapping[str, Any]:
+    result = world.reset()
+    if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], Mapping):
+        raise ConfigError(f"reset() gave a {type(result).__name__}, not observation and info: {_OLD_API}")
+    return result[1]
 
 
 def _not_installed(action: Any) -> Any:

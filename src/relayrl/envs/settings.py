@@ -28,8 +28,8 @@ class FailurePolicy(Enum):
 class EnvSettings(Settings):
     """How the worlds of one run are made and stepped."""
 
-    num_envs: int = Field(8, ge=1, description="worlds stepped together")
-    workers: int = Field(0, ge=0, description="worker processes; 0 steps in this process")
+    num_envs: int = Field(8, ge=1, le=1 << 20, description="worlds stepped together")
+    workers: int = Field(0, ge=0, le=4096, description="worker processes; 0 steps in this process")
     observation_check: ObservationCheck = Field(
         ObservationCheck.FINITE, description="off; finite: no NaN or infinity; space: inside the declared space as well"
     )

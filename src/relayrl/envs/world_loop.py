@@ -22,7 +22,7 @@ from relayrl.envs.failures import WorldFailure
 from relayrl.envs.result_check import ResultChecker
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import NO_SEED, WorldBuffers, WorldLayout
-from relayrl.errors import EnvError
+from relayrl.errors import EnvError, RelayRLError
 
 World = TypeVar("World")
 WorldState: TypeAlias = Mapping[str, Array]
@@ -109,9 +109,14 @@ class WorldLoop(WorldRunner, Generic[World]):
 
     def close(self) -> None:
         worlds, self._worlds = self._worlds, []
-        with contextlib.ExitStack() as stack:  # Closes all, even where one cannot be closed.
-            for world in worlds:
-                stack.callback(self._close_world, world)
+        try:
+            with contextlib.ExitStack() as stack:  # Closes all, even where one cannot be closed.
+                for world in worlds:
+                    stack.callback(self._close_world, world)
+        except RelayRLError:
+            raise
+        except Exception as error:
+            raise EnvError(f"close() of an environment raised {type(error).__name__}: {error}") from error
 
     def get_state(self) -> list[WorldState]:
         return [self._port(world).get_state() for world in self._worlds]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 from pydantic import Field
 
 from relayrl.config.settings import Settings
+
+MAX_UNITS = 1 << 16
+MAX_HIDDEN_LAYERS = 15
+"""The kernels take 16 layers, of which the last gives the output."""
 
 
 class Activation(Enum):
@@ -36,16 +41,22 @@ class MemorySettings(Settings):
     """What a recurrent policy remembers, and over how many steps it learns to."""
 
     kind: MemoryKind = Field(MemoryKind.LSTM, description="lstm or gru")
-    size: int = Field(128, ge=1, description="units of the cell; an lstm remembers two numbers a unit, a gru one")
-    sequence_length: int = Field(64, ge=1, description="steps that gradients go back through time, at most")
+    size: int = Field(
+        128, ge=1, le=MAX_UNITS, description="units of the cell; an lstm remembers two numbers a unit, a gru one"
+    )
+    sequence_length: int = Field(64, ge=1, le=1 << 20, description="steps that gradients go back through time, at most")
 
 
 class NetworkSettings(Settings):
     """Networks of one policy group; actor and critic have one of this shape each."""
 
-    hidden_sizes: tuple[int, ...] = Field((128, 128), description="units of each hidden layer")
+    hidden_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(
+        (128, 128), max_length=MAX_HIDDEN_LAYERS, description="units of each hidden layer"
+    )
     activation: Activation = Field(Activation.TANH, description="tanh or relu")
-    log_std_init: float = Field(0.0, description="initial log standard deviation, in units of half the action range")
+    log_std_init: float = Field(
+        0.0, allow_inf_nan=False, description="initial log standard deviation, in units of half the action range"
+    )
     kernel: str | None = Field(None, description="a network plugin instead of perceptrons, by its name")
     critic_input: CriticInput = Field(
         CriticInput.AUTO,

@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
+from relayrl.config.passwords import without_password
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, RelayRLError, UnknownNameError
@@ -198,7 +199,7 @@ def rest_of(url: str, what: str) -> str:
     """What stands behind the scheme; `what` names it where it is missing."""
     scheme, _, rest = url.partition(":")
     if not rest:
-        raise ConfigError(f"the URL {url!r} has no {what}; write {scheme}:{what}")
+        raise ConfigError(f"the URL {without_password(url)!r} has no {what}; write {scheme}:{what}")
     return rest
 
 
@@ -206,6 +207,8 @@ def _module_of(url: str) -> str:
     scheme, separator, _ = url.partition(":")
     if not separator:
         raise ConfigError(f"{url!r} is no URL of a sink; write for example arrow:{url or 'DIR'}")
+    if "\0" in url:
+        raise ConfigError(f"the URL {without_password(url)!r} holds a zero character")
     if scheme == "postgres":
         scheme = "postgresql"
     if scheme not in _MODULES:

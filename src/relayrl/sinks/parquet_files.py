@@ -181,7 +181,7 @@ class ParquetSource(PartsSource):
                 layout = _layout_in(file)
                 for i in range(file.num_row_groups):
                     yield layout, _with_empty_leaves(file.read_row_group(i), layout)
-        except (pa.ArrowException, OSError, DecodeError) as error:
+        except (pa.ArrowException, OSError, DecodeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise DecodeError(f"{path} is damaged: {error}") from error
 
     def _read_ids(self, path: Path) -> Iterator[pa.Array]:
@@ -189,7 +189,7 @@ class ParquetSource(PartsSource):
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 for i in range(file.num_row_groups):
                     yield file.read_row_group(i, columns=["trajectory_id"]).combine_chunks().to_batches()[0].column(0)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
             raise DecodeError(f"{path} is damaged: {error}") from error
 
     def _read_layout(self, path: Path) -> Layout | None:

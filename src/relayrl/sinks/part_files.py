@@ -56,13 +56,13 @@ class PartNames:
 
 def make_directory(path: Path) -> None:
     """Make a directory and its parents, durably."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
     try:
+        if path.is_dir():
+            return
+        make_directory(path.parent)
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the directory {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot make the directory {path!s:.200}: {error.strerror}") from error
     sync_path(path.parent)
 
 

@@ -1,10 +1,9 @@
-"""Connections to PostgreSQL that never wait for ever, and URLs that may be shown."""
+"""Connections to PostgreSQL that never wait for ever, and errors that may be shown."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from relayrl.config.passwords import HIDDEN, hide_password_of, without_hidden
 from relayrl.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -27,16 +27,25 @@ def driver() -> ModuleType:
     return psycopg
 
 
-def without_password(url: str) -> str:
-    """The URL with `***` for the password, where it has one."""
-    url = re.sub(r"(://[^:@/?]*:)[^@/?]+@", r"\1***@", url)
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+def reason_of(url: str, error: Exception) -> str:
+    """What the driver says of `url`, on one line and without a password."""
+    return " ".join(hide_password_of(url, str(error)).split())
+
+
+def advice_on(url: str) -> str:
+    """What to try when `url` cannot be opened."""
+    if HIDDEN in url:
+        return (
+            "a run does not store passwords: give the URL with its password again, as --record or --from, "
+            "or set PGPASSWORD, or use ~/.pgpass"
+        )
+    return "is the server running?"
 
 
 def connect(url: str, timeout_s: float) -> psycopg.Connection:
     """A connection in autocommit mode whose transactions are durable when they are committed."""
     connection: psycopg.Connection = driver().connect(
-        url,
+        without_hidden(url),
         autocommit=True,
         connect_timeout=max(2, round(timeout_s)),  # libpq takes whole seconds, and no fewer than two
         application_name="relayrl",

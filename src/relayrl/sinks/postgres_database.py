@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from relayrl.config.passwords import without_password
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError
@@ -29,7 +30,7 @@ from relayrl.sinks.database_migrations import MARKS_SINCE, POSTGRES, VERSION_TAB
 from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
 from relayrl.sinks.layout_keys import LayoutKeys
-from relayrl.sinks.postgres_connection import Watchdog, connect, driver, without_password
+from relayrl.sinks.postgres_connection import Watchdog, advice_on, connect, driver, reason_of
 from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
@@ -65,7 +66,9 @@ class PostgresSink(BufferedSink):
         try:
             self._connected(settings.database.connect_timeout_s)
         except self._psycopg.Error as error:
-            raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
+            raise SinkError(
+                f"cannot open {self._url}: {reason_of(url, error)}; {advice_on(url)}"
+            ) from None  # the cause may quote a password
 
     def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
         return [require_fits(block) for block in super()._check(trajectories)]
@@ -95,8 +98,8 @@ class PostgresSink(BufferedSink):
             except self._psycopg.Error as error:
                 self._release()
                 if not isinstance(error, transient) or not back_off.wait():
-                    reason = f"cannot write to {self._url} after {back_off.num_waits} retries: {error}"
-                    raise SinkWriteError(reason, num_waiting) from error
+                    what = f"cannot write to {self._url} after {back_off.num_waits} retries"
+                    raise SinkWriteError(f"{what}: {reason_of(self._target, error)}", num_waiting) from error
 
     def _connected(self, timeout_s: float) -> tuple[psycopg.Connection, Watchdog]:
         """The connection, made anew if there is none; its tables are those of this program."""
@@ -184,7 +187,9 @@ class PostgresSource(TrajectorySource):
         try:
             self._connection = connect(url, self._timeout_s)
         except self._psycopg.Error as error:
-            raise SinkError(f"cannot open {self._url}: {error}; is the server running?") from error
+            raise SinkError(
+                f"cannot open {self._url}: {reason_of(url, error)}; {advice_on(url)}"
+            ) from None  # the cause may quote a password
         try:
             row = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
             version = row[0] if row else 0
@@ -194,7 +199,7 @@ class PostgresSource(TrajectorySource):
             self.close()
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{self._url} holds nothing: {error}") from error
+            raise ConfigError(f"{self._url} holds nothing: {reason_of(url, error)}") from error
 
     @property
     def url(self) -> str:
@@ -221,7 +226,7 @@ class PostgresSource(TrajectorySource):
                         fields = dict(zip((*HEADER, *DATA), row, strict=True))
                         yield trajectory_of(fields, layouts[fields["layout"]])
         except (self._psycopg.Error, KeyError) as error:
-            raise DecodeError(f"cannot read {self._url}: {error}") from error
+            raise DecodeError(f"cannot read {self._url}: {reason_of(self._target, error)}") from error
 
     def count(self) -> SourceCount:
         self._begin()

@@ -47,6 +47,8 @@ from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, r
 from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 T = TypeVar("T")
+_DAMAGE = (sqlite3.Error, TypeError, ValueError)
+"""What reading a damaged file ends in: the driver decodes texts, also of its own messages, that may be no UTF-8."""
 _TRANSIENT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -71,7 +73,7 @@ class SqliteSink(BufferedSink):
         self._connection: sqlite3.Connection | None = None
         try:
             self._with_retries(self._connected)
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             self._release()
             raise SinkError(f"cannot open {url}: {error}") from error
 
@@ -81,7 +83,7 @@ class SqliteSink(BufferedSink):
     def _persist(self, blocks: Sequence[StoredBlock]) -> None:
         try:
             self._with_retries(lambda: self._store(blocks))
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             self._release()
             raise SinkWriteError(f"cannot write to {self._url}: {error}", num_trajectories(blocks)) from error
 
@@ -107,7 +109,7 @@ class SqliteSink(BufferedSink):
                 connection.execute(f"ATTACH ':memory:' AS {IMAGE}")
                 _in_transaction(connection, lambda: self._migrate(connection))
                 sync_path(self._path.absolute().parent)
-            except (sqlite3.Error, RelayRLError, OSError):
+            except (*_DAMAGE, RelayRLError, OSError):
                 connection.close()
                 raise
             self._connection = connection
@@ -209,6 +211,8 @@ class SqliteSource(TrajectorySource):
         try:
             _require_tables(self._connection, url)
             (version,) = self._connection.execute("SELECT version FROM relayrl_schema").fetchone()
+            if not isinstance(version, int):
+                raise TypeError(f"its version is {version!r:.40}")
             missing_statements(SQLITE, version, url)
         except (sqlite3.Error, TypeError, ValueError, ConfigError) as error:
             self.close()

@@ -7,6 +7,7 @@ same plans and seed give the same parameters. Not here: acting with the policies
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -108,6 +109,9 @@ MAX_SILENT_WEIGHTS = 2_000_000
 def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     """A fresh learner for `groups`."""
     for group in groups:
+        for what, space in (("observation", group.observation_space), ("action", group.action_space)):
+            if not any(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space)):
+                raise ConfigError(f"the {what} space of {group.name!r} is empty: {space!r:.100}; it must hold a number")
         _log_inputs(group)
     if isinstance(plan.params, OnPolicyParams):
         return _on_policy(plan, groups)

@@ -104,6 +104,6 @@ def _group_from_state(name: str, state: Mapping[str, Any]) -> PolicyGroup:
 
 
 def _path(directory: Path, name: str) -> Path:
-    if not name or Path(name).name != name:
+    if not name or Path(name).name != name or "\0" in name:
         raise ConfigError(f"{name!r} is no name for a save; give a plain name, the folder is save_model_path")
     return directory / f"{name}{SUFFIX}"

@@ -35,6 +35,7 @@ from relayrl.training.facade_learner import make_learner
 from relayrl.training.facade_model import ModelModule
 from relayrl.training.facade_saves import read_save, write_save
 from relayrl.training.facade_sources import TrajectorySource, read_trajectories
+from relayrl.training.file_names import file_name_part
 from relayrl.training.statistics import Statistics
 from relayrl.training.statistics_writers import ProgressCsv
 
@@ -219,7 +220,7 @@ class TrajectoryTrainer:
             action_space=group.action_space,
             head=policy.head.kind,
         )
-        file_name = f"{name}-v{self.policy_version}{file_format.suffix}"
+        file_name = f"{file_name_part(name)}-v{self.policy_version}{file_format.suffix}"
         path = export_policy(policy, metadata, self.args.directory / "models" / file_name, file_format)
         return ModelModule(path, file_format, metadata, path.read_bytes())
 

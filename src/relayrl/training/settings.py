@@ -6,12 +6,16 @@ from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 
+MAX_EPISODES = 1_000_000
+
 
 class TrainerSettings(Settings):
     """The schedule of one run; all counts are environment steps, summed over worlds."""
 
-    max_steps: int = Field(500_000, ge=1, description="environment steps of the run; whole rollouts, never more")
-    time_horizon: int = Field(64, ge=1, description="steps of each world per rollout")
+    max_steps: int = Field(
+        500_000, ge=1, le=10**15, description="environment steps of the run; whole rollouts, never more"
+    )
+    time_horizon: int = Field(64, ge=1, le=1 << 24, description="steps of each world per rollout")
     summary_freq: int = Field(50_000, ge=1, description="steps between rows of statistics")
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"
@@ -25,11 +29,13 @@ class TrainerSettings(Settings):
 class EvaluationSettings(Settings):
     """Episodes played without learning, in worlds and with seeds of their own."""
 
-    episodes: int = Field(20, ge=0, description="episodes at the end of the run, with the most likely actions; 0: none")
+    episodes: int = Field(
+        20, ge=0, le=MAX_EPISODES, description="episodes at the end of the run, with the most likely actions; 0: none"
+    )
     interval: int | None = Field(
         None, ge=1, description="environment steps between evaluations during the run; null: none"
     )
-    interval_episodes: int = Field(10, ge=1, description="episodes of each evaluation during the run")
+    interval_episodes: int = Field(10, ge=1, le=MAX_EPISODES, description="episodes of each evaluation during the run")
     target_return: float | None = Field(
         None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
     )

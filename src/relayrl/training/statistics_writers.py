@@ -17,11 +17,12 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relayrl.errors import MissingExtraError
+from relayrl.errors import DecodeError, MissingExtraError
 from relayrl.training.atomic_files import disk_error, write_whole
 from relayrl.training.event_records import first_record, restart_record, scalars_record
 
 STEP_COLUMN = "num_env_steps"
+_MAX_DIGITS = 18
 
 
 class StatisticsWriter(ABC):
@@ -93,15 +94,27 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     """Whole rows; a last line without its end was being written when the run was killed."""
     if not path.exists():
         return []
-    text = path.read_text()
-    return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+    try:
+        text = path.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+        for number, row in enumerate(rows, start=2):
+            if None in row:
+                raise ValueError(f"line {number} has more cells than the first line has names")
+            if not (row.get(STEP_COLUMN) or "").isdecimal() or len(row[STEP_COLUMN]) > _MAX_DIGITS:
+                raise ValueError(f"line {number} has no number of steps in the column {STEP_COLUMN}")
+    except (ValueError, csv.Error) as error:
+        raise DecodeError(f"{path} is damaged: {error}; mend it, or move it away") from error
+    return rows
 
 
 def read_progress(path: Path) -> dict[str, list[float]]:
     """`progress.csv` as columns of equal length; NaN where a row has no value."""
     rows = _rows(path)
     columns = list(rows[0]) if rows else next(csv.reader(path.read_text().splitlines()), [])
-    table = {name: [float(row[name]) if row[name] else float("nan") for row in rows] for name in columns}
+    try:
+        table = {name: [float(row[name]) if row[name] else float("nan") for row in rows] for name in columns}
+    except ValueError as error:
+        raise DecodeError(f"{path} is damaged: {error}; mend it, or move it away") from error
     return {name: [int(x) for x in column] if name == STEP_COLUMN else column for name, column in table.items()}
 
 

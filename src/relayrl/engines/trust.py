@@ -1,0 +1,79 @@
+"""Which environments a file may name without the user's word.
+
+`module:factory` imports and calls code, so a name from a run directory, a model file or a config is followed only where
+
+- the user gave the same name, on the command line or in Python, or trusts the file (`--trust`, `trust=True`), or
+- it leads to installed code that is known to make environments: a registered Gymnasium id, a library with an adapter here, an
+  installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
+
+Installed code is never taken from the current directory: a prepared folder could hold a module of any name. Not its job:
+algorithms, networks, reward signals and writers, which are named by installed entry points only (`plugins`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Collection
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from relayrl.engines.plugins import PluginKind, environment_name, plugin_packages, plugin_values
+from relayrl.envs.recipes import LIBRARIES
+from relayrl.errors import ConfigError
+
+ENVIRONMENT_PACKAGES = (
+    "ale_py",
+    "gymnasium",
+    "gymnasium_robotics",
+    "highway_env",
+    "metaworld",
+    "minigrid",
+    "miniworld",
+    "mo_gymnasium",
+)
+"""Packages that register Gymnasium environments when they are imported, and do nothing else."""
+
+MAKES_ANY_OTHER = ("GymV21Environment-v0", "GymV26Environment-v0")
+"""Registered ids whose options name a module to import."""
+
+_MAX_SHOWN = 200
+
+
+def require_trusted(env: str, source: Path, *, named: Collection[str | None], trust: bool, how: str) -> None:
+    """Raise `ConfigError` unless `env`, which `source` names, may be made; `how` says what the user would do then."""
+    if trust or env in named or _is_installed_environment(env):
+        return
+    shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
+    raise ConfigError(
+        f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
+    )
+
+
+def _is_installed_environment(env: str) -> bool:
+    module, colon, name = environment_name(env).partition(":")
+    if not colon:
+        return module not in MAKES_ANY_OTHER
+    package = module.partition(".")[0]
+    if module == "native":
+        return True
+    known = (
+        module in LIBRARIES
+        or environment_name(env) in plugin_values(PluginKind.ENVIRONMENT)
+        # A factory could be any function of the package, also one that imports what its options say: only ids.
+        or (package in (*ENVIRONMENT_PACKAGES, *plugin_packages()) and re.fullmatch(r"[\w/.-]+-v\d+", name) is not None)
+    )
+    return known and not _comes_from_here(package)
+
+
+def _comes_from_here(package: str) -> bool:
+    """Whether importing `package` could run a file of the current directory, which `module:factory` is searched in first."""
+    here = PathFinder.find_spec(package, [os.getcwd()])
+    if here is None:
+        return False
+    if here.origin is not None:
+        return True
+    # A plain folder of that name gives way to an installed package.
+    installed = importlib.util.find_spec(package)
+    return installed is None or installed.origin is None
