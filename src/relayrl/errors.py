@@ -7,6 +7,7 @@
     ├── DecodeError               bytes that are not a RelayRL message of this version
     ├── EnvError                  an environment did something outside its contract
     │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
+    │   ├── PartialResetError         it can only reset all worlds at once
     │   └── ObservationError          it produced NaN or an observation outside its space
     ├── ExportError               a policy could not be written, or differs from its exported file
     ├── SinkError                 a sink or source could not do its work (relayrl.sinks.contract)
@@ -74,6 +75,10 @@ class EnvironmentFailedError(EnvError):
         self.seed = seed
         self.step = step
         self.remote_traceback = remote_traceback
+
+
+class PartialResetError(EnvError):
+    """A vector environment that can only reset all worlds at once was asked to reset some."""
 
 
 class ObservationError(EnvError):

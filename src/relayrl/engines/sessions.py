@@ -105,12 +105,13 @@ def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettin
 
 
 def _check_environment_exists(settings: RunSettings) -> None:
-    """Before a folder is made: a misspelt environment must leave nothing behind."""
+    """Before a folder is made: a misspelt environment must leave nothing behind. With workers, a worker tries it."""
     from relayrl.engines.plugins import environment_name
     from relayrl.envs.registry import make_vector
 
-    one_world = settings.environment.model_copy(update={"num_envs": 1, "workers": 0})
-    make_vector(environment_name(settings.env), one_world).close()
+    environment = settings.environment
+    one_world = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
+    make_vector(environment_name(settings.env), one_world, own_number=True).close()
 
 
 def run_session(
@@ -134,6 +135,8 @@ def _engine(session: Session) -> LocalEngine:
             engine.resume()
         if session.init_from is not None:
             engine.init_from(session.init_from)
+        if engine.settings != session.settings:
+            session.directory.write_settings(engine.settings)
     except ConfigError:
         if not session.resume:
             session.directory.discard()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,10 +34,14 @@ LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 @dataclass(frozen=True, slots=True)
 class EnvRecipe:
-    """How to build one environment: an ENV string or a factory, and keyword arguments for it."""
+    """How to build one environment: an ENV string or a factory, and keyword arguments for it.
+
+    `num_envs` is handed to factories of users that take an argument of this name: those make a vector environment.
+    """
 
     env: str | Factory
     options: Mapping[str, Any] = field(default_factory=dict)
+    num_envs: int | None = None
 
     @property
     def name(self) -> str:
@@ -51,7 +56,10 @@ class EnvRecipe:
 
     def build(self) -> Any:
         """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
-        return self.adapt(find_factory(self.env)(**self.options))
+        factory = find_factory(self.env)
+        if self.num_envs is not None and self.library is None and _takes_num_envs(factory):
+            return self.adapt(factory(**{"num_envs": self.num_envs, **self.options}))
+        return self.adapt(factory(**self.options))
 
     def adapt(self, built: Any) -> Any:
         """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
@@ -102,6 +110,13 @@ def gymnasium_id(env: str | Factory) -> str | None:
     if module_name in LIBRARIES or hasattr(_import(env, module_name), name) or name not in gymnasium.registry:
         return None
     return name
+
+
+def _takes_num_envs(factory: Factory) -> bool:
+    try:
+        return "num_envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False  # Some callables that are not written in Python have no signature.
 
 
 @contextlib.contextmanager
