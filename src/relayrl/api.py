@@ -127,21 +127,26 @@ class Run:
             raise ConfigError(f"the run has policies {sorted(self.policies)}; use run.policies[name]")
         return next(iter(self.policies.values()))
 
-    def evaluate(self, *, episodes: int = 20, seed: int = 1_000, stochastic: bool = False) -> EvaluationResult:
-        """Play episodes with the trained policies, as `relayrl evaluate` does."""
+    def evaluate(
+        self,
+        *,
+        episodes: int = 20,
+        seed: int = 1_000,
+        stochastic: bool = False,
+        max_episode_steps: int | None = None,
+        timeout_s: float | None = None,
+    ) -> EvaluationResult:
+        """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given."""
         import numpy as np
 
         from relayrl.engines.plugins import environment_name
-        from relayrl.envs.on_host import on_host
-        from relayrl.envs.registry import make_vector
-        from relayrl.runtime.evaluation import EVALUATION_WORLDS, evaluate
+        from relayrl.runtime.evaluation import evaluate, make_evaluation_env
 
-        worlds = {"num_envs": min(episodes, EVALUATION_WORLDS), "workers": 0}
-        name = environment_name(self.settings.env)
-        env = on_host(make_vector(name, self.settings.environment.model_copy(update=worlds)))
+        bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
+        env = make_evaluation_env(environment_name(self.settings.env), self.settings.environment, episodes)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
-            return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng)
+            return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng, bounds=bounds)
         finally:
             env.close()
 

@@ -103,13 +103,27 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the worlds.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
+    max_episode_steps: Annotated[
+        int | None, typer.Option(min=1, help="Cut an episode after so many steps; default: the run's setting.")
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option(help="End after so many seconds with what there is; default: the run's setting.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Play episodes with a trained policy."""
     from relayrl.cli import evaluate_command
 
     request = evaluate_command.EvaluateRequest(
-        run, env, options or [], episodes, seed, stochastic=stochastic, render=render
+        run,
+        env,
+        options or [],
+        episodes,
+        seed,
+        stochastic=stochastic,
+        render=render,
+        max_episode_steps=max_episode_steps,
+        timeout_s=timeout_s,
     )
     evaluate_command.run(request, as_json=as_json)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from relayrl.engines.interrupts import EXIT_CODE, Interrupt
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
+
+if TYPE_CHECKING:
+    from relayrl.engines.run_record import RunResult
 
 
 def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool) -> int:
@@ -31,17 +35,24 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
     if not quiet:
         if result.reached_target:
             typer.echo(f"target return {settings.evaluation.target_return:g} reached at step {result.num_env_steps:,}")
-        _advise(result.mean_return, result.std_return, len(result.returns), result.run_dir)
+        _advise(result)
     if as_json:
         typer.echo(result.to_json())
     return 0
 
 
-def _advise(mean_return: float, std_return: float, episodes: int, run_dir: str) -> None:
-    if episodes:
-        typer.echo(f"evaluated over {episodes} episodes: return {mean_return:.1f} ± {std_return:.1f}")
-    typer.echo(f"run directory: {run_dir}")
+def _advise(result: RunResult) -> None:
+    if result.returns:
+        typer.echo(
+            f"evaluated over {len(result.returns)} episodes: return {result.mean_return:.1f} ± {result.std_return:.1f}"
+        )
+    if result.stopped_by:
+        from relayrl.runtime.evaluation import describe_bound
+
+        counts = (result.episodes_asked, result.episodes_ended, result.episodes_cut)
+        typer.echo(describe_bound(*counts, result.stopped_by))
+    typer.echo(f"run directory: {result.run_dir}")
     typer.echo("next:")
-    typer.echo(f"  relayrl evaluate {run_dir}")
-    typer.echo(f"  relayrl plot {run_dir}")
-    typer.echo(f"  tensorboard --logdir {run_dir}")
+    typer.echo(f"  relayrl evaluate {result.run_dir}")
+    typer.echo(f"  relayrl plot {result.run_dir}")
+    typer.echo(f"  tensorboard --logdir {result.run_dir}")

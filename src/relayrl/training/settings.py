@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
+from relayrl.envs.settings import EvaluationBounds
 
 
 class TrainerSettings(Settings):
@@ -22,7 +23,7 @@ class TrainerSettings(Settings):
     )
 
 
-class EvaluationSettings(Settings):
+class EvaluationSettings(EvaluationBounds):
     """Episodes played without learning, in worlds and with seeds of their own."""
 
     episodes: int = Field(20, ge=0, description="episodes at the end of the run, with the most likely actions; 0: none")
