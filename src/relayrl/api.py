@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relayrl.engines.interrupts import Interrupt
+from relayrl.engines.interrupts import Interrupt, StartInterrupted
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_record import RunResult
@@ -50,6 +50,7 @@ def train(
     progress: bool = True,
 ) -> Run:
     """Train a policy; Ctrl-C saves the state and raises `KeyboardInterrupt`, `resume=True` with its `run_dir` goes on.
+    Before the first update nothing is saved.
 
     `env` is a name, as `relayrl list envs` has them, or a factory at the top level of a module. `settings` are dotted paths,
     such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous.
@@ -64,13 +65,18 @@ def train(
         resume=resume,
         init_from=None if init_from is None else Path(init_from),
     )
-    session = open_session(request)
-    if progress:
-        for note in session.notes:
-            print(f"relayrl: {note}", file=sys.stderr)
-    chosen = session.settings
-    with Interrupt() as interrupt, progress_display(chosen.env, chosen.algo, enabled=progress) as display:
-        run_session(session, display.update, interrupt.is_requested)
+    with Interrupt() as interrupt:
+        session = open_session(request)
+        if progress:
+            for note in session.notes:
+                print(f"relayrl: {note}", file=sys.stderr)
+        chosen = session.settings
+        try:
+            with progress_display(chosen.env, chosen.algo, enabled=progress) as display:
+                run_session(session, display.update, interrupt)
+        except StartInterrupted:
+            session.discard()
+            raise
     return Run(session.directory.path)
 
 

@@ -19,7 +19,8 @@
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
 
-Nothing else is raised across a package boundary; whatever is caught is re-raised as one of these with its cause.
+Nothing else is raised across a package boundary; whatever is caught is re-raised as one of these with its cause. What ends a
+run because somebody asked for it, by a signal, is no error and none of these: `StoppedBySignal`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from uuid import UUID
+
+
+class StoppedBySignal(BaseException):
+    """Mixin of what a signal handler of RelayRL raises: it passes through environments and is not their failure."""
 
 
 class RelayRLError(Exception):

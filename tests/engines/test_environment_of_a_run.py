@@ -1,5 +1,6 @@
 """Which environment a run trains and is evaluated in: the same one, wherever its worlds are stepped."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import relayrl
 from relayrl.engines.local import LocalEngine
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings, build_run_settings
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, EnvironmentFailedError
 
 SHORT = {
     "network.hidden_sizes": (4,),
@@ -241,3 +242,66 @@ def test_another_number_of_worlds_than_the_vector_environment_has_is_refused(tmp
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="steps all worlds in one call; set workers to 0"):
         relayrl.train(same_step, run_dir=tmp_path / "run", settings={**SHORT, "workers": 1}, progress=False)
+
+
+FRAGILE = """
+import ctypes, os, sys, time
+from pathlib import Path
+from relayrl.testing.worlds import CountingWorld
+
+(Path(__file__).parent / "pids").open("a").write(f"{os.getpid()}\\\\n")
+
+def fail(how):
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "exit":
+        sys.exit(0)
+    if how == "hang":
+        time.sleep(3600)
+
+class Fragile(CountingWorld):
+    def __init__(self, *, where="", how=""):
+        super().__init__(terminate_at=2)
+        self.where, self.how = where, how
+        if where == "init":
+            fail(how)
+
+    def reset(self, *, seed=None):
+        if self.where == "reset":
+            fail(self.how)
+        return super().reset(seed=seed)
+"""
+
+
+@pytest.fixture
+def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An environment of a module that notes in which processes it is imported, and that fails as asked."""
+    (tmp_path / "fragile_task.py").write_text(FRAGILE.replace("\\\\", "\\"))
+    monkeypatch.syspath_prepend(tmp_path)
+    return "fragile_task:Fragile"
+
+
+def test_with_workers_the_environment_never_runs_in_the_process_of_the_run(fragile, tmp_path):
+    settings = {"environment.workers": 1, "evaluation.interval": 16}
+    run = train(fragile, tmp_path / "run", **settings)
+    assert run.result.returns == (3.0,) * 3
+    assert run.evaluate(episodes=2).returns == (3.0, 3.0)
+    pids = (tmp_path / "pids").read_text().split()
+    assert str(os.getpid()) not in pids
+    assert len(set(pids)) == 5  # the trial, the run, the evaluations during and at the end, and the one just now
+
+
+@pytest.mark.parametrize(
+    ("where", "how", "reason", "log"),
+    [
+        ("init", "segfault", "was killed by SIGSEGV", "fail"),
+        ("init", "hang", "gave no answer within 4 s and was stopped", "in fail"),
+        ("reset", "exit", "building it raised SystemExit: 0", "in fail"),
+    ],
+)
+def test_with_workers_a_start_up_that_fails_is_an_error_with_its_traceback(fragile, tmp_path, where, how, reason, log):
+    options = {"environment.options": {"where": where, "how": how}}
+    with pytest.raises(EnvironmentFailedError, match=reason) as caught:
+        train(fragile, tmp_path / "run", **options, **{"environment.workers": 1, "environment.start_timeout_s": 4.0})
+    assert log in caught.value.remote_traceback
+    assert not (tmp_path / "run").exists()

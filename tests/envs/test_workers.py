@@ -410,3 +410,28 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "ConfigError: workers were asked for inside a worker" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("segfault_in_close", "was killed by SIGSEGV when it was asked to close"),
+        ("hang_in_close", "was not done 2 s after"),
+    ],
+)
+def test_a_world_that_crashes_or_hangs_in_close_is_told_with_its_traceback(
+    how: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_vector(Trouble, EnvSettings(num_envs=1, workers=1, options={"how": how}))
+    env.close()
+    assert reason in caplog.text
+    assert "in close" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["sys_exit", "keyboard_interrupt"])
+def test_what_a_world_in_a_worker_raises_to_end_the_program_is_its_failure(how: str) -> None:
+    env = trouble(how)
+    with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised (SystemExit|KeyboardInterrupt)") as caught:
+        play(env, 3)
+    assert (caught.value.env_id, caught.value.step) == (env.env_ids[1], 3)
+    assert "_make_trouble" in caught.value.remote_traceback

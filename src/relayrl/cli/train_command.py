@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from relayrl.engines.interrupts import EXIT_CODE, Interrupt
+from relayrl.engines.interrupts import EXIT_CODE, Interrupt, StartInterrupted
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
@@ -17,21 +17,28 @@ if TYPE_CHECKING:
 
 def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool) -> int:
     """Train; gives the exit code."""
-    with Interrupt() as interrupt:
-        session = open_session(request, create=not print_config)
-        settings, directory = session.settings, session.directory
-        if not quiet or print_config:
-            for note in session.notes:
-                print(f"relayrl: {note}", file=sys.stderr)
-        if print_config:
-            typer.echo(settings.to_yaml(), nl=False)
-            return 0
-        try:
-            with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
-                result = run_session(session, display.update, interrupt.is_requested)
-        except KeyboardInterrupt:
-            print(f"interrupted; continue with: relayrl train --resume --run-dir {directory.path}", file=sys.stderr)
-            return EXIT_CODE
+    try:
+        with Interrupt() as interrupt:
+            session = open_session(request, create=not print_config)
+            settings = session.settings
+            if not quiet or print_config:
+                for note in session.notes:
+                    print(f"relayrl: {note}", file=sys.stderr)
+            if print_config:
+                typer.echo(settings.to_yaml(), nl=False)
+                return 0
+            try:
+                with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
+                    result = run_session(session, display.update, interrupt)
+            except StartInterrupted:
+                session.discard()
+                raise
+    except StartInterrupted:
+        print("interrupted before the first update; nothing was changed", file=sys.stderr)
+        return EXIT_CODE
+    except KeyboardInterrupt:
+        print(f"interrupted; continue with: relayrl train --resume --run-dir {session.directory.path}", file=sys.stderr)
+        return EXIT_CODE
     if not quiet:
         if result.reached_target:
             typer.echo(f"target return {settings.evaluation.target_return:g} reached at step {result.num_env_steps:,}")

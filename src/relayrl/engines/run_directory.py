@@ -49,7 +49,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""
-        self.config.unlink(missing_ok=True)
+        for file in (self.config, self.log):
+            file.unlink(missing_ok=True)
         for folder in self._made:
             if any(folder.iterdir()):
                 return

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from relayrl.errors import StoppedBySignal
 
-class RunInterrupted(KeyboardInterrupt):
+
+class RunInterrupted(StoppedBySignal, KeyboardInterrupt):
     """Somebody asked the run to stop, and it did so between two updates, with its state saved."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayrl.engines.garbage import collection_paused, living_set_aside
+from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError
 
@@ -45,6 +46,11 @@ class Session:
     resume: bool
     init_from: Path | None
     notes: list[str]
+
+    def discard(self) -> None:
+        """Leave no folder of a new run that did not come to its first update; one that was resumed stays as it was."""
+        if not self.resume:
+            self.directory.discard()
 
 
 @collection_paused()
@@ -114,18 +120,16 @@ def _check_environment_exists(settings: RunSettings) -> None:
     make_vector(environment_name(settings.env), one_world, own_number=True).close()
 
 
-def run_session(
-    session: Session, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool]
-) -> RunResult:
+def run_session(session: Session, on_progress: Callable[[Progress], None], interrupt: Interrupt) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened."""
     with logging_to(session.directory.log):
-        engine = _engine(session)
+        engine = _engine(session, interrupt)
         with living_set_aside():
-            return engine.run(on_progress, is_interrupted)
+            return engine.run(on_progress, interrupt.is_requested)
 
 
 @collection_paused()
-def _engine(session: Session) -> LocalEngine:
+def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no folder behind."""
     from relayrl.engines.local import LocalEngine
 
@@ -137,9 +141,9 @@ def _engine(session: Session) -> LocalEngine:
             engine.init_from(session.init_from)
         if engine.settings != session.settings:
             session.directory.write_settings(engine.settings)
+        interrupt.begin()
     except ConfigError:
-        if not session.resume:
-            session.directory.discard()
+        session.discard()
         raise
     return engine
 

@@ -149,7 +149,7 @@ def _import(env: str, module_name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and module_name.startswith(error.name):
             near = difflib.get_close_matches(module_name, LIBRARIES, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it is searched in {here} and in the installed packages"

@@ -119,7 +119,7 @@ def _built(build: Callable[[], Built]) -> Built:
         return build()
     except RelayRLError:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise WorldFailure.of_exception(0, error, "building it").as_error(uuid.uuid4(), None, 0) from error
 
 

@@ -81,7 +81,7 @@ class ScalarLoop(WorldLoop[Any]):
             try:
                 self._advance(worlds, observations, rewards)
                 break
-            except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 b = self._busy[0]
                 failures.append(WorldFailure.of_exception(b, error, "step()"))
                 observations[b], rewards[b] = index(self._group.obs[self.buffers.half ^ 1], (b, 0)), 0.0

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.envs import worker_messages as messages
-from relayrl.envs.failures import FailureKind, WorldBuildError, WorldFailure
+from relayrl.envs.failures import FailureKind, WorldFailedError, WorldFailure
 from relayrl.envs.recipes import EnvRecipe
 from relayrl.envs.settings import EnvSettings
 from relayrl.envs.worker_link import WorkerLink, anonymous_file, stop_links
@@ -253,7 +253,7 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
 
 def _raise_first(failures: Sequence[WorldFailure]) -> None:
     if failures:
-        raise WorldBuildError(failures[0])
+        raise WorldFailedError(failures[0])
 
 
 def _release(links: list[WorkerLink], memory_fd: int, owner: int) -> None:
