@@ -367,7 +367,8 @@ SCRIPT = """
         return Trouble(**options)
 
     if __name__ == "__main__":
-        env = make_vector(mine, EnvSettings(num_envs=2, workers=2, options={"how": "hang", "at": int(sys.argv[1])}))
+        factory = {"function": mine, "name": "__main__:mine"}[sys.argv[2]]
+        env = make_vector(factory, EnvSettings(num_envs=2, workers=2, options={"how": "hang", "at": int(sys.argv[1])}))
         env.reset(seed=0)
         print(*env._runner.process_ids, flush=True)
         env.step({"agent": np.zeros((2, 1), int)})
@@ -375,13 +376,15 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("hang_at", [1, 2])
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path, hang_at: int) -> None:
+@pytest.mark.parametrize(("hang_at", "factory"), [(1, "function"), (2, "name")])
+def test_workers_find_what_a_script_defines_and_end_when_it_is_killed(
+    tmp_path: Path, hang_at: int, factory: str
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     with subprocess.Popen(
-        [sys.executable, str(script), str(hang_at)],
+        [sys.executable, str(script), str(hang_at), factory],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},

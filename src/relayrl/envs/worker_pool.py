@@ -238,7 +238,8 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
             f"{recipe.name} cannot be sent to worker processes ({error}); give a function or class at the top level of a "
             "module, or 'package.module:factory', or set workers to 0"
         ) from error
-    if getattr(recipe.env, "__module__", None) != "__main__":
+    module = recipe.env.partition(":")[0] if isinstance(recipe.env, str) else getattr(recipe.env, "__module__", None)
+    if module != "__main__":
         return body, {}
     main = sys.modules["__main__"]
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
