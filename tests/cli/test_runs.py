@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -175,7 +176,7 @@ def test_a_second_interrupt_leaves_at_once(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)  # the update that it waits for never ends
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=15) == 130
+    assert process.wait(timeout=60) == 130
     process.communicate()
 
 
@@ -228,7 +229,7 @@ def test_seeds_are_aggregated_over_the_steps_they_share():
 
 
 STUCK = """
-import sys, time
+import ctypes, sys, time
 from pathlib import Path
 from relayrl.testing.worlds import CountingWorld
 
@@ -238,6 +239,10 @@ def get_stuck(how):
         sys.exit(0)
     if how == "sleep":
         time.sleep(3600)
+    if how == "C":  # a mutex that is locked already is waited for without the GIL, and no signal ends the wait
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
     while True:
         pass
 
@@ -281,13 +286,25 @@ def test_one_signal_ends_a_start_up_that_hangs_and_leaves_nothing_behind(number,
     assert not (tmp_path / "run").exists()
 
 
+def test_one_signal_ends_a_start_up_that_hangs_in_c(tmp_path):
+    process = start_stuck(tmp_path, "init", "C")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "SIGTERM: the start-up ends" in errors
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_first_interrupt_is_answered_while_a_step_hangs_and_the_second_leaves(tmp_path):
     process = start_stuck(tmp_path, "step", "sleep")
+    too_late = threading.Timer(60.0, process.kill)
+    too_late.start()
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     line = process.stderr.readline()
     while line and "SIGINT" not in line:
         line = process.stderr.readline()
+    too_late.cancel()
     assert "the run stops after the present update and saves its state; again: leave at once" in line
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -328,12 +329,27 @@ def test_an_interrupt_of_the_run_passes_through_a_world(capfd: pytest.CaptureFix
         interrupt.begin()
         play(env, 1)
         assert interrupt.is_requested()
-        assert "SIGINT: the run stops after the present update" in capfd.readouterr().err
         with pytest.raises(LeaveAtOnce):
             play(env, 1)
+    assert "SIGINT: the run stops after the present update" in capfd.readouterr().err
     with Interrupt():
         env = make_vector(Pressing, EnvSettings(num_envs=1))
         env.reset(seed=0)
         with pytest.raises(StartInterrupted):
             play(env, 1)
     assert "SIGINT: the start-up ends" in capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # newer Pythons warn of threads beside a fork
+def test_in_a_process_that_an_environment_forked_a_ctrl_c_is_left_to_the_run() -> None:
+    with Interrupt():
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                os._exit(9)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM

@@ -405,7 +405,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     script.write_text(textwrap.dedent(SCRIPT).replace('if __name__ == "__main__":', "if True:"))
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(script), "9"],
+        [sys.executable, str(script), "9", "function"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path},

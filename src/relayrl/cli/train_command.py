@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import typer
 
-from relayrl.engines.interrupts import EXIT_CODE, Interrupt, StartInterrupted
+from relayrl.engines.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
@@ -33,6 +34,10 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
             except StartInterrupted:
                 session.discard()
                 raise
+    except LeaveAtOnce:
+        # Everything is closed; threads of the run or of an environment that still work would be waited for.
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)
     except StartInterrupted:
         print("interrupted before the first update; nothing was changed", file=sys.stderr)
         return EXIT_CODE
