@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relayrl.engines.interrupts import Interrupt
+from relayrl.engines.interrupts import Interrupt, StartInterrupted
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_record import RunResult
@@ -51,6 +51,7 @@ def train(
     trust: bool = False,
 ) -> Run:
     """Train a policy; Ctrl-C saves the state and raises `KeyboardInterrupt`, `resume=True` with its `run_dir` goes on.
+    Before the first update nothing is saved.
 
     `env` is a name, as `relayrl list envs` has them, or a factory at the top level of a module. `settings` are dotted paths,
     such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous. `trust` allows `config`, or the run
@@ -67,13 +68,18 @@ def train(
         init_from=None if init_from is None else Path(init_from),
         trust=trust,
     )
-    session = open_session(request)
-    if progress:
-        for note in session.notes:
-            print(f"relayrl: {note}", file=sys.stderr)
-    chosen = session.settings
-    with Interrupt() as interrupt, progress_display(chosen.env, chosen.algo, enabled=progress) as display:
-        run_session(session, display.update, interrupt.is_requested)
+    with Interrupt() as interrupt:
+        session = open_session(request)
+        if progress:
+            for note in session.notes:
+                print(f"relayrl: {note}", file=sys.stderr)
+        chosen = session.settings
+        try:
+            with progress_display(chosen.env, chosen.algo, enabled=progress) as display:
+                run_session(session, display.update, interrupt)
+        except StartInterrupted:
+            session.discard()
+            raise
     return Run(session.directory.path, env=chosen.env)
 
 
@@ -135,22 +141,27 @@ class Run:
             raise ConfigError(f"the run has policies {sorted(self.policies)}; use run.policies[name]")
         return next(iter(self.policies.values()))
 
-    def evaluate(self, *, episodes: int = 20, seed: int = 1_000, stochastic: bool = False) -> EvaluationResult:
-        """Play episodes with the trained policies, as `relayrl evaluate` does."""
+    def evaluate(
+        self,
+        *,
+        episodes: int = 20,
+        seed: int = 1_000,
+        stochastic: bool = False,
+        max_episode_steps: int | None = None,
+        timeout_s: float | None = None,
+    ) -> EvaluationResult:
+        """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given."""
         import numpy as np
 
         from relayrl.engines.plugins import environment_name
-        from relayrl.envs.on_host import on_host
-        from relayrl.envs.registry import make_vector
-        from relayrl.runtime.evaluation import EVALUATION_WORLDS, evaluate
+        from relayrl.runtime.evaluation import evaluate, make_evaluation_env
 
         self._require_trusted()
-        worlds = {"num_envs": min(episodes, EVALUATION_WORLDS), "workers": 0}
-        name = environment_name(self.settings.env)
-        env = on_host(make_vector(name, self.settings.environment.model_copy(update=worlds)))
+        bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
+        env = make_evaluation_env(environment_name(self.settings.env), self.settings.environment, episodes)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
-            return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng)
+            return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng, bounds=bounds)
         finally:
             env.close()
 

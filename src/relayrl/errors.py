@@ -7,6 +7,7 @@
     ├── DecodeError               bytes that are not a RelayRL message of this version
     ├── EnvError                  an environment did something outside its contract
     │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
+    │   ├── PartialResetError         it can only reset all worlds at once
     │   ├── ObservationError          it produced NaN or an observation outside its space
     │   └── ActionMaskError           an agent that must act is allowed no action
     ├── ExportError               a policy could not be written, or differs from its exported file
@@ -19,7 +20,8 @@
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
 
-Nothing else is raised across a package boundary; whatever is caught is re-raised as one of these with its cause.
+Nothing else is raised across a package boundary; whatever is caught is re-raised as one of these with its cause. What ends a
+run because somebody asked for it, by a signal, is no error and none of these: `StoppedBySignal`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from uuid import UUID
+
+
+class StoppedBySignal(BaseException):
+    """Mixin of what a signal handler of RelayRL raises: it passes through environments and is not their failure."""
 
 
 class RelayRLError(Exception):
@@ -75,6 +81,10 @@ class EnvironmentFailedError(EnvError):
         self.seed = seed
         self.step = step
         self.remote_traceback = remote_traceback
+
+
+class PartialResetError(EnvError):
+    """A vector environment that can only reset all worlds at once was asked to reset some."""
 
 
 class ObservationError(EnvError):

@@ -5,6 +5,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -220,3 +222,94 @@ def test_seeds_are_aggregated_over_the_steps_they_share():
     assert mean.tolist() == [6.0, 11.0, 16.0]
     # Values differ by 2: standard deviation √2, standard error 1.
     assert half.tolist() == pytest.approx([1.96] * 3)
+
+
+STUCK = """
+import ctypes, sys, time
+from pathlib import Path
+from relayrl.testing.worlds import CountingWorld
+
+def get_stuck(how):
+    Path("stuck").touch()
+    if how == "exit":
+        sys.exit(0)
+    if how == "sleep":
+        time.sleep(3600)
+    if how == "C":  # a mutex that is locked already is waited for without the GIL, and no signal ends the wait
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
+    while True:
+        pass
+
+class Stuck(CountingWorld):
+    def __init__(self, *, where, how):
+        super().__init__()
+        self.where, self.how = where, how
+        if where == "init":
+            get_stuck(how)
+
+    def step(self, action):
+        if self.where == "step":
+            get_stuck(self.how)
+        return super().step(action)
+"""
+
+
+def start_stuck(folder: Path, where: str, how: str, *flags: str) -> subprocess.Popen[str]:
+    """A run whose environment sleeps or loops for ever in the given place, where it is now."""
+    (folder / "stuck_task.py").write_text(STUCK)
+    options = ["--set", f"environment.options.where={where}", "--set", f"environment.options.how={how}"]
+    process = start("train", "stuck_task:Stuck", "--run-dir", "run", *options, *flags, cwd=folder)
+    deadline = time.monotonic() + 60
+    while not (folder / "stuck").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "how", "workers"),
+    [(signal.SIGTERM, "sleep", "0"), (signal.SIGTERM, "loop", "1"), (signal.SIGINT, "loop", "0")],
+)
+def test_one_signal_ends_a_start_up_that_hangs_and_leaves_nothing_behind(number, how, workers, tmp_path):
+    process = start_stuck(tmp_path, "init", how, "--workers", workers)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"{number.name}: the start-up ends" in errors
+    assert "interrupted before the first update; nothing was changed" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_signal_ends_a_start_up_that_hangs_in_c(tmp_path):
+    process = start_stuck(tmp_path, "init", "C")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "SIGTERM: the start-up ends" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_interrupt_is_answered_while_a_step_hangs_and_the_second_leaves(tmp_path):
+    process = start_stuck(tmp_path, "step", "sleep")
+    too_late = threading.Timer(60.0, process.kill)
+    too_late.start()
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    while line and "SIGINT" not in line:
+        line = process.stderr.readline()
+    too_late.cancel()
+    assert "the run stops after the present update and saves its state; again: leave at once" in line
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_an_environment_that_exits_is_an_error_and_not_the_end_of_a_good_run(tmp_path):
+    process = start_stuck(tmp_path, "step", "exit", "--num-envs", "1")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "failed at step 1: step() raised SystemExit: 0" in errors
+    assert "get_stuck" in errors

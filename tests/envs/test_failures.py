@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from worker_worlds import Dice, Relay, Trouble
 
+from relayrl.engines.interrupts import Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.envs.contract import VectorEnvironment, VectorReset, VectorStep, world_seeds
 from relayrl.envs.failures import RestartBudget
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings, FailurePolicy, ObservationCheck
-from relayrl.errors import EnvError, EnvironmentFailedError, ObservationError
+from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, ObservationError
 from relayrl.testing.worlds import Herd
 
 SEED = 4
@@ -259,3 +263,93 @@ def test_vector_environments_of_users_are_watched_too() -> None:
     herd_step(env, first)
     with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised RuntimeError: the herd is gone"):
         herd_step(env, first)
+
+
+def test_a_world_that_exits_is_a_failure_and_not_the_end_of_the_program() -> None:
+    env = trouble_in_world_1("sys_exit")
+    with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised SystemExit: 0") as caught:
+        play(env, 3)
+    assert (caught.value.env_id, caught.value.step) == (env.env_ids[1], 3)
+    assert caught.value.seed == world_seeds(SEED, 3)[1]
+    for how in ("exit_in_init", "exit_in_reset"):
+        with pytest.raises(EnvironmentFailedError, match="building it raised SystemExit: 3"):
+            make_vector(Trouble, EnvSettings(num_envs=1, options={"how": how}))
+    env = trouble_in_world_1("exit_in_close")
+    with pytest.raises(EnvironmentFailedError, match=r"close\(\) raised SystemExit: 3") as caught:
+        env.close()
+    assert caught.value.env_id == env.env_ids[0]
+
+
+def test_a_world_that_exits_can_be_restarted() -> None:
+    result = play(trouble_in_world_1("sys_exit", on_failure=FailurePolicy.RESTART), 3)
+    assert result.failed is not None
+    assert result.failed.tolist() == [False, True, False]
+
+
+def test_a_module_that_exits_when_it_is_imported_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exiting_task.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="importing 'exiting_task' raised SystemExit: 0"):
+        make_vector("exiting_task:f", EnvSettings())
+
+
+class ExitingHerd(Herd):
+    """A user's vector environment that exits."""
+
+    def step(self, actions: Any) -> VectorStep:
+        raise SystemExit(0)
+
+
+def test_a_vector_environment_that_exits_is_a_failure() -> None:
+    env = make_vector(ExitingHerd, EnvSettings(num_envs=2))
+    with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised SystemExit: 0"):
+        herd_step(env, env.reset(seed=SEED))
+
+
+def test_only_where_a_ctrl_c_cannot_raise_it_is_a_keyboard_interrupt_the_worlds_own() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        play(trouble_in_world_1("keyboard_interrupt"), 3)
+    with Interrupt():
+        env = trouble_in_world_1("keyboard_interrupt")
+        with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised KeyboardInterrupt"):
+            play(env, 3)
+
+
+def test_an_interrupt_of_the_run_passes_through_a_world(capfd: pytest.CaptureFixture[str]) -> None:
+    class Pressing(Dice):
+        """Presses Ctrl-C in every step."""
+
+        def step(self, action: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    with Interrupt() as interrupt:
+        env = make_vector(Pressing, EnvSettings(num_envs=1))
+        env.reset(seed=0)
+        interrupt.begin()
+        play(env, 1)
+        assert interrupt.is_requested()
+        with pytest.raises(LeaveAtOnce):
+            play(env, 1)
+    assert "SIGINT: the run stops after the present update" in capfd.readouterr().err
+    with Interrupt():
+        env = make_vector(Pressing, EnvSettings(num_envs=1))
+        env.reset(seed=0)
+        with pytest.raises(StartInterrupted):
+            play(env, 1)
+    assert "SIGINT: the start-up ends" in capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # newer Pythons warn of threads beside a fork
+def test_in_a_process_that_an_environment_forked_a_ctrl_c_is_left_to_the_run() -> None:
+    with Interrupt():
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                os._exit(9)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM

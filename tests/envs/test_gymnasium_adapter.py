@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from worker_worlds import Masked
 
 from relayrl.envs.contract import StatefulEnvironment, VectorEnvironment, VectorStep, world_seeds
-from relayrl.envs.gymnasium_adapter import known_ids, make, own_vector
+from relayrl.envs.gymnasium_adapter import EQUAL_VECTORS, equal_vector, known_ids, make, own_vector
 from relayrl.envs.gymnasium_vector import GymnasiumVector
 from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.errors import CheckpointError, ConfigError, EnvError
 
 NUM_ENVS = 3
@@ -21,7 +23,6 @@ NUM_ENVS = 3
 
 def cartpole() -> VectorEnvironment:
     env = own_vector("CartPole-v1", NUM_ENVS, {})
-    assert env is not None
     env.init_num_envs(NUM_ENVS)
     return env
 
@@ -42,12 +43,21 @@ def act(env: VectorEnvironment, row: Any) -> VectorStep:
     return env.step({"agent": row})
 
 
-def test_vectorised_cartpole_plays_the_episodes_of_scalar_cartpoles() -> None:
-    vector, scalar = cartpole(), make_vector(make_scalar, EnvSettings(num_envs=NUM_ENVS))
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")  # Gymnasium of CartPole-v0
+@pytest.mark.parametrize("options", [{}, {"max_episode_steps": 9}, {"sutton_barto_reward": True}], ids=str)
+@pytest.mark.parametrize("env_id", EQUAL_VECTORS)
+def test_every_vector_implementation_that_is_used_unasked_is_the_scalar_environment(
+    env_id: str, options: dict[str, Any]
+) -> None:
+    vector = equal_vector(env_id, NUM_ENVS, options)
+    assert vector is not None
+    vector.init_num_envs(NUM_ENVS)
+    scalar = make_vector(make_id, EnvSettings(num_envs=NUM_ENVS, options={"env_id": env_id, **options}))
     assert type(vector) is not type(scalar)
+    assert vector.groups == scalar.groups
     assert (vector.reset(seed=8).groups["agent"].obs == scalar.reset(seed=8).groups["agent"].obs).all()
     num_episodes = 0
-    for row in random_actions(3000):
+    for row in random_actions(1000):
         ours, theirs = act(vector, row), act(scalar, row)
         a, b = ours.groups["agent"], theirs.groups["agent"]
         assert (a.obs == b.obs).all()
@@ -58,7 +68,78 @@ def test_vectorised_cartpole_plays_the_episodes_of_scalar_cartpoles() -> None:
         if a.final is not None and b.final is not None:
             assert (a.final.obs == b.final.obs).all()
         num_episodes += int(ours.episode_over.sum())
-    assert num_episodes > 300
+    assert num_episodes > 100
+
+
+def make_id(env_id: str, **options: Any) -> Any:
+    return make(env_id, **options)
+
+
+class Loud(gymnasium.Env[Any, Any]):
+    """Rewards 10 a step and shows two numbers."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(2, np.float32), 10.0, True, False, {}
+
+
+class Quiet(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """The vector implementation that `Loud` is registered with: rewards 1 a step and shows one number."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((self.num_envs, 1), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        ends = np.zeros(self.num_envs, bool)
+        return np.ones((self.num_envs, 1), np.float32), np.ones(self.num_envs), ends, ends, {}
+
+
+@pytest.fixture
+def loud() -> Iterator[str]:
+    """The id of an environment whose vector implementation is another environment."""
+    gymnasium.register("Loud-v0", entry_point=Loud, vector_entry_point=Quiet)
+    yield "Loud-v0"
+    del gymnasium.registry["Loud-v0"]
+
+
+def test_a_vector_implementation_that_may_differ_is_used_on_request_only(loud: str) -> None:
+    rewards, shapes = [], []
+    for vector in VectorChoice:
+        env = make_vector(loud, EnvSettings(num_envs=2, vector=vector))
+        shapes.append(env.groups["agent"].observation_space.shape)
+        env.reset(seed=0)
+        rewards.append(act(env, np.zeros((2, 1), np.int64)).groups["agent"].reward[:, 0].tolist())
+        env.close()
+    assert rewards == [[10.0, 10.0], [1.0, 1.0]]
+    assert shapes == [(2,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("Acrobot-v1", {}, "Acrobot-v1 has no vector implementation of its own; set environment.vector to 'auto'"),
+        ("test_gymnasium_adapter:make_scalar", {}, "has no vector implementation of its own"),
+        ("phys2d/CartPole-v1", {}, "needs jax; set environment.vector to 'auto'"),
+        ("CartPole-v1", {"workers": 1}, "steps all worlds in one call; set workers to 0"),
+        ("CartPole-v1", {"on_failure": FailurePolicy.RESTART}, "set on_failure to 'raise'"),
+        ("CartPole-v1", {"options": {"lenght": 2}}, "does not accept the options {'lenght': 2}"),
+    ],
+)
+def test_an_own_vector_that_cannot_be_had_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_vector(name, EnvSettings(num_envs=2, vector=VectorChoice.OWN, **settings))
 
 
 def make_scalar() -> Any:
@@ -67,7 +148,6 @@ def make_scalar() -> Any:
 
 def test_vectorised_cartpole_is_truncated_at_its_time_limit() -> None:
     env = own_vector("CartPole-v1", 1, {"max_episode_steps": 4})
-    assert env is not None
     env.init_num_envs(1)
     env.reset(seed=0)
     ends = [act(env, np.array([[t % 2]])).groups["agent"].truncated.item() for t in range(9)]
@@ -208,11 +288,12 @@ def test_an_unsaid_autoreset_mode_is_refused() -> None:
 
 
 def test_vector_implementations_that_need_jax_are_left_alone() -> None:
-    assert own_vector("phys2d/CartPole-v1", 2, {}) is None
+    assert equal_vector("phys2d/CartPole-v1", 2, {}) is None
 
 
 def test_an_option_that_the_vector_implementation_lacks_leads_to_the_scalar_environment() -> None:
-    assert own_vector("CartPole-v1", 2, {"render_mode": "rgb_array"}) is None
+    assert equal_vector("CartPole-v1", 2, {"render_mode": "rgb_array"}) is None
+    assert equal_vector("CartPole-v1", 2, {"max_episode_steps": -1}) is None
     env = make_vector("CartPole-v1", EnvSettings(num_envs=2, options={"render_mode": "rgb_array"}))
     assert env.num_envs == 2
 
@@ -226,3 +307,19 @@ def test_only_environments_that_can_be_made_are_listed() -> None:
 def test_a_wrong_option_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"CartPole-v1 does not accept the options \{'lenght': 2\}"):
         make_vector("CartPole-v1", EnvSettings(options={"lenght": 2}))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_action_masks_of_a_vector_environment_are_those_of_its_environments(mode: AutoresetMode) -> None:
+    env = GymnasiumVector(SyncVectorEnv([Masked] * 2, autoreset_mode=mode))
+    env.init_num_envs(2)
+    assert env.groups["agent"].masks_actions
+    seen = env.reset(seed=1).groups["agent"]
+    masks = []
+    for _ in range(12):
+        assert seen.action_mask is not None
+        masks += [np.flatnonzero(seen.action_mask[1, 0]).tolist()] if seen.active[1, 0] else []
+        seen = act(env, np.zeros((2, 1), np.int64)).groups["agent"]
+    assert masks == ([[0], [1], [2], [0]] * 3)[: len(masks)]
+    assert len(masks) == (10 if mode is AutoresetMode.NEXT_STEP else 12)
+    env.close()

@@ -365,7 +365,8 @@ SCRIPT = """
         return Trouble(**options)
 
     if __name__ == "__main__":
-        env = make_vector(mine, EnvSettings(num_envs=2, workers=2, options={"how": "hang", "at": int(sys.argv[1])}))
+        factory = {"function": mine, "name": "__main__:mine"}[sys.argv[2]]
+        env = make_vector(factory, EnvSettings(num_envs=2, workers=2, options={"how": "hang", "at": int(sys.argv[1])}))
         env.reset(seed=0)
         print(*env._runner.process_ids, flush=True)
         env.step({"agent": np.zeros((2, 1), int)})
@@ -373,13 +374,15 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("hang_at", [1, 2])
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path, hang_at: int) -> None:
+@pytest.mark.parametrize(("hang_at", "factory"), [(1, "function"), (2, "name")])
+def test_workers_find_what_a_script_defines_and_end_when_it_is_killed(
+    tmp_path: Path, hang_at: int, factory: str
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     with subprocess.Popen(
-        [sys.executable, str(script), str(hang_at)],
+        [sys.executable, str(script), str(hang_at), factory],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
@@ -397,7 +400,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     script.write_text(textwrap.dedent(SCRIPT).replace('if __name__ == "__main__":', "if True:"))
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(script), "9"],
+        [sys.executable, str(script), "9", "function"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
@@ -405,3 +408,28 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "ConfigError: workers were asked for inside a worker" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("segfault_in_close", "was killed by SIGSEGV when it was asked to close"),
+        ("hang_in_close", "was not done 2 s after"),
+    ],
+)
+def test_a_world_that_crashes_or_hangs_in_close_is_told_with_its_traceback(
+    how: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_vector(Trouble, EnvSettings(num_envs=1, workers=1, options={"how": how}))
+    env.close()
+    assert reason in caplog.text
+    assert "in close" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["sys_exit", "keyboard_interrupt"])
+def test_what_a_world_in_a_worker_raises_to_end_the_program_is_its_failure(how: str) -> None:
+    env = trouble(how)
+    with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised (SystemExit|KeyboardInterrupt)") as caught:
+        play(env, 3)
+    assert (caught.value.env_id, caught.value.step) == (env.env_ids[1], 3)
+    assert "_make_trouble" in caught.value.remote_traceback

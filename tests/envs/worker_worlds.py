@@ -64,11 +64,15 @@ class Trouble(ScalarEnvironment):
         self._life = self._step = 0
         if how == "raise_in_init" and at == 0:
             raise RuntimeError("cannot be built")
+        if how == "exit_in_init":
+            sys.exit(3)
 
     def reset(self, *, seed: int | None = None) -> ScalarReset:
         if seed is not None and self._seeds is not None:
             self._is_due = seed in self._seeds
         self._step = 0
+        if self._how == "exit_in_reset":
+            sys.exit(3)
         if self._how == "raise_in_reset" and self._life >= self._at and self._is_due:
             raise RuntimeError("cannot be reset")
         return ScalarReset(self.build_observation(), {})
@@ -83,8 +87,13 @@ class Trouble(ScalarEnvironment):
         return np.full(2, self._step, np.float32)
 
     def close(self) -> None:
-        if self._how == "hang_in_close":
-            time.sleep(HANG_S)
+        match self._how:
+            case "hang_in_close":
+                time.sleep(HANG_S)
+            case "segfault_in_close":
+                ctypes.string_at(0)
+            case "exit_in_close":
+                sys.exit(3)
 
     def _make_trouble(self, result: ScalarStep) -> ScalarStep:
         match self._how:
@@ -96,6 +105,10 @@ class Trouble(ScalarEnvironment):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(7)
+            case "sys_exit":
+                sys.exit(0)
+            case "keyboard_interrupt":
+                raise KeyboardInterrupt
             case "segfault":
                 ctypes.string_at(0)
             case "leave_child":

@@ -36,6 +36,7 @@ def report(seconds):
 _OURS = (
     _MEASURE
     + """
+from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
 num_envs, first = int(sys.argv[1]), []
@@ -43,7 +44,7 @@ flags = {"environment.num_envs": num_envs, "trainer.max_steps": num_envs * 256, 
          "network.hidden_sizes": (64, 64), "evaluation.episodes": 0}
 with tempfile.TemporaryDirectory() as folder:
     session = open_session(TrainRequest("CartPole-v1", Path(folder) / "run", flags=flags))
-    run_session(session, lambda _: first or first.append(seconds_since_start()), lambda: False)
+    run_session(session, lambda _: first or first.append(seconds_since_start()), Interrupt())
 report(first[0])
 """
 )

@@ -19,9 +19,14 @@ def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> in
     options = dict(parse_assignment(assignment, "--set") for assignment in assignments)
 
     def make(count: int) -> VectorEnvironment:
-        return make_vector(env, EnvSettings(num_envs=count, options=options))
+        return make_vector(env, EnvSettings(num_envs=count, options=options), own_number=True)
 
-    report = check_environment(make, num_envs=num_envs)
+    first = make(num_envs)
+    number = first.num_envs
+    first.close()
+    if number != num_envs:
+        typer.echo(f"{env} is a vector environment of {number} worlds: checked with these")
+    report = check_environment(make, num_envs=number)
     for check in report.checks:
         typer.echo(
             f"{'ok  ' if check.passed else 'FAIL'} {check.name}{'' if check.passed else ': ' + check.explanation}"

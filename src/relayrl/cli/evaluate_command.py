@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,17 @@ import typer
 from relayrl.config.settings_text import parse_assignment
 from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.on_host import on_host
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.settings import EnvSettings, EvaluationBounds
 from relayrl.errors import ConfigError
 from relayrl.models.exported import ExportedActor
-from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, check_fits, evaluate
+from relayrl.runtime.evaluation import (
+    DEFAULT_BOUNDS,
+    EvaluationResult,
+    check_fits,
+    describe_bound,
+    evaluate,
+    make_evaluation_env,
+)
 
 GIF_MAX_FRAMES = 500
 
@@ -35,6 +41,8 @@ class EvaluateRequest:
     stochastic: bool
     render: str | None
     trust: bool = False
+    max_episode_steps: int | None = None
+    timeout_s: float | None = None
 
 
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
@@ -42,19 +50,28 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     if request.render not in (None, "gif"):
         raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
     given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
-    actors, options = _load(request.run)
+    actors, trained, bounds = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
     name = request.env or trained_on
     _require_trusted(request, name)
-    trained_with, options = options, {**(options if name == trained_on else {}), **given}
-    result = _play(request, actors, name, options, trained_with)
-    picture = _draw(request, actors, name, options) if request.render else None
+    # Which agents share a policy is the policies' matter, all else the environment's.
+    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing)
+    environment = same.model_copy(update={"options": {**same.options, **given}})
+    bounds = bounds.bounded(request.max_episode_steps, request.timeout_s)
+    result = _play(request, actors, name, environment, trained, bounds)
+    picture = _draw(request, actors, name, environment, trained, bounds) if request.render else None
     typer.echo(f"{len(result.returns)} episodes: return {result.mean_return:.2f} ± {result.std_return:.2f}")
+    bound = None if result.stopped_by is None else result.stopped_by.value
+    if bound is not None:
+        typer.echo(describe_bound(result.num_asked, result.num_ended, result.num_cut, bound))
     if picture is not None:
         typer.echo(f"picture: {picture}")
     if as_json:
-        values = {"env": name, "mean_return": result.mean_return, "std_return": result.std_return}
+        values: dict[str, Any] = {"env": name, "mean_return": result.mean_return, "std_return": result.std_return}
+        values = {key: None if value != value else value for key, value in values.items()}  # NaN is no JSON
         values |= {"episodes": len(result.returns), "returns": list(result.returns), "lengths": list(result.lengths)}
+        counts = {"asked": result.num_asked, "ended": result.num_ended, "cut": result.num_cut}
+        values |= {f"episodes_{what}": count for what, count in counts.items()} | {"stopped_by": bound}
         typer.echo(json.dumps(values))
 
 
@@ -65,11 +82,11 @@ def _require_trusted(request: EvaluateRequest, name: str) -> None:
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
 
 
-def _load(path: Path) -> tuple[dict[str, ExportedActor], dict[str, Any]]:
-    """Policies by group, and the options of the environment they were trained on."""
+def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, EvaluationBounds]:
+    """Policies by group, how the environment that they were trained on is run, and the bounds of the run's evaluations."""
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
-        return {actor.metadata.group: actor}, {}
+        return {actor.metadata.group: actor}, EnvSettings(), DEFAULT_BOUNDS
     from relayrl.engines.run_directory import RunDirectory
 
     directory = RunDirectory(path)
@@ -78,22 +95,28 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], dict[str, Any]]:
     if not models:
         raise ConfigError(f"{path} has no exported model yet; finish the run or write one with: relayrl export {path}")
     actors = [ExportedActor(model) for model in models]
-    return {actor.metadata.group: actor for actor in actors}, settings.environment.options
+    return {actor.metadata.group: actor for actor in actors}, settings.environment, settings.evaluation
 
 
 def _play(
     request: EvaluateRequest,
     actors: dict[str, ExportedActor],
     name: str,
-    options: dict[str, Any],
-    trained_with: dict[str, Any],
+    environment: EnvSettings,
+    trained: EnvSettings,
+    bounds: EvaluationBounds,
+    on_step: Callable[[VectorEnvironment], None] | None = None,
 ) -> EvaluationResult:
-    env = _make(name, min(request.episodes, EVALUATION_WORLDS), options)
+    from relayrl.engines.plugins import environment_name
+
+    env = make_evaluation_env(environment_name(name), environment, request.episodes)
     try:
         check_fits(env, actors)
-        _require_same_spaces(env, actors, options, trained_with)
+        _require_same_spaces(env, actors, environment.options, trained.options)
         rng = np.random.default_rng(request.seed) if request.stochastic else None
-        return evaluate(env, actors, episodes=request.episodes, seed=request.seed, rng=rng)
+        return evaluate(
+            env, actors, episodes=request.episodes, seed=request.seed, rng=rng, on_step=on_step, bounds=bounds
+        )
     finally:
         env.close()
 
@@ -131,29 +154,25 @@ def _form(space: Space) -> list[Any]:
     ]
 
 
-def _make(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnvironment:
-    from relayrl.engines.plugins import environment_name
-
-    return on_host(make_vector(environment_name(name), EnvSettings(num_envs=num_envs, options=options)))
-
-
-def _draw(request: EvaluateRequest, actors: dict[str, ExportedActor], name: str, options: dict[str, Any]) -> Path:
-    """One episode as an animated picture beside the model."""
-    env = _make(name, 1, options)
+def _draw(
+    request: EvaluateRequest,
+    actors: dict[str, ExportedActor],
+    name: str,
+    environment: EnvSettings,
+    trained: EnvSettings,
+    bounds: EvaluationBounds,
+) -> Path:
+    """One episode as an animated picture beside the model, at most `GIF_MAX_FRAMES` long."""
     frames: list[Any] = []
 
     def keep_frame(world: VectorEnvironment) -> None:
         render = getattr(world, "render", None)
         if render is None:
             raise ConfigError(f"{name} cannot be drawn; native environments can: see `relayrl list envs`")
-        if len(frames) < GIF_MAX_FRAMES:
-            frames.append(render(0))
+        frames.append(render(0))
 
-    try:
-        rng = np.random.default_rng(request.seed) if request.stochastic else None
-        evaluate(env, actors, episodes=1, seed=request.seed, rng=rng, on_step=keep_frame)
-    finally:
-        env.close()
+    short = bounds.bounded(min(bounds.max_episode_steps, GIF_MAX_FRAMES), None)
+    _play(replace(request, episodes=1), actors, name, environment, trained, short, keep_frame)
     path = (request.run if request.run.is_dir() else request.run.parent) / "episode.gif"
     _write_gif(path, frames)
     return path

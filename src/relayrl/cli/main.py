@@ -110,6 +110,12 @@ def evaluate(
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
     trust: TrustFlag = False,
+    max_episode_steps: Annotated[
+        int | None, typer.Option(min=1, help="Cut an episode after so many steps; default: the run's setting.")
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option(help="End after so many seconds with what there is; default: the run's setting.")
+    ] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -117,7 +123,16 @@ def evaluate(
     from relayrl.cli import evaluate_command
 
     request = evaluate_command.EvaluateRequest(
-        run, env, options or [], episodes, seed, stochastic=stochastic, render=render, trust=trust
+        run,
+        env,
+        options or [],
+        episodes,
+        seed,
+        stochastic=stochastic,
+        render=render,
+        trust=trust,
+        max_episode_steps=max_episode_steps,
+        timeout_s=timeout_s,
     )
     evaluate_command.run(request, as_json=as_json)
 

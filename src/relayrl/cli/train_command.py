@@ -2,46 +2,69 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
-from relayrl.engines.interrupts import EXIT_CODE, Interrupt
+from relayrl.engines.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
+
+if TYPE_CHECKING:
+    from relayrl.engines.run_record import RunResult
 
 
 def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool) -> int:
     """Train; gives the exit code."""
-    with Interrupt() as interrupt:
-        session = open_session(request, create=not print_config)
-        settings, directory = session.settings, session.directory
-        if not quiet or print_config:
-            for note in session.notes:
-                print(f"relayrl: {note}", file=sys.stderr)
-        if print_config:
-            typer.echo(settings.to_yaml(), nl=False)
-            return 0
-        try:
-            with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
-                result = run_session(session, display.update, interrupt.is_requested)
-        except KeyboardInterrupt:
-            print(f"interrupted; continue with: relayrl train --resume --run-dir {directory.path}", file=sys.stderr)
-            return EXIT_CODE
+    try:
+        with Interrupt() as interrupt:
+            session = open_session(request, create=not print_config)
+            settings = session.settings
+            if not quiet or print_config:
+                for note in session.notes:
+                    print(f"relayrl: {note}", file=sys.stderr)
+            if print_config:
+                typer.echo(settings.to_yaml(), nl=False)
+                return 0
+            try:
+                with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
+                    result = run_session(session, display.update, interrupt)
+            except StartInterrupted:
+                session.discard()
+                raise
+    except LeaveAtOnce:
+        # Everything is closed; threads of the run or of an environment that still work would be waited for.
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)
+    except StartInterrupted:
+        print("interrupted before the first update; nothing was changed", file=sys.stderr)
+        return EXIT_CODE
+    except KeyboardInterrupt:
+        print(f"interrupted; continue with: relayrl train --resume --run-dir {session.directory.path}", file=sys.stderr)
+        return EXIT_CODE
     if not quiet:
         if result.reached_target:
             typer.echo(f"target return {settings.evaluation.target_return:g} reached at step {result.num_env_steps:,}")
-        _advise(result.mean_return, result.std_return, len(result.returns), result.run_dir)
+        _advise(result)
     if as_json:
         typer.echo(result.to_json())
     return 0
 
 
-def _advise(mean_return: float, std_return: float, episodes: int, run_dir: str) -> None:
-    if episodes:
-        typer.echo(f"evaluated over {episodes} episodes: return {mean_return:.1f} ± {std_return:.1f}")
-    typer.echo(f"run directory: {run_dir}")
+def _advise(result: RunResult) -> None:
+    if result.returns:
+        typer.echo(
+            f"evaluated over {len(result.returns)} episodes: return {result.mean_return:.1f} ± {result.std_return:.1f}"
+        )
+    if result.stopped_by:
+        from relayrl.runtime.evaluation import describe_bound
+
+        counts = (result.episodes_asked, result.episodes_ended, result.episodes_cut)
+        typer.echo(describe_bound(*counts, result.stopped_by))
+    typer.echo(f"run directory: {result.run_dir}")
     typer.echo("next:")
-    typer.echo(f"  relayrl evaluate {run_dir}")
-    typer.echo(f"  relayrl plot {run_dir}")
-    typer.echo(f"  tensorboard --logdir {run_dir}")
+    typer.echo(f"  relayrl evaluate {result.run_dir}")
+    typer.echo(f"  relayrl plot {result.run_dir}")
+    typer.echo(f"  tensorboard --logdir {result.run_dir}")

@@ -20,7 +20,7 @@ import torch
 
 from relayrl.compiled.loader import describe
 from relayrl.engines.overlap import Pace
-from relayrl.engines.periodic_evaluation import PeriodicEvaluation, evaluation_settings
+from relayrl.engines.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_parts import RunParts, build_parts, limit_threads
@@ -36,7 +36,7 @@ from relayrl.training.atomic_files import write_whole
 from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
 from relayrl.training.weights import weights_of
 
-__all__ = ["LocalEngine", "Progress", "RunInterrupted", "RunResult", "evaluation_settings", "limit_threads"]
+__all__ = ["LocalEngine", "Progress", "RunInterrupted", "RunResult", "limit_threads"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,9 @@ class LocalEngine:
     """Runs one training run in this process."""
 
     def __init__(self, settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> None:
-        self._settings, self._directory = settings, directory
+        self._directory = directory
         self._parts: RunParts = build_parts(settings)
+        self._settings = settings = _with_number(settings, self._parts.env.num_envs)
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
@@ -55,6 +56,11 @@ class LocalEngine:
         self._has_resumed = False
         self._go_on_recording: Callable[[], None] = lambda: None
         self._row: dict[str, float] = {}
+
+    @property
+    def settings(self) -> RunSettings:
+        """The run's settings, with the number of worlds that a factory's own vector environment turned out to have."""
+        return self._settings
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint of the run directory; False if it has none."""
@@ -246,7 +252,17 @@ class LocalEngine:
             best_return=best if math.isfinite(best) else math.nan,
             reached_target=self._evaluation.has_reached_target,
             computed_by=describe(),
+            episodes_asked=evaluation.num_asked if evaluation else 0,
+            episodes_ended=evaluation.num_ended if evaluation else 0,
+            episodes_cut=evaluation.num_cut if evaluation else 0,
+            stopped_by=evaluation.stopped_by.value if evaluation and evaluation.stopped_by else "",
         )
+
+
+def _with_number(settings: RunSettings, num_envs: int) -> RunSettings:
+    if settings.environment.num_envs == num_envs:
+        return settings
+    return settings.model_copy(update={"environment": settings.environment.model_copy(update={"num_envs": num_envs})})
 
 
 def _crossed(interval: int, before: int, now: int) -> bool:

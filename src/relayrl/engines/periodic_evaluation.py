@@ -6,6 +6,7 @@ one run all play the same episodes; the final one plays others, since the best p
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,13 +14,12 @@ from typing import Any
 from relayrl.engines.plugins import environment_name
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.on_host import on_host
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
-from relayrl.runtime.evaluation import EVALUATION_WORLDS, EvaluationResult, evaluate
+from relayrl.runtime.evaluation import EvaluationResult, describe_bound, evaluate, make_evaluation_env
 from relayrl.training.seeding import Stream, stream_seed
+
+logger = logging.getLogger(__name__)
 
 FINAL, DURING = 0, 1
 """Which evaluation: each has seeds of its own."""
@@ -49,7 +49,7 @@ class PeriodicEvaluation:
         episodes = self._settings.evaluation.interval_episodes
         if self._env is None:
             self._env = self._make_env(episodes)
-        # Never cut short: a checkpoint at this step must come with this step's evaluation.
+        # Never interrupted: a checkpoint at this step must come with this step's evaluation.
         result = self._play(self._env, episodes, DURING, None)
         self.last_return = result.mean_return
         is_best = self.last_return > self.best_return
@@ -57,7 +57,8 @@ class PeriodicEvaluation:
         metrics = {
             "evaluation/return_mean": result.mean_return,
             "evaluation/return_std": result.std_return,
-            "evaluation/length_mean": sum(result.lengths) / len(result.lengths),
+            "evaluation/length_mean": result.mean_length,
+            "evaluation/episodes_cut": result.num_cut,
             "evaluation/best_return": self.best_return,
         }
         return metrics, is_best
@@ -74,8 +75,7 @@ class PeriodicEvaluation:
             env.close()
 
     def _make_env(self, episodes: int) -> VectorEnvironment:
-        worlds = min(episodes, EVALUATION_WORLDS)
-        return on_host(make_vector(environment_name(self._settings.env), evaluation_settings(self._settings, worlds)))
+        return make_evaluation_env(environment_name(self._settings.env), self._settings.environment, episodes)
 
     def _play(
         self,
@@ -86,7 +86,12 @@ class PeriodicEvaluation:
     ) -> EvaluationResult:
         actors = {name: live_actor(policy) for name, policy in self._policies.items()}
         seed = stream_seed(self._settings.seed, Stream.EVALUATION, which)
-        return evaluate(env, actors, episodes=episodes, seed=seed, on_step=on_step)
+        bounds = self._settings.evaluation
+        result = evaluate(env, actors, episodes=episodes, seed=seed, on_step=on_step, bounds=bounds)
+        if result.stopped_by is not None:
+            bound = result.stopped_by.value
+            logger.warning("evaluation: %s", describe_bound(result.num_asked, result.num_ended, result.num_cut, bound))
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         """How well the policies did so far."""
@@ -100,8 +105,3 @@ class PeriodicEvaluation:
         """Close the worlds."""
         if self._env is not None:
             self._env.close()
-
-
-def evaluation_settings(settings: RunSettings, num_worlds: int) -> EnvSettings:
-    """The run's environment, in this process, with another number of worlds."""
-    return settings.environment.model_copy(update={"num_envs": num_worlds, "workers": 0})

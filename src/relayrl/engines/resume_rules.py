@@ -22,6 +22,7 @@ FIXED = (
     "behaviors",
     "environment.num_envs",
     "environment.options",
+    "environment.vector",
     "params.buffer_size",
     "learn_from",
 )

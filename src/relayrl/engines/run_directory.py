@@ -83,9 +83,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""
-        self.config.unlink(missing_ok=True)
-        if self._made:
-            self._lock_path.unlink(missing_ok=True)
+        for file in (self.config, self.log, *([self._lock_path] if self._made else [])):
+            file.unlink(missing_ok=True)
         for folder in self._made:
             if any(folder.iterdir()):
                 return

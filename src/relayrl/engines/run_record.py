@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from relayrl.errors import StoppedBySignal
 
-class RunInterrupted(KeyboardInterrupt):
+
+class RunInterrupted(StoppedBySignal, KeyboardInterrupt):
     """Somebody asked the run to stop, and it did so between two updates, with its state saved."""
 
 
@@ -29,7 +31,8 @@ class RunResult:
     """How a run ended; `mean_return` is the final evaluation's, or the training episodes' where there was none.
 
     `seconds` and `env_steps_per_s` are of the session that ended it, without final evaluation and export; `computed_by` says
-    whether perceptrons on the CPU ran in compiled kernels.
+    whether perceptrons on the CPU ran in compiled kernels. Of the final evaluation's episodes, some may have been cut:
+    `stopped_by` names the setting of the bound that did it, and is empty where every episode was played to its end.
     """
 
     env: str
@@ -47,6 +50,10 @@ class RunResult:
     best_return: float = math.nan
     reached_target: bool = False
     computed_by: str = ""
+    episodes_asked: int = 0
+    episodes_ended: int = 0
+    episodes_cut: int = 0
+    stopped_by: str = ""
 
     def to_json(self) -> str:
         """One line; numbers that do not exist are null."""

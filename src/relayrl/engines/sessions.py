@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayrl.engines.garbage import collection_paused, living_set_aside
+from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError
 
@@ -52,6 +53,11 @@ class Session:
     init_from: Path | None
     notes: list[str]
 
+    def discard(self) -> None:
+        """Leave no folder of a new run that did not come to its first update; one that was resumed stays as it was."""
+        if not self.resume:
+            self.directory.discard()
+
 
 @collection_paused()
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
@@ -65,7 +71,12 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
         return _resumed(request, create=create)
     notes: list[str] = []
     settings = build_run_settings(
-        request.env, request.config, request.flags, request.assignments, notes, partial(_generic_preset, request, notes)
+        request.env,
+        request.config,
+        request.flags,
+        request.assignments,
+        notes,
+        partial(_generic_preset, request, notes, create),
     )
     _check_learning_starts(settings, notes)
     if request.init_from is not None and not request.init_from.exists():
@@ -83,12 +94,18 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
 
-def _generic_preset(request: TrainRequest, notes: list[str], settings: RunSettings) -> dict[str, Any]:
+def _generic_preset(request: TrainRequest, notes: list[str], create: bool, settings: RunSettings) -> dict[str, Any]:
     """What suits the kind of problem that an environment without a preset is."""
     from relayrl.engines.generic_presets import generic_preset, problem_kinds
 
     if request.config is not None:
-        _require_trusted(request, settings, request.config)
+        try:
+            _require_trusted(request, settings, request.config)
+        except ConfigError as error:
+            if create:
+                raise
+            notes.append(f"shown without generic settings: {error}")
+            return {}
     kinds = problem_kinds(settings.env, _probe(settings), has_memory=settings.network.memory is not None)
     values = generic_preset(settings.algo, kinds)
     if values:
@@ -163,33 +180,32 @@ def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettin
 
 
 def _probe(settings: RunSettings) -> Mapping[str, AgentGroup]:
-    """The environment's groups, from one world; a misspelt name raises before a folder is made."""
+    """The environment's groups, from one world, in a worker where there are any; a misspelt name leaves no folder behind."""
     from relayrl.engines.plugins import environment_name
     from relayrl.envs.registry import make_vector
 
-    one_world = settings.environment.model_copy(update={"num_envs": 1, "workers": 0})
-    env = make_vector(environment_name(settings.env), one_world)
+    environment = settings.environment
+    one_world = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
+    env = make_vector(environment_name(settings.env), one_world, own_number=True)
     env.close()
     return env.groups
 
 
-def run_session(
-    session: Session, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool]
-) -> RunResult:
+def run_session(session: Session, on_progress: Callable[[Progress], None], interrupt: Interrupt) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened."""
     try:
         with logging_to(session.directory.log):
             for note in session.notes:
                 _log.info("%s", note)
-            engine = _engine(session)
+            engine = _engine(session, interrupt)
             with living_set_aside():
-                return engine.run(on_progress, is_interrupted)
+                return engine.run(on_progress, interrupt.is_requested)
     finally:
         session.directory.release()
 
 
 @collection_paused()
-def _engine(session: Session) -> LocalEngine:
+def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no folder behind."""
     from relayrl.engines.local import LocalEngine
 
@@ -197,12 +213,14 @@ def _engine(session: Session) -> LocalEngine:
         engine = LocalEngine(session.settings, session.directory)
         try:
             _begin(engine, session)
+            if engine.settings != session.settings:
+                session.directory.write_settings(engine.settings)
+            interrupt.begin()
         except BaseException:
             engine.close()
             raise
     except ConfigError:
-        if not session.resume:
-            session.directory.discard()
+        session.discard()
         raise
     return engine
 

@@ -15,7 +15,8 @@ Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks t
 2. Arrays belong to the environment and may be overwritten by its next call; copy what you keep.
 3. Auto-reset happens in the same step: when world `b` is over, `episode_over[b]` is set, the flags and rewards returned are
    those of the ended episode, `obs` is already the next episode's first observation, and `final` holds what the ended
-   lanes saw last.
+   lanes saw last. A world that needs a step for its reset has no active lane in this row, and shows the first observation in
+   the next one; that step counts for no episode.
 4. `active[b, n]` says whether agent `n` acts on `obs[b, n]`; where it is False, `obs` means nothing and the next action is
    ignored. A lane ends at most once an episode, with `terminated` or `truncated` and its row in `final`.
 5. World `b`'s randomness depends on `(seed, b)` alone, not on how many worlds there are.

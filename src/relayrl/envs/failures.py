@@ -6,15 +6,17 @@ restart the world and spend from the `RestartBudget`.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from relayrl.errors import EnvError, EnvironmentFailedError, ObservationError
+from relayrl.errors import EnvError, EnvironmentFailedError, ObservationError, StoppedBySignal
 
 _MINUTE_S = 60.0
 
@@ -39,7 +41,9 @@ class WorldFailure:
 
     @classmethod
     def of_exception(cls, world: int, error: BaseException, doing: str) -> WorldFailure:
-        """The failure of a world whose own code raised `error`."""
+        """The failure of a world whose own code raised `error`; an interrupt that only passed through it is raised again."""
+        if not _is_own(error):
+            raise error
         reason = f"{doing} raised {type(error).__name__}: {error}"
         return cls(world, FailureKind.RAISED, reason, "".join(traceback.format_exception(error)))
 
@@ -57,8 +61,28 @@ class WorldFailure:
         )
 
 
-class WorldBuildError(Exception):
-    """A world could not be built; carries the failure from the loop to the vector environment, never to users."""
+def _is_own(error: BaseException) -> bool:
+    """Whether a world is to blame for `error`: also for its `sys.exit()`, which would end the program without a word."""
+    if isinstance(error, StoppedBySignal):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        # With Python's own handler, a Ctrl-C is raised wherever the program is, and cannot be told from the world's.
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    return isinstance(error, Exception | SystemExit)
+
+
+@contextlib.contextmanager
+def failure_set_aside() -> Iterator[None]:
+    """Around a world's own code that may fail without consequence: another failure is the one to report."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_own(error):
+            raise
+
+
+class WorldFailedError(Exception):
+    """A world could not be built or closed; carries the failure from the loop to the vector environment, never to users."""
 
     def __init__(self, failure: WorldFailure) -> None:
         super().__init__(failure.reason)

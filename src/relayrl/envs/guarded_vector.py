@@ -81,7 +81,8 @@ class _GuardedVector(VectorEnvironment):
         return self._env.build_observation()
 
     def close(self) -> None:
-        self._env.close()
+        with self._translated("close()"):
+            self._env.close()
 
     def _check_groups(self, groups: Mapping[str, GroupObservation]) -> None:
         if self._check is not ObservationCheck.OFF:
@@ -100,7 +101,7 @@ class _GuardedVector(VectorEnvironment):
             yield
         except RelayRLError:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise self._error(WorldFailure.of_exception(0, error, doing)) from error
 
     def _error(self, failure: WorldFailure) -> RelayRLError:

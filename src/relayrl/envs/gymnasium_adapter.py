@@ -2,14 +2,15 @@
 
 A `gymnasium.Env` needs no adapter: it has the methods of `ScalarEnvironment` already and is stepped directly. This file
 makes them, turns Gymnasium's own complaints into ours, and finds an environment's own vector implementation where it
-has one that can be used. Running vector environments is `gymnasium_vector` and `cartpole_vector`.
+is known to be the same environment, or was asked for. Running vector environments is `gymnasium_vector` and `cartpole_vector`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,16 @@ from relayrl.errors import ConfigError, UnknownNameError
 
 _NEEDED_BY_FAMILY = {"box2d": "Box2D", "mujoco": "mujoco", "phys2d": "jax", "tabular": "jax"}
 """The package that each family of Gymnasium's optional environments imports."""
+
+_CARTPOLE = "gymnasium.envs.classic_control.cartpole"
+_CARTPOLE_POINTS = (f"{_CARTPOLE}:CartPoleEnv", f"{_CARTPOLE}:CartPoleVectorEnv")
+EQUAL_VECTORS = {"CartPole-v0": _CARTPOLE_POINTS, "CartPole-v1": _CARTPOLE_POINTS}
+"""Ids whose own vector implementation is the same environment, by entry points: a test compares each, step by step.
+
+Gymnasium does not promise that: `ALE/Pong-v5` is 210×160 with scores by itself, and 84×84 with clipped rewards as a vector.
+"""
+_EQUAL_OPTIONS = {"max_episode_steps", "sutton_barto_reward"}
+"""Options under which they were compared."""
 
 
 def known_ids() -> list[str]:
@@ -40,28 +51,42 @@ def find(env_id: str) -> partial[Any]:
 def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """One environment, without the wrappers whose work RelayRL does itself: checks of observations, in batches, and that an
     episode is reset before it is stepped. Each wrapper costs every step a call."""
-    try:
+    with _translated(env_id, options):
         return gymnasium.make(_plain_spec(env_id), disable_env_checker=True, **options)
+
+
+def equal_vector(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnvironment | None:
+    """The environment's own vector implementation where it is known to be the same environment; None elsewhere."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or (spec.entry_point, spec.vector_entry_point) != EQUAL_VECTORS.get(env_id):
+        return None
+    if spec.additional_wrappers or not options.keys() <= _EQUAL_OPTIONS or options.get("max_episode_steps", 1) < 1:
+        return None  # The scalar environment either works with these options or says what is wrong with them.
+    return own_vector(env_id, num_envs, options)
+
+
+def own_vector(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnvironment:
+    """The environment's own vector implementation, not yet initialised; `ConfigError` where none can be used."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or spec.vector_entry_point is None:
+        raise ConfigError(f"{env_id} has no vector implementation of its own; set environment.vector to 'auto'")
+    if _needs_jax(spec):
+        raise ConfigError(f"the vector implementation of {env_id} needs jax; set environment.vector to 'auto'")
+    with _translated(f"the vector implementation of {env_id}", options):
+        env = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+    return CartPoleVector(env) if is_cartpole(env) else GymnasiumVector(env)
+
+
+@contextlib.contextmanager
+def _translated(what: str, options: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
     except (gymnasium.error.Error, ImportError) as error:
-        raise ConfigError(f"{env_id} cannot be made: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{what} cannot be made: {' '.join(str(error).split())}") from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
-        raise ConfigError(f"{env_id} does not accept the options {options}: {error}") from error
-
-
-def own_vector(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnvironment | None:
-    """The environment's own vector implementation, not yet initialised; None where it has none that can be used."""
-    spec = gymnasium.registry.get(env_id)
-    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers or "render_mode" in options:
-        return None
-    if _needs_jax(spec):
-        return None
-    try:
-        env = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
-    except (gymnasium.error.Error, ImportError, TypeError):
-        return None  # The scalar environment either works with these options or says what is wrong with them.
-    return CartPoleVector(env) if is_cartpole(env) else GymnasiumVector(env)
+        raise ConfigError(f"{what} does not accept the options {dict(options)}: {error}") from error
 
 
 def _plain_spec(env_id: str) -> str | EnvSpec:

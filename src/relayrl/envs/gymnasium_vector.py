@@ -6,6 +6,8 @@ Gymnasium knows three ways to begin the next episode; the contract knows one, in
 - `NEXT_STEP`   spends a step on the reset: the row after an end is handed out as inactive, its action ignored;
 - `DISABLED`    leaves it to the caller: ended worlds are reset here, through `options["reset_mask"]`.
 
+Action masks come in `info["action_mask"]`, as from scalar environments; the first reset tells whether there are any.
+
 A world's randomness depends on `(seed, b)` alone where the environment takes a list of seeds; where it takes only one
 number, `independent_streams` is False.
 """
@@ -21,6 +23,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
+from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.contract import (
     SINGLE_AGENT,
     AgentGroup,
@@ -33,7 +36,7 @@ from relayrl.envs.contract import (
     new_env_ids,
     world_seeds,
 )
-from relayrl.errors import ConfigError, EnvError
+from relayrl.errors import ConfigError, EnvError, PartialResetError
 
 
 class GymnasiumVector(VectorEnvironment):
@@ -49,13 +52,21 @@ class GymnasiumVector(VectorEnvironment):
         self._resets_some = mode is AutoresetMode.DISABLED or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed_list = True
         self._closed = False
+        width = mask_size(env.single_action_space)
+        is_masked = width > 0 and "action_mask" in env.reset()[1]
+        self._mask = np.ones((env.num_envs, 1, width), np.bool_) if is_masked else None
         self.groups: Mapping[str, AgentGroup] = {
             SINGLE_AGENT: AgentGroup(
-                SINGLE_AGENT, (SINGLE_AGENT,), env.single_observation_space, env.single_action_space
+                SINGLE_AGENT, (SINGLE_AGENT,), env.single_observation_space, env.single_action_space, is_masked
             )
         }
         self._obs: Tree = allocate(env.single_observation_space, (env.num_envs,))
         self._active = np.zeros((env.num_envs, 1), dtype=np.bool_)
+
+    @property
+    def built_num_envs(self) -> int:
+        """How many worlds there are, whatever number is asked for."""
+        return int(self._env.num_envs)
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._env.num_envs:
@@ -71,9 +82,10 @@ class GymnasiumVector(VectorEnvironment):
             np.ones(self.num_envs, np.bool_) if env_ids is None else np.isin(self._ids(), [str(i) for i in env_ids])
         )
         if not everyone and not self._resets_some:
-            raise EnvError(f"{self._env} can only reset all worlds at once")
-        obs = self._reset_worlds(seed, None if everyone else chosen)
+            raise PartialResetError(f"{self._env} can only reset all worlds at once")
+        obs, info = self._reset_worlds(seed, None if everyone else chosen)
         write(self._obs, chosen, index(obs, chosen))
+        self._take_masks(info, chosen)
         self._active[chosen] = True
         return self.build_observation()
 
@@ -82,12 +94,14 @@ class GymnasiumVector(VectorEnvironment):
         idle = ~self._active[:, 0]
         obs, reward, terminated, truncated, info = self._env.step(taken)
         over = np.logical_or(terminated, truncated)
+        self._take_masks(info, np.ones_like(over) if self._mode is AutoresetMode.SAME_STEP else ~over)
         final = None
         if over.any():
             worlds = np.flatnonzero(over)
             final = FinalObservations(worlds, np.zeros_like(worlds), self._final_rows(obs, info, worlds))
             if self._mode is AutoresetMode.DISABLED:
-                first = self._reset_worlds(None, over)
+                first, info = self._reset_worlds(None, over)
+                self._take_masks(info, over)
                 obs = map_tree(np.array, obs)
                 write(obs, over, index(first, over))
         write(self._obs, ..., obs)
@@ -111,20 +125,33 @@ class GymnasiumVector(VectorEnvironment):
             self._env.close()
 
     def _observation(self) -> dict[str, Any]:
-        return {"obs": map_tree(lambda leaf: leaf[:, None], self._obs), "active": self._active}
+        seen = {"obs": map_tree(lambda leaf: leaf[:, None], self._obs), "active": self._active}
+        return seen if self._mask is None else {**seen, "action_mask": self._mask}
+
+    def _take_masks(self, info: Mapping[str, Any], worlds: Array) -> None:
+        """Keep the masks of those `worlds` [B] that act next."""
+        if self._mask is None or not worlds.any():
+            return
+        if "action_mask" not in info or not np.asarray(info.get("_action_mask", worlds))[worlds].all():
+            raise EnvError("info has no 'action_mask', though the first reset had one")
+        self._mask[worlds, 0] = np.asarray(info["action_mask"])[worlds]
 
     def _ids(self) -> list[str]:
         return [str(env_id) for env_id in self.env_ids]
 
-    def _reset_worlds(self, seed: int | None, chosen: Array | None) -> Any:
-        """Reset the chosen worlds, all when None; observations of all worlds."""
+    def _reset_worlds(self, seed: int | None, chosen: Array | None) -> tuple[Any, Mapping[str, Any]]:
+        """Reset the chosen worlds, all when None; observations of all worlds, and infos of the chosen."""
         options = None if chosen is None else {"reset_mask": chosen.copy()}
+        result: tuple[Any, Mapping[str, Any]]
         if seed is not None and self._takes_seed_list:
             try:
-                return self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)[0]
+                result = self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)
             except (gymnasium.error.Error, TypeError, ValueError):
                 self._takes_seed_list = self.independent_streams = False
-        return self._env.reset(seed=seed, options=options)[0]
+            else:
+                return result
+        result = self._env.reset(seed=seed, options=options)
+        return result
 
     def _final_rows(self, obs: Tree, info: Mapping[str, Any], worlds: Array) -> Tree:
         if self._mode is not AutoresetMode.SAME_STEP:

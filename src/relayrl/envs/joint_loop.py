@@ -118,7 +118,7 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
             self._busy[0] = b
             try:
                 self._step_world(b, actions)
-            except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 failures.append(WorldFailure.of_exception(b, error, "step()"))
         return failures
 

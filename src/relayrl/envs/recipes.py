@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,10 +34,14 @@ LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 @dataclass(frozen=True, slots=True)
 class EnvRecipe:
-    """How to build one environment: an ENV string or a factory, and keyword arguments for it."""
+    """How to build one environment: an ENV string or a factory, and keyword arguments for it.
+
+    `num_envs` is handed to factories of users that take an argument of this name: those make a vector environment.
+    """
 
     env: str | Factory
     options: Mapping[str, Any] = field(default_factory=dict)
+    num_envs: int | None = None
 
     @property
     def name(self) -> str:
@@ -51,7 +56,10 @@ class EnvRecipe:
 
     def build(self) -> Any:
         """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
-        return self.adapt(find_factory(self.env)(**self.options))
+        factory = find_factory(self.env)
+        if self.num_envs is not None and self.library is None and _takes_num_envs(factory):
+            return self.adapt(factory(**{"num_envs": self.num_envs, **self.options}))
+        return self.adapt(factory(**self.options))
 
     def adapt(self, built: Any) -> Any:
         """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
@@ -104,6 +112,13 @@ def gymnasium_id(env: str | Factory) -> str | None:
     return name
 
 
+def _takes_num_envs(factory: Factory) -> bool:
+    try:
+        return "num_envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False  # Some callables that are not written in Python have no signature.
+
+
 @contextlib.contextmanager
 def _missing_library(library: str) -> Iterator[None]:
     try:
@@ -134,7 +149,7 @@ def _import(env: str, module_name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and module_name.startswith(error.name):
             near = difflib.get_close_matches(module_name, LIBRARIES, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it is searched in {here} and in the installed packages"

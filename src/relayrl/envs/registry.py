@@ -7,43 +7,57 @@
     native:simple_spread                   RelayRL's own batched worlds
     package.module:factory                 a function or class of yours; the current directory is searched
 
-Where there is a choice, the fastest way that keeps the contract is taken: an environment's own vector implementation, else
-one loop in this process, or worker processes when `workers` says so.
+Where there is a choice, the fastest way that gives the same numbers is taken: an environment's own vector implementation where
+it is known to be the same environment (`vector: own` takes it wherever there is one), else one loop in this process, or worker
+processes when `workers` says so.
+
+With `workers`, nothing of a user's is imported or run in this process: what an environment does to its process, it does to a
+worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from relayrl.envs import gymnasium_adapter
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.failures import WorldFailure
 from relayrl.envs.guarded_vector import guard
+from relayrl.envs.gymnasium_vector import GymnasiumVector
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
 from relayrl.envs.regrouped import regrouped
-from relayrl.envs.settings import EnvSettings, FailurePolicy
+from relayrl.envs.settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.envs.vectorise import run_in_process, vectorise
 from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
 
-
-def make_vector(env: str | Factory, settings: EnvSettings) -> VectorEnvironment:
-    """`settings.num_envs` worlds of `env`, an ENV string or a factory, ready to reset."""
-    return regrouped(_make_worlds(env, settings), settings.sharing)
+Built = TypeVar("Built")
 
 
-def _make_worlds(env: str | Factory, settings: EnvSettings) -> VectorEnvironment:
-    find_factory(env)
-    recipe = EnvRecipe(env, settings.options)
+def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool = False) -> VectorEnvironment:
+    """`settings.num_envs` worlds of `env`, an ENV string or a factory, ready to reset.
+
+    A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
+    explicitly, unless the caller takes any (`own_number`).
+    """
+    return regrouped(_make_worlds(env, settings, own_number=own_number), settings.sharing)
+
+
+def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+    recipe = EnvRecipe(env, settings.options, settings.num_envs)
     if settings.workers > 0:
-        if recipe.library in VECTOR_LIBRARIES:
-            raise ConfigError(f"{env} steps all worlds in one call; set workers to 0")
+        if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
+            raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
         from relayrl.envs.worker_pool import WorkerPool
 
         return vectorise(lambda: WorkerPool(recipe, settings), settings)
-    return _own_vector(recipe, settings) or _in_process(recipe, settings)
+    find_factory(env)
+    own = _own_vector(recipe, settings)
+    if own is not None:
+        return _ready(guard(own, settings.observation_check), settings.num_envs)
+    return _in_process(recipe, settings, own_number=own_number)
 
 
 def list_environments() -> list[str]:
@@ -57,38 +71,60 @@ def list_environments() -> list[str]:
 
 
 def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment | None:
-    """The vector implementation that a Gymnasium id comes with; it cannot restart single worlds."""
+    """The vector implementation that a Gymnasium id comes with, where it is to be used; it cannot restart single worlds."""
     env_id = gymnasium_id(recipe.env)
-    if env_id is None or settings.on_failure is FailurePolicy.RESTART:
+    if env_id is None:
         return None
-    env = gymnasium_adapter.own_vector(env_id, settings.num_envs, recipe.options)
-    return None if env is None else _ready(guard(env, settings.observation_check), settings)
+    if settings.vector is VectorChoice.OWN:
+        if settings.on_failure is FailurePolicy.RESTART:
+            raise _cannot_restart(recipe)
+        return _built(lambda: gymnasium_adapter.own_vector(env_id, settings.num_envs, recipe.options))
+    if settings.on_failure is FailurePolicy.RESTART:
+        return None
+    return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.options)
 
 
-def _in_process(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment:
-    first = _build_first(recipe)
+def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+    first = _built(recipe.build)
     if not isinstance(first, VectorEnvironment):
+        if settings.vector is VectorChoice.OWN:
+            first.close()
+            raise ConfigError(
+                f"{recipe.name} has no vector implementation of its own; set environment.vector to 'auto'"
+            )
         return vectorise(
             lambda: run_in_process(recipe.build, first, settings.num_envs, settings.observation_check), settings
         )
     if settings.on_failure is FailurePolicy.RESTART:
-        raise ConfigError(
-            f"{recipe.name} steps all worlds in one call and cannot restart one; set on_failure to 'raise'"
-        )
-    return _ready(first if recipe.library is not None else guard(first, settings.observation_check), settings)
+        first.close()
+        raise _cannot_restart(recipe)
+    worlds = first if recipe.library is not None else guard(first, settings.observation_check)
+    if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
+        if "num_envs" in settings.model_fields_set and not own_number:
+            first.close()
+            raise ConfigError(
+                f"{recipe.name} makes a vector environment of {first.built_num_envs} worlds, num_envs says "
+                f"{settings.num_envs}; leave num_envs out, or give the factory an argument num_envs"
+            )
+        return _ready(worlds, first.built_num_envs)
+    return _ready(worlds, settings.num_envs)
 
 
-def _build_first(recipe: EnvRecipe) -> Any:
+def _cannot_restart(recipe: EnvRecipe) -> ConfigError:
+    return ConfigError(f"{recipe.name} steps all worlds in one call and cannot restart one; set on_failure to 'raise'")
+
+
+def _built(build: Callable[[], Built]) -> Built:
     try:
-        return recipe.build()
+        return build()
     except RelayRLError:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise WorldFailure.of_exception(0, error, "building it").as_error(uuid.uuid4(), None, 0) from error
 
 
-def _ready(env: VectorEnvironment, settings: EnvSettings) -> VectorEnvironment:
-    env.init_num_envs(settings.num_envs)
+def _ready(env: VectorEnvironment, num_envs: int) -> VectorEnvironment:
+    env.init_num_envs(num_envs)
     return env
 
 

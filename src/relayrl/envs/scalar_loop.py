@@ -88,7 +88,7 @@ class ScalarLoop(WorldLoop[Any]):
             try:
                 self._advance(worlds, observations, rewards)
                 break
-            except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 b = self._busy[0]
                 failures.append(_failure_of_step(b, error))
                 observations[b], rewards[b] = index(self._group.obs[self.buffers.half ^ 1], (b, 0)), 0.0
@@ -166,7 +166,7 @@ class ScalarLoop(WorldLoop[Any]):
         return failures
 
 
-def _failure_of_step(b: int, error: Exception) -> WorldFailure:
+def _failure_of_step(b: int, error: BaseException) -> WorldFailure:
     where = error.__traceback__
     # A world's own code may say the same of something else, from further in.
     is_ours = where is not None and where.tb_next is not None and where.tb_next.tb_next is None

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from relayrl.config.settings import Settings
+from relayrl.config.settings import Settings, parse_settings
 
 
 class ObservationCheck(Enum):
@@ -25,11 +25,23 @@ class FailurePolicy(Enum):
     RESTART = "restart"
 
 
+class VectorChoice(Enum):
+    """Which implementation of many worlds is run, where an environment comes with one of its own."""
+
+    AUTO = "auto"
+    OWN = "own"
+
+
 class EnvSettings(Settings):
     """How the worlds of one run are made and stepped."""
 
     num_envs: int = Field(8, ge=1, le=1 << 20, description="worlds stepped together")
     workers: int = Field(0, ge=0, le=4096, description="worker processes; 0 steps in this process")
+    vector: VectorChoice = Field(
+        VectorChoice.AUTO,
+        description="auto: an environment's own vector implementation only where it is known to be the same environment; "
+        "own: always, also where it differs; needs workers 0",
+    )
     observation_check: ObservationCheck = Field(
         ObservationCheck.FINITE, description="off; finite: no NaN or infinity; space: inside the declared space as well"
     )
@@ -50,3 +62,20 @@ class EnvSettings(Settings):
         if isinstance(value, str) and value not in ("shared", "separate"):
             raise ValueError("sharing is 'shared', 'separate', or a mapping of agents to policies")
         return value
+
+
+class EvaluationBounds(Settings):
+    """When an evaluation ends by itself: an environment may never end, a policy may walk in circles."""
+
+    max_episode_steps: int = Field(
+        27_000, ge=1, description="an evaluation's episode is cut after so many steps, which the result states"
+    )
+    timeout_s: float = Field(
+        600.0, gt=0, description="an evaluation ends after so many seconds, with what it has; the result states it"
+    )
+
+    def bounded(self, max_episode_steps: int | None, timeout_s: float | None) -> EvaluationBounds:
+        """The bounds alone, with those that are given in place of these."""
+        steps = self.max_episode_steps if max_episode_steps is None else max_episode_steps
+        seconds = self.timeout_s if timeout_s is None else timeout_s
+        return parse_settings(EvaluationBounds, {"max_episode_steps": steps, "timeout_s": seconds})

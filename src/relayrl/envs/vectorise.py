@@ -7,7 +7,6 @@ a world that begins anew.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from relayrl.envs.contract import (
     new_env_ids,
     world_seeds,
 )
-from relayrl.envs.failures import FailureKind, RestartBudget, WorldBuildError, WorldFailure
+from relayrl.envs.failures import FailureKind, RestartBudget, WorldFailedError, WorldFailure, failure_set_aside
 from relayrl.envs.joint_loop import JointLoop
 from relayrl.envs.saved_buffers import read_buffers, write_buffers
 from relayrl.envs.scalar_loop import ScalarLoop
@@ -39,21 +38,21 @@ from relayrl.errors import EnvError, RelayRLError
 def build_loop(build: Callable[[], Any], first: Any, num_worlds: int) -> WorldLoop[Any]:
     """A loop over `first` and as many more worlds as make `num_worlds`, not yet attached to buffers.
 
-    Raises `WorldBuildError`, with everything closed that was built, when a world cannot be built.
+    Raises `WorldFailedError`, with everything closed that was built, when a world cannot be built.
     """
     worlds = [first]
     try:
         while len(worlds) < num_worlds:
             worlds.append(build())
         return JointLoop(build, worlds) if isinstance(first, MultiAgentEnvironment) else ScalarLoop(build, worlds)
-    except Exception as error:
+    except BaseException as error:
         for world in worlds:
-            with contextlib.suppress(Exception):
+            with failure_set_aside():
                 world.close()
         if isinstance(error, RelayRLError):
             raise
         failure = WorldFailure.of_exception(min(len(worlds), num_worlds - 1), error, "building it")
-        raise WorldBuildError(failure) from error
+        raise WorldFailedError(failure) from error
 
 
 def run_in_process(build: Callable[[], Any], first: Any, num_worlds: int, check: ObservationCheck) -> WorldRunner:
@@ -67,7 +66,7 @@ def vectorise(launch: Callable[[], WorldRunner], settings: EnvSettings) -> Vecto
     """The vector environment over the worlds that `launch` sets up."""
     try:
         runner = launch()
-    except WorldBuildError as error:
+    except WorldFailedError as error:
         raise error.failure.as_error(uuid.uuid4(), None, 0) from error
     env = StatefulVectorisedWorlds(runner, settings) if runner.stateful else VectorisedWorlds(runner, settings)
     env.init_num_envs(runner.num_worlds)
@@ -139,7 +138,10 @@ class VectorisedWorlds(VectorEnvironment):
 
     def close(self) -> None:
         self._closed = True
-        self._runner.close()
+        try:
+            self._runner.close()
+        except WorldFailedError as error:
+            raise self._error(error.failure) from error
 
     def _restart_until_well(self, failures: list[WorldFailure], *, may_fail: set[int], void: bool = False) -> Array:
         """Restart failed worlds until all are well, or raise; which worlds failed, [B] bool."""
@@ -175,8 +177,11 @@ class VectorisedWorlds(VectorEnvironment):
 
     def _fatal(self, failure: WorldFailure, note: str = "") -> EnvError:
         # Worlds that have just failed may fail to close as well; the first failure is the one to tell.
-        with contextlib.suppress(Exception):
+        with failure_set_aside():
             self.close()
+        return self._error(failure, note)
+
+    def _error(self, failure: WorldFailure, note: str = "") -> EnvError:
         b = failure.world
         return failure.as_error(self.env_ids[b], self._seeds[b], self._num_steps - self._seeded_at_step[b], note)
 

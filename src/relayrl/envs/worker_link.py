@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,11 +21,14 @@ from typing import Any
 from relayrl.envs import worker_messages as messages
 from relayrl.envs.worker_process import DUMP_TRACEBACK
 
+logger = logging.getLogger(__name__)
+
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from relayrl.envs.worker_process import main; main(*map(int, sys.argv[2:]))"
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+GOOD_END = "exited with code 0"
 _DUMP_WAIT_S = 0.5
 _EXIT_WAIT_S = 1.0
 _REAP_WAIT_S = 5.0
@@ -157,4 +161,20 @@ def stop_links(links: Sequence[WorkerLink], grace_s: float) -> None:
     for link in links:
         while link.alive and not link.has_exited() and time.monotonic() < deadline_s:
             time.sleep(0.005)
+        if link.alive:
+            _warn_of_a_bad_end(link, grace_s)
         link.close()
+
+
+def _warn_of_a_bad_end(link: WorkerLink, grace_s: float) -> None:
+    """A warning, for the results are whole; a world that crashes or hangs in `close()` is still to be known of."""
+    if not link.has_exited():
+        link.dump_traceback()
+        how = f"was stopped: it was not done {grace_s:g} s after it was asked to close its worlds"
+    else:
+        how = link.how_it_ended()
+        if how == GOOD_END:
+            return
+        how = f"{how} when it was asked to close its worlds"
+    log = link.fault_log()
+    logger.warning("a worker process %s%s", how, f"\n--- traceback of the environment ---\n{log}" if log else "")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.envs import worker_messages as messages
-from relayrl.envs.failures import FailureKind, WorldBuildError, WorldFailure
+from relayrl.envs.failures import FailureKind, WorldFailedError, WorldFailure
 from relayrl.envs.recipes import EnvRecipe
 from relayrl.envs.settings import EnvSettings
 from relayrl.envs.worker_link import WorkerLink, anonymous_file, stop_links
@@ -238,7 +238,8 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
             f"{recipe.name} cannot be sent to worker processes ({error}); give a function or class at the top level of a "
             "module, or 'package.module:factory', or set workers to 0"
         ) from error
-    if getattr(recipe.env, "__module__", None) != "__main__":
+    module = recipe.env.partition(":")[0] if isinstance(recipe.env, str) else getattr(recipe.env, "__module__", None)
+    if module != "__main__":
         return body, {}
     main = sys.modules["__main__"]
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
@@ -253,7 +254,7 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
 
 def _raise_first(failures: Sequence[WorldFailure]) -> None:
     if failures:
-        raise WorldBuildError(failures[0])
+        raise WorldFailedError(failures[0])
 
 
 def _release(links: list[WorkerLink], memory_fd: int, owner: int) -> None:

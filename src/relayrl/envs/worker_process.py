@@ -15,13 +15,12 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from multiprocessing.spawn import prepare
 from typing import Any
 
 from relayrl.envs import worker_messages as messages
 from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.failures import WorldBuildError, WorldFailure
+from relayrl.envs.failures import WorldFailedError, WorldFailure
 from relayrl.envs.recipes import EnvRecipe
 from relayrl.envs.vectorise import build_loop
 from relayrl.envs.world_buffers import BufferCarver, allocate_buffers
@@ -46,6 +45,8 @@ def main(command_fd: int, reply_fd: int, memory_fd: int, fault_fd: int) -> None:
         os.set_inheritable(fd, False)
     faulthandler.enable(fault_fd, all_threads=False)
     faulthandler.register(DUMP_TRACEBACK, fault_fd, all_threads=False)
+    # A Ctrl-C is the parent's; with a handler, not ignored, for what the worlds start would inherit that.
+    signal.signal(signal.SIGINT, lambda *_: None)
     threading.Thread(target=_die_with_parent, args=(command_fd,), daemon=True).start()
     worker = _Worker(messages.Channel(command_fd, reply_fd), memory_fd)
     try:
@@ -96,8 +97,8 @@ class _Worker:
         if loop is not None:
             try:
                 loop.close()
-            except Exception:  # noqa: BLE001 - the seam to user code: the process ends anyway
-                traceback.print_exc()
+            except WorldFailedError as error:
+                sys.stderr.write(error.failure.traceback)
 
     def _report(self, failures: list[WorldFailure]) -> None:
         if failures:
@@ -115,11 +116,11 @@ class _Worker:
                 first.close()
                 raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
             self._loop = build_loop(recipe.build, first, task.num_worlds)
-        except WorldBuildError as error:
+        except WorldFailedError as error:
             self._channel.send(messages.UNBUILT, error.failure)
         except RelayRLError as error:
             self._channel.send(messages.REFUSED, str(error))
-        except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a factory raises is its failure
+        except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a factory raises is its failure
             self._channel.send(messages.UNBUILT, WorldFailure.of_exception(0, error, "building it"))
         else:
             self._channel.send(messages.VALUE, messages.BuiltWorlds(self._loop.layout, self._loop.stateful))

@@ -7,7 +7,6 @@ worlds; what a failure means is decided by the vector environment (`vectorise`).
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -18,11 +17,11 @@ from gymnasium import spaces
 from relayrl.data.trees import Array, Space, leaf_dtype
 from relayrl.envs.classic_control_state import state_port
 from relayrl.envs.contract import StatefulEnvironment
-from relayrl.envs.failures import WorldFailure
+from relayrl.envs.failures import WorldFailedError, WorldFailure, failure_set_aside
 from relayrl.envs.result_check import ResultChecker
 from relayrl.envs.settings import ObservationCheck
 from relayrl.envs.world_buffers import NO_SEED, WorldBuffers, WorldLayout
-from relayrl.errors import EnvError, RelayRLError
+from relayrl.errors import EnvError
 
 World = TypeVar("World")
 WorldState: TypeAlias = Mapping[str, Array]
@@ -67,7 +66,7 @@ class WorldRunner(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the worlds; may be called again."""
+        """Release the worlds; may be called again. `WorldFailedError` where one cannot be closed."""
 
 
 class WorldLoop(WorldRunner, Generic[World]):
@@ -109,14 +108,14 @@ class WorldLoop(WorldRunner, Generic[World]):
 
     def close(self) -> None:
         worlds, self._worlds = self._worlds, []
-        try:
-            with contextlib.ExitStack() as stack:  # Closes all, even where one cannot be closed.
-                for world in worlds:
-                    stack.callback(self._close_world, world)
-        except RelayRLError:
-            raise
-        except Exception as error:
-            raise EnvError(f"close() of an environment raised {type(error).__name__}: {error}") from error
+        failures = []
+        for b, world in enumerate(worlds):
+            try:
+                self._close_world(world)
+            except BaseException as error:  # noqa: BLE001 - the others are closed even where one cannot be
+                failures.append(WorldFailure.of_exception(b, error, "close()"))
+        if failures:
+            raise WorldFailedError(failures[0])
 
     def get_state(self) -> list[WorldState]:
         return [self._port(world).get_state() for world in self._worlds]
@@ -138,7 +137,7 @@ class WorldLoop(WorldRunner, Generic[World]):
 
     def _rebuild(self, b: int, seed: int | None) -> None:
         # A world that has just failed may fail to close as well; its successor is what matters.
-        with contextlib.suppress(Exception):
+        with failure_set_aside():
             self._close_world(self._worlds[b])
         self._worlds[b] = self._build()
         self._install(b, self._worlds[b])
@@ -152,7 +151,7 @@ class WorldLoop(WorldRunner, Generic[World]):
             seed = int(buffers.reset_seed[b])
             try:
                 begin(b, None if seed == NO_SEED else seed)
-            except Exception as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
                 failures.append(WorldFailure.of_exception(b, error, doing))
         skip = {failure.world for failure in failures}
         return failures + self._checker.find_failures(lanes_ended=False, skip=skip)

@@ -54,7 +54,9 @@ class EpisodeTracker:
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
             sums[over] = 0.0
-        self._began_at[over] = self._num_steps
+        # A world that nobody acts in after an end spends the next step on its reset.
+        acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
+        self._began_at[over] = self._num_steps + ~acts[over]
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""

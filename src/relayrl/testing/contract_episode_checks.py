@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import index, leaves
+from relayrl.data.trees import Array, index, leaves
 from relayrl.envs.contract import GroupObservation, VectorReset, VectorStep
 from relayrl.testing.contract_recording import Recording, Workbench, result_difference
 
@@ -19,12 +19,20 @@ class NothingToSee(Exception):  # noqa: N818 - no error: the check could not loo
 
 
 def someone_acts(bench: Workbench) -> str | None:
-    """in every world at least one lane acts at any time"""
+    """in every world at least one lane acts at any time, but for the one step that a reset may take"""
     for moment, result in bench.recording.moments():
-        active = np.concatenate([group.active for group in result.groups.values()], axis=1)
-        if not active.any(axis=1).all():
-            return f"{moment}: nobody acts in world {int(np.argmin(active.any(axis=1)))}"
+        acts = _acts(result)
+        if isinstance(result, VectorStep):
+            acts |= result.episode_over
+        if not acts.all():
+            return f"{moment}: nobody acts in world {int(np.argmin(acts))}"
     return None
+
+
+def _acts(result: VectorReset | VectorStep) -> Array:
+    """[B] whether any lane of a world acts next."""
+    active: Array = np.concatenate([group.active for group in result.groups.values()], axis=1)
+    return np.asarray(active.any(axis=1))
 
 
 def final_rows_are_the_ended_lanes(bench: Workbench) -> str | None:
@@ -96,7 +104,7 @@ def episode_over_ends_every_lane(bench: Workbench) -> str | None:
 
 
 def an_episode_begins_where_one_ends(bench: Workbench) -> str | None:
-    """in the step that ends an episode, obs is the first observation of the next"""
+    """in the step that ends an episode, obs is the first observation of the next; in the one after, where a reset takes one"""
     ends = list(bench.recording.ends())
     if not ends:
         raise NothingToSee(f"no episode ended in {bench.num_steps} steps; give a larger num_steps")
@@ -104,12 +112,15 @@ def an_episode_begins_where_one_ends(bench: Workbench) -> str | None:
     stale: dict[int, list[bool]] = {}
     for t, b in ends:
         step = bench.recording.steps[t - 1]
+        shown = step if _acts(step)[b] else next(iter(bench.recording.steps[t : t + 1]), None)
+        if shown is None:
+            continue  # The recording ends on the step that the reset takes.
         if _same_first(firsts, b):
-            found = result_difference(_sight(step), _sight(firsts[0]), np.array([b]))
+            found = result_difference(_sight(shown), _sight(firsts[0]), np.array([b]))
             if found:
                 return f"step {t}: world {b} is over and should show a first observation: {found}"
         else:
-            stale.setdefault(b, []).append(_final_equals(step, step, b))
+            stale.setdefault(b, []).append(_final_equals(step, shown, b))
     for b, shows_last in stale.items():
         if all(shows_last):
             return f"world {b} shows the last observation of the ended episode instead of the first of the next"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
+from relayrl.envs.settings import EvaluationBounds
 
 MAX_EPISODES = 1_000_000
 
@@ -26,7 +27,7 @@ class TrainerSettings(Settings):
     )
 
 
-class EvaluationSettings(Settings):
+class EvaluationSettings(EvaluationBounds):
     """Episodes played without learning, in worlds and with seeds of their own."""
 
     episodes: int = Field(
