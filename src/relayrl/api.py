@@ -13,7 +13,6 @@ driving the parts one by one (`training`, `runtime`).
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from relayrl.engines.progress_display import progress_display
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_record import RunResult
 from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.sessions import TrainRequest, open_session, run_session
+from relayrl.engines.sessions import TrainRequest, open_session, print_note, run_session
 from relayrl.errors import ConfigError, DecodeError, UnknownNameError
 from relayrl.models.exported import ExportFormat
 
@@ -70,13 +69,10 @@ def train(
     )
     with Interrupt() as interrupt:
         session = open_session(request)
-        if progress:
-            for note in session.notes:
-                print(f"relayrl: {note}", file=sys.stderr)
         chosen = session.settings
         try:
             with progress_display(chosen.env, chosen.algo, enabled=progress) as display:
-                run_session(session, display.update, interrupt)
+                run_session(session, display.update, interrupt, print_note if progress else None)
         except StartInterrupted:
             session.discard()
             raise

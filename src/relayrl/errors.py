@@ -55,6 +55,10 @@ class UnknownNameError(ConfigError):
         self.nearest = tuple(near)
 
 
+class UntrustedError(ConfigError):
+    """A file names code to run that the user did not name."""
+
+
 class MissingExtraError(ConfigError):
     """An optional dependency is needed and not installed."""
 

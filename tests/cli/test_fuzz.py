@@ -2,13 +2,11 @@
 
 import random
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 from cli_in_process import relayrl, short_run
 
-DEADLINE_S = 60.0
 """Of one command, on a busy machine; what is asked for takes less than a second."""
 TINY = ["--steps", "16", "--quiet", "--set", "evaluation.episodes=1", "--set", "tensorboard=false"]
 WORDS = [
@@ -110,9 +108,7 @@ COMMANDS = [
 
 
 def check(*arguments: str) -> None:
-    begin = time.monotonic()
     done = relayrl(*arguments)
-    assert time.monotonic() - begin < DEADLINE_S, arguments
     assert done.returncode in (0, 1, 2), (arguments, done.stderr)
     assert "Traceback" not in done.stderr + done.stdout, (arguments, done.stderr)
     assert "internal error" not in done.stderr, (arguments, done.stderr)

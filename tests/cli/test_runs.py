@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +166,7 @@ def test_an_interrupted_run_saves_and_can_be_resumed(number, tmp_path):
 def test_a_second_interrupt_leaves_at_once(tmp_path):
     endless = ["--set", "params.train_pi_iters=10000000", "--set", "params.train_vf_iters=10000000"]
     process = start("train", "native:CartPole", "--run-dir", "run", *endless, cwd=tmp_path)
-    wait_until((tmp_path / "run" / "run.lock").exists)
+    wait_until(lambda: list((tmp_path / "run" / "checkpoints").glob("step_*.ckpt")))
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)  # the update that it waits for never ends
@@ -261,10 +260,7 @@ def start_stuck(folder: Path, where: str, how: str, *flags: str) -> subprocess.P
     (folder / "stuck_task.py").write_text(STUCK)
     options = ["--set", f"environment.options.where={where}", "--set", f"environment.options.how={how}"]
     process = start("train", "stuck_task:Stuck", "--run-dir", "run", *options, *flags, cwd=folder)
-    deadline = time.monotonic() + 60
-    while not (folder / "stuck").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((folder / "stuck").exists)
     return process
 
 

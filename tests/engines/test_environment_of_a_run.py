@@ -85,10 +85,10 @@ def test_an_own_vector_that_was_asked_for_is_trained_and_evaluated_in(loud, tmp_
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["environment"]["vector"] == "own"
     assert run.result.returns == (1.0, 1.0, 1.0)
     assert run.evaluate(episodes=2).returns == (1.0, 1.0)
-    again = relayrl.train(run_dir=tmp_path / "run", resume=True, settings={"max_steps": 64}, progress=False)
+    again = relayrl.train(run_dir=tmp_path / "run", resume=True, trust=True, settings={"max_steps": 64}, progress=False)
     assert again.result.returns == (1.0, 1.0, 1.0)
     with pytest.raises(ConfigError, match=r"cannot resume with a changed environment\.vector"):
-        relayrl.train(run_dir=tmp_path / "run", resume=True, settings={"vector": "auto"}, progress=False)
+        relayrl.train(run_dir=tmp_path / "run", resume=True, trust=True, settings={"vector": "auto"}, progress=False)
 
 
 def test_a_refused_own_vector_leaves_no_folder(tmp_path):
@@ -226,7 +226,7 @@ def test_a_factory_that_returns_a_vector_environment_trains(factory, tmp_path):
     assert run.result.num_env_steps == 32
     assert run.result.returns == (6.0, 6.0, 10.0)
     assert run.evaluate(episodes=4).lengths == (3, 3, 4, 4)
-    again = relayrl.train(run_dir=tmp_path / "run", resume=True, settings={"max_steps": 64}, progress=False)
+    again = relayrl.train(run_dir=tmp_path / "run", resume=True, trust=True, settings={"max_steps": 64}, progress=False)
     assert again.result.num_env_steps == 64
 
 

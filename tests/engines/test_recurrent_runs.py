@@ -106,7 +106,7 @@ def test_the_command_line_trains_and_evaluates_with_a_memory(tmp_path):
     assert saved["network"]["memory"] == {"kind": "gru", "size": 6, "sequence_length": 4}
     actor = ExportedActor(next((tmp_path / "run").rglob("*.onnx")))
     assert actor.memory_width == 12
-    evaluated = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--episodes", "3"])
+    evaluated = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--episodes", "3", "--trust"])
     assert evaluated.exit_code == 0, evaluated.output
 
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 import relayrl
+from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.local import LocalEngine
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import build_run_settings
@@ -51,7 +52,8 @@ def test_a_session_holds_the_lock_from_its_first_file_to_its_end(tmp_path):
     session = open_session(request(tmp_path / "run"))
     with pytest.raises(ConfigError, match="another process is training"):
         RunDirectory(tmp_path / "run").lock()
-    run_session(session, lambda _: None, lambda: False)
+    with Interrupt() as interrupt:
+        run_session(session, lambda _: None, interrupt)
     with RunDirectory(tmp_path / "run").locked():
         pass
 

@@ -29,7 +29,7 @@ def test_the_number_is_measured_on_the_run_itself_told_and_kept(env, algo, tmp_p
     session = open_session(request)
     assert session.settings.threads in {1, 2}
     assert session.directory.settings().threads == session.settings.threads
-    (note,) = session.notes
+    note = session.notes[-1]
     assert note.startswith(f"threads={session.settings.threads}: ")
     assert "steps/s with 1, " in note
     assert note.endswith("steps/s with 2")

@@ -146,9 +146,9 @@ def test_a_run_in_a_world_that_never_ends_comes_to_its_end_and_says_what_was_cut
 
 
 def test_the_evaluate_command_keeps_the_bounds_of_the_run_and_takes_others(endless_run):
-    assert relayrl.load_run(endless_run).evaluate(episodes=2, max_episode_steps=2).returns == (3.0, 3.0)
+    assert relayrl.load_run(endless_run, trust=True).evaluate(episodes=2, max_episode_steps=2).returns == (3.0, 3.0)
     for flags, expected in (([], 10.0), (["--max-episode-steps", "3"], 6.0)):
-        done = CliRunner().invoke(app, ["evaluate", str(endless_run), "--episodes", "2", "--json", *flags])
+        done = CliRunner().invoke(app, ["evaluate", str(endless_run), "--episodes", "2", "--json", "--trust", *flags])
         assert "0 of 2 episodes ended, 2 were cut (evaluation.max_episode_steps)" in done.stdout
         assert "of cut episodes only" in done.stdout
         values = json.loads(done.stdout.splitlines()[-1])

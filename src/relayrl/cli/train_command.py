@@ -10,7 +10,7 @@ import typer
 
 from relayrl.engines.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.engines.progress_display import progress_display
-from relayrl.engines.sessions import TrainRequest, open_session, run_session
+from relayrl.engines.sessions import TrainRequest, open_session, print_note, run_session
 
 if TYPE_CHECKING:
     from relayrl.engines.run_record import RunResult
@@ -22,15 +22,14 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
         with Interrupt() as interrupt:
             session = open_session(request, create=not print_config)
             settings = session.settings
-            if not quiet or print_config:
-                for note in session.notes:
-                    print(f"relayrl: {note}", file=sys.stderr)
             if print_config:
+                for note in session.notes:
+                    print_note(note)
                 typer.echo(settings.to_yaml(), nl=False)
                 return 0
             try:
                 with progress_display(settings.env, settings.algo, enabled=not quiet) as display:
-                    result = run_session(session, display.update, interrupt)
+                    result = run_session(session, display.update, interrupt, None if quiet else print_note)
             except StartInterrupted:
                 session.discard()
                 raise
@@ -63,8 +62,11 @@ def _advise(result: RunResult) -> None:
 
         counts = (result.episodes_asked, result.episodes_ended, result.episodes_cut)
         typer.echo(describe_bound(*counts, result.stopped_by))
+    from relayrl.engines.trust import is_installed_environment
+
     typer.echo(f"run directory: {result.run_dir}")
     typer.echo("next:")
-    typer.echo(f"  relayrl evaluate {result.run_dir}")
+    named = "" if is_installed_environment(result.env) else f" --env {result.env}"
+    typer.echo(f"  relayrl evaluate {result.run_dir}{named}")
     typer.echo(f"  relayrl plot {result.run_dir}")
     typer.echo(f"  tensorboard --logdir {result.run_dir}")

@@ -10,21 +10,20 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayrl.engines.garbage import collection_paused, living_set_aside
 from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
     from relayrl.engines.local import LocalEngine
     from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_record import Progress, RunResult
     from relayrl.engines.run_settings import Assignment, RunSettings
-    from relayrl.envs.contract import AgentGroup
+    from relayrl.envs.contract import VectorEnvironment
 
 _log = logging.getLogger("relayrl.engines.sessions")
 
@@ -70,22 +69,16 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     if request.resume:
         return _resumed(request, create=create)
     notes: list[str] = []
+    trial = _Trial(request, notes, must_run=create)
     settings = build_run_settings(
-        request.env,
-        request.config,
-        request.flags,
-        request.assignments,
-        notes,
-        partial(_generic_preset, request, notes, create),
+        request.env, request.config, request.flags, request.assignments, notes, trial.generic_preset
     )
     _check_learning_starts(settings, notes)
     if request.init_from is not None and not request.init_from.exists():
         raise ConfigError(f"--init-from {request.init_from}: nothing there; name a run directory or a .ckpt file")
     if not create:
         return Session(settings, RunDirectory(request.run_dir or Path()), False, request.init_from, notes)
-    if request.config is not None:
-        _require_trusted(request, settings, request.config)
-    _probe(settings)
+    trial.require_runs(settings)
     settings = _with_measured_threads(settings, notes)
     directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
     directory.require_no_run()
@@ -94,24 +87,53 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
 
-def _generic_preset(request: TrainRequest, notes: list[str], create: bool, settings: RunSettings) -> dict[str, Any]:
-    """What suits the kind of problem that an environment without a preset is."""
-    from relayrl.engines.generic_presets import generic_preset, problem_kinds
+@dataclass(slots=True)
+class _Trial:
+    """One world of the environment, made once before there is a folder, in a worker where the run has any: a misspelt name
+    leaves nothing behind, and what the environment shows decides about generic settings."""
 
-    if request.config is not None:
+    request: TrainRequest
+    notes: list[str]
+    must_run: bool
+    _env: VectorEnvironment | None = None
+
+    def generic_preset(self, settings: RunSettings) -> dict[str, Any]:
+        """What suits the kind of problem that an environment without a preset is."""
+        from relayrl.engines.generic_presets import generic_preset, problem_kinds
+
         try:
-            _require_trusted(request, settings, request.config)
-        except ConfigError as error:
-            if create:
+            env = self.require_runs(settings)
+        except UntrustedError as error:
+            if self.must_run:
                 raise
-            notes.append(f"shown without generic settings: {error}")
+            self.notes.append(f"shown without generic settings: {error}")
             return {}
-    kinds = problem_kinds(settings.env, _probe(settings), has_memory=settings.network.memory is not None)
-    values = generic_preset(settings.algo, kinds)
-    if values:
-        names = " + ".join(kind.value for kind in kinds)
-        notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
-    return values
+        kinds = problem_kinds(settings.env, env.groups, has_memory=settings.network.memory is not None)
+        values = generic_preset(settings.algo, kinds)
+        if env.num_envs > 1:  # a vector environment of its own number
+            values.get("environment", {}).pop("num_envs", None)
+        if values:
+            names = " + ".join(kind.value for kind in kinds)
+            self.notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
+        return values
+
+    def require_runs(self, settings: RunSettings) -> VectorEnvironment:
+        """The environment, closed again; whatever keeps it from being made is raised."""
+        if self._env is None:
+            if self.request.config is not None:
+                _require_trusted(self.request, settings, self.request.config)
+            self._env = _one_world(settings)
+            self._env.close()
+        return self._env
+
+
+def _one_world(settings: RunSettings) -> VectorEnvironment:
+    from relayrl.engines.plugins import environment_name
+    from relayrl.envs.registry import make_vector
+
+    environment = settings.environment
+    one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
+    return make_vector(environment_name(settings.env), one, own_number=True)
 
 
 def _check_learning_starts(settings: RunSettings, notes: list[str]) -> None:
@@ -179,25 +201,20 @@ def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettin
     return settings.model_copy(update={"threads": threads})
 
 
-def _probe(settings: RunSettings) -> Mapping[str, AgentGroup]:
-    """The environment's groups, from one world, in a worker where there are any; a misspelt name leaves no folder behind."""
-    from relayrl.engines.plugins import environment_name
-    from relayrl.envs.registry import make_vector
-
-    environment = settings.environment
-    one_world = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
-    env = make_vector(environment_name(settings.env), one_world, own_number=True)
-    env.close()
-    return env.groups
-
-
-def run_session(session: Session, on_progress: Callable[[Progress], None], interrupt: Interrupt) -> RunResult:
-    """Train to the end, or until interrupted; `run.log` tells what happened."""
+def run_session(
+    session: Session,
+    on_progress: Callable[[Progress], None],
+    interrupt: Interrupt,
+    on_note: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before."""
     try:
         with logging_to(session.directory.log):
+            engine = _engine(session, interrupt)
             for note in session.notes:
                 _log.info("%s", note)
-            engine = _engine(session, interrupt)
+                if on_note is not None:
+                    on_note(note)
             with living_set_aside():
                 return engine.run(on_progress, interrupt.is_requested)
     finally:
@@ -238,6 +255,11 @@ def _begin(engine: LocalEngine, session: Session) -> None:
             session.directory.write_settings(session.settings)
     if session.init_from is not None:
         engine.init_from(session.init_from)
+
+
+def print_note(note: str) -> None:
+    """Show a note to whoever watches."""
+    print(f"relayrl: {note}", file=sys.stderr)
 
 
 @contextlib.contextmanager

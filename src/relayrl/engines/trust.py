@@ -21,7 +21,7 @@ from pathlib import Path
 
 from relayrl.engines.plugins import PluginKind, environment_name, plugin_packages, plugin_values
 from relayrl.envs.recipes import LIBRARIES
-from relayrl.errors import ConfigError
+from relayrl.errors import UntrustedError
 
 ENVIRONMENT_PACKAGES = (
     "ale_py",
@@ -43,15 +43,16 @@ _MAX_SHOWN = 200
 
 def require_trusted(env: str, source: Path, *, named: Collection[str | None], trust: bool, how: str) -> None:
     """Raise `ConfigError` unless `env`, which `source` names, may be made; `how` says what the user would do then."""
-    if trust or env in named or _is_installed_environment(env):
+    if trust or env in named or is_installed_environment(env):
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
-    raise ConfigError(
+    raise UntrustedError(
         f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
     )
 
 
-def _is_installed_environment(env: str) -> bool:
+def is_installed_environment(env: str) -> bool:
+    """Whether a file may name `env` without the user's word."""
     module, colon, name = environment_name(env).partition(":")
     if not colon:
         return module not in MAKES_ANY_OTHER

@@ -141,7 +141,8 @@ class VectorisedWorlds(VectorEnvironment):
         try:
             self._runner.close()
         except WorldFailedError as error:
-            raise self._error(error.failure) from error
+            # What matters is over: one line, with the environment's own traceback as the cause.
+            raise self._error(replace(error.failure, traceback="")) from error
 
     def _restart_until_well(self, failures: list[WorldFailure], *, may_fail: set[int], void: bool = False) -> Array:
         """Restart failed worlds until all are well, or raise; which worlds failed, [B] bool."""
