@@ -1,4 +1,4 @@
-"""Calls every entry point of the kernels with one argument at a time that does not belong there, and prints how many it refused.
+"""Calls every entry point of the kernels with one argument at a time that does not belong there; prints how many it refused.
 
 A program of its own, since what it looks for ends a process.
 """
@@ -28,7 +28,7 @@ class Liar:
 
 
 def hostile() -> list:
-    """No arrays of objects: which dtype an array has is the caller's affair, and numbers written over objects end any process."""
+    """No arrays of objects: dtypes are the caller's affair, and numbers written over objects end any process."""
     tables = [
         np.zeros(shape, dtype) for shape in ((0,), (1,), (3,), (2, 2), (4, 3)) for dtype in (f4, np.float64, np.int64)
     ]
@@ -177,8 +177,10 @@ VALID = {
     "arrow_struct": lambda: (k.arrow_struct, [np.array([[4, 2, 0, 0]]), [None, x()]]),
     "copy_records": lambda: (
         k.copy_records,
-        [x(2, 1), ([b"t", b"t"],), (((x(2, 1).data.cast("B"), 4),),), ((x(2, 1).data.cast("B"), 4),)]
-        + [np.ones(2, np.int64), 0, 0, bytearray(2 * (4 + 5 + 8 + 8))],
+        [
+            *(x(2, 1), ([b"t", b"t"],), (((x(2, 1).data.cast("B"), 4),),), ((x(2, 1).data.cast("B"), 4),)),
+            *(np.ones(2, np.int64), 0, 0, bytearray(2 * (4 + 5 + 8 + 8))),
+        ],
     ),
     "instruction_sets": lambda: (k.instruction_sets, []),
     "use_instruction_set": lambda: (k.use_instruction_set, [k.instruction_sets()[0]]),
@@ -201,7 +203,7 @@ def public_names() -> set[str]:
 def refuses(call, arguments: list) -> bool:
     try:
         call(*arguments)
-    except Exception:  # any will do: what must not happen is that the process ends
+    except Exception:  # noqa: BLE001 - any will do: what must not happen is that the process ends
         return True
     return False
 

@@ -20,8 +20,8 @@ MAX_THREADS = 2
 """The actor and the critic learn side by side; there is no third thing to do."""
 
 REBUILD = (
-    "install a C compiler (Debian: apt-get install gcc) and run pip install --force-reinstall --no-cache-dir --no-deps relayrl, "
-    f"or make kernels in a checkout; {VARIABLE}={OFF} does without them and without this warning"
+    "install a C compiler (Debian: apt-get install gcc) and run pip install --force-reinstall --no-cache-dir --no-deps "
+    f"relayrl, or make kernels in a checkout; {VARIABLE}={OFF} does without them and without this warning"
 )
 
 _module: ModuleType | None = None

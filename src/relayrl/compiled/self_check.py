@@ -5,6 +5,7 @@ Forward passes of one row, of two and of several, each of which has code of its 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,7 @@ TOLERANCE = 1e-4
 def fault_of(module: ModuleType) -> str | None:
     """What the kernels of the instruction set in use get wrong; None where all is well."""
     for is_tanh in (True, False):
-        layers = [(_numbers(out, into, scale=0.2), _numbers(out)) for into, out in zip(SIZES, SIZES[1:], strict=False)]
+        layers = [(_numbers(out, into, scale=0.2), _numbers(out)) for into, out in pairwise(SIZES)]
         x = _numbers(NUM_ROWS, SIZES[0])
         values = _forward(layers, x, is_tanh)
         found = _outputs(module, layers, is_tanh, x) | _gradients(module, layers, is_tanh, x)

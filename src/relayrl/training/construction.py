@@ -42,6 +42,7 @@ from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.kernels import KernelFactory
+from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import actor_critic
 from relayrl.models.settings import NetworkSettings
@@ -97,6 +98,7 @@ class OffPolicyLearner:
 Learner = OnPolicyLearner | OffPolicyLearner
 
 
+@one_thread()  # orthogonal matrices, with which networks begin, are rounded as threads cut them
 def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     """A fresh learner for `groups`."""
     if isinstance(plan.params, OnPolicyParams):
