@@ -195,7 +195,7 @@ def forwarded():
 
 
 def public_names() -> set[str]:
-    names = {name for name in vars(k) if not name.startswith("_")}
+    names = {name for name, value in vars(k).items() if not name.startswith("_") and callable(value)}
     types = [vars(k)[name] for name in names if isinstance(vars(k)[name], type)]
     return names | {f"{t.__name__}.{name}" for t in types for name in vars(t) if not name.startswith("_")}
 

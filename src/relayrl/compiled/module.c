@@ -416,7 +416,8 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
-        PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type)) {
+        PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
+        PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS)) {
         Py_DECREF(module);
         return NULL;
     }

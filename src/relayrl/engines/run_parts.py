@@ -162,7 +162,7 @@ def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Threads of torch. NumPy's BLAS has one: what it adds up must not depend on them, and two pools would wait for each other."""
+    """Threads of torch. NumPy's BLAS has one: its sums must not depend on them, and two pools would wait for each other."""
     torch.set_num_threads(count)
     threadpoolctl.threadpool_limits(limits=1, user_api="blas")
 

@@ -19,6 +19,7 @@ from relayrl.errors import ConfigError, RelayRLError
 from relayrl.models.kernels import KernelFactory
 from relayrl.testing import kernel_checks as checks
 from relayrl.testing import kernel_export_checks as exports
+from relayrl.testing import kernel_path_checks as paths
 from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
 from relayrl.testing.kernel_bench import KernelBench
 
@@ -68,6 +69,7 @@ CHECKS = (
     Check(checks.outputs_follow_the_parameters, (*_REPEATABLE, "same_generator_same_parameters")),
     Check(checks.can_be_copied, (*_REPEATABLE, "outputs_follow_the_parameters")),
     Check(checks.state_dict_round_trip, _REPEATABLE),
+    Check(paths.acts_and_learns_as_the_module, _EXPORTABLE),
     Check(exports.leaves_as_onnx, _EXPORTABLE),
     Check(exports.leaves_as_torchscript, _EXPORTABLE),
 )
