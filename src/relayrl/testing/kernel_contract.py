@@ -51,7 +51,9 @@ class KernelReport(ContractReport):
 _MADE = ("makes_modules",)
 _SHAPED = (*_MADE, "takes_any_leading_axes")
 _REPEATABLE = (*_SHAPED, "outputs_are_float32", "outputs_are_finite", "same_rows_same_outputs")
-_EXPORTABLE = (*_REPEATABLE, "rows_are_independent", "evaluation_mode_changes_nothing", "networks_share_nothing")
+_RUNNABLE = (*_REPEATABLE, "rows_are_independent", "evaluation_mode_changes_nothing", "networks_share_nothing")
+_LEARNABLE = (*_RUNNABLE, "same_generator_same_parameters", "outputs_follow_the_parameters")
+_EXPORTABLE = (*_RUNNABLE, "acts_and_learns_as_the_module")
 
 CHECKS = (
     Check(checks.makes_modules),
@@ -69,7 +71,7 @@ CHECKS = (
     Check(checks.outputs_follow_the_parameters, (*_REPEATABLE, "same_generator_same_parameters")),
     Check(checks.can_be_copied, (*_REPEATABLE, "outputs_follow_the_parameters")),
     Check(checks.state_dict_round_trip, _REPEATABLE),
-    Check(paths.acts_and_learns_as_the_module, _EXPORTABLE),
+    Check(paths.acts_and_learns_as_the_module, _LEARNABLE),
     Check(exports.leaves_as_onnx, _EXPORTABLE),
     Check(exports.leaves_as_torchscript, _EXPORTABLE),
 )

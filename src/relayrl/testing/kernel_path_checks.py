@@ -1,4 +1,4 @@
-"""The check of the kernel contract that compares the ways in which a network is run: to act, to learn, and as the module it is."""
+"""The check of the kernel contract that compares the ways in which a network runs: to act, to learn, and as a module."""
 
 from __future__ import annotations
 
