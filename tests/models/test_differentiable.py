@@ -97,9 +97,9 @@ def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
     frozen = copy.deepcopy(module).requires_grad_(False)
     FlatAdam(list(frozen.parameters()), 1e-3, None)
     x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
-    tape = CompiledTape(frozen)
+    tape = CompiledTape(frozen, learns=False)
     np.testing.assert_array_equal(tape.forward(x), CompiledTape(module).forward(x))
-    with pytest.raises(ValueError, match="gradient has"):
+    with pytest.raises(ValueError, match="no forward pass"):
         tape.backward(np.zeros((400, 2), np.float32))
 
 
@@ -243,7 +243,7 @@ def test_after_a_regression_nothing_can_be_differentiated_and_no_tape_takes_part
     tapes = CompiledTapes(twins(Activation.RELU, 4, 8, 1))
     x, column = np.zeros((5, 4), np.float32), np.zeros((5, 1), np.float32)
     tapes.regress(x, column, column)
-    with pytest.raises(ValueError, match="gradient has 20 bytes, not 0"):
+    with pytest.raises(ValueError, match="no forward pass"):
         tapes.backward([column, column])
     with pytest.raises(ValueError, match="share has 16 bytes, not 20"):
         tapes.regress(x, column, column[1:])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from relayrl.errors import ConfigError
 from relayrl.models.kernels import BuiltInKernels
 from relayrl.models.networks import ObservationEncoder
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.perceptron import Perceptron
+from relayrl.models.settings import Activation, NetworkSettings
 from relayrl.testing.kernel_contract import CHECKS, Outcome, check_kernel
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -159,6 +160,12 @@ class HidesANumber(Plain):
         return super().forward(features) + self.offset
 
 
+@breaks("acts_and_learns_as_the_module")
+class ActsOtherwise(Plain):
+    def forward(self, features):
+        return super().forward(features) * (2.0 if torch.is_inference_mode_enabled() else 1.0)
+
+
 @breaks("leaves_as_onnx")
 class UsesWhatOnnxLacks(Plain):
     def forward(self, features):
@@ -207,6 +214,20 @@ def test_good_kernels_pass(name, kernel):
     report = check_kernel(kernel, *SPACES[name])
     report.raise_if_failed()
     assert {check.outcome for check in report.checks} == {Outcome.PASSED}
+
+
+class HalvedPerceptron(Perceptron):
+    """Derived from the built-in network, with another forward pass."""
+
+    def __init__(self, encoder, num_outputs, output_gain, generator):
+        super().__init__((encoder.num_features, 8, num_outputs), Activation.TANH, output_gain, generator)
+
+    def forward(self, features):
+        return 0.5 * super().forward(features)
+
+
+def test_a_kernel_derived_from_the_built_in_one_passes() -> None:
+    assert check_kernel(HalvedPerceptron, OBSERVATIONS, ACTIONS).passed
 
 
 def test_a_last_layer_of_zeros_is_fine() -> None:

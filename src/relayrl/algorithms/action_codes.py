@@ -14,6 +14,7 @@ import numpy as np
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
 from relayrl.models.box_heads import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, BoxHead, DeterministicHead, SquashedGaussianHead
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.policy import Policy
 
@@ -152,12 +153,30 @@ def _softmax(logits: Array) -> Array:
     return np.asarray(weight / weight.sum(-1, keepdims=True))
 
 
+_HEADS = BuiltIns(DeterministicHead, SquashedGaussianHead, CategoricalHead, MultiCategoricalHead)
+_EXPLORERS, _POLICIES = BuiltIns(DeterministicHead), BuiltIns(Policy)
+
+
+def _require_known(policy: Policy, is_head_known: bool = True) -> None:
+    if not is_head_known or not _POLICIES.keeps(policy, "distribution", "distribution_of"):
+        changed = type(policy if is_head_known else policy.head).__name__
+        raise ConfigError(
+            f"{changed} changes the action distribution, and learning from replay differentiates RelayRL's own ones only; "
+            "use ppo or reinforce with it"
+        )
+
+
 def action_code(policy: Policy) -> ActionCode:
-    """The code of a policy's action space."""
+    """The code of a policy's action space. The derivatives are written out for the built-in heads and know no others."""
     head = policy.head
+    if isinstance(head, DeterministicHead) and _EXPLORERS.keeps(head, "parameters", "parameters_numpy"):
+        _require_known(policy)
+        return BoxCode(head)  # what it adds when it acts is not differentiated
     if isinstance(head, DeterministicHead | SquashedGaussianHead):
+        _require_known(policy, head in _HEADS)
         return BoxCode(head)
     if isinstance(head, CategoricalHead | MultiCategoricalHead):
+        _require_known(policy, head in _HEADS)
         return OneHotCode(head)
     raise ConfigError(
         f"learning from replay is not possible in action space {policy.action_space}; use ppo or reinforce"

@@ -15,22 +15,23 @@ import numpy as np
 from relayrl.algorithms.divergence import require_finite
 from relayrl.algorithms.minibatch_passes import Finish, MinibatchPasses, PassPlan
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
-from relayrl.algorithms.policy_gradients import Batch, ClippedSurrogate, LogLikelihood, Metrics, Objective
+from relayrl.algorithms.policy_gradients import LOSSES, OBJECTIVES, Batch, ClippedSurrogate, Metrics, Objective
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
-from relayrl.models.compiled_head import part_sizes
+from relayrl.models.built_in import BuiltIns
+from relayrl.models.compiled_head import has_kernels, part_sizes
 from relayrl.models.compiled_perceptron import as_inputs, as_rows
+from relayrl.models.compiled_perceptron import has_kernels as are_known
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
-from relayrl.models.numpy_policy import runs_in_numpy
+from relayrl.models.numpy_policy import judges_in_numpy
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import SharedRows
 
-_HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
-_LOSSES = (ClippedSurrogate, LogLikelihood)
+_OPTIMIZERS = BuiltIns(FlatAdam)
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
 _VALUE_METRICS = ("loss", "gradient_norm")
 Totals = tuple[dict[str, float], dict[str, float]]
@@ -39,13 +40,17 @@ ROWS_PER_CALL = 200_000
 """Rows passed over by one call: about a tenth of a second of work for small networks, after which an interrupt is seen."""
 
 
-def runs_compiled(policy: ActorCritic, objective: Objective) -> bool:
-    """Whether the kernels are there, and know the policy's networks, head and loss."""
+def runs_compiled(policy: ActorCritic, objective: Objective, *optimizers: FlatAdam) -> bool:
+    """Whether the kernels are there, and know the policy's networks and head, the objective, its loss and the optimisers."""
+    if not has_kernels(policy.head) or not judges_in_numpy(policy, learns=True):
+        return False
+    assert isinstance(policy.actor, Perceptron)
+    assert isinstance(policy.critic, Perceptron)
     return (
-        kernels() is not None
-        and runs_in_numpy(policy.actor, policy.critic)
-        and isinstance(policy.head, _HEADS)
-        and isinstance(objective.policy_loss, _LOSSES)
+        are_known(policy.actor, policy.critic)
+        and objective in OBJECTIVES
+        and objective.policy_loss in LOSSES
+        and all(optimizer in _OPTIMIZERS for optimizer in optimizers)
     )
 
 

@@ -11,6 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -26,8 +27,9 @@ from relayrl.algorithms.state_features import StateFeatures
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
-from relayrl.models.differentiable import Differentiable, differentiable, differentiables
+from relayrl.models.differentiable import Differentiable, Differentiables, differentiable, differentiables
 from relayrl.models.input_layout import InputLayout
+from relayrl.models.numpy_policy import features_in_numpy
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
 from relayrl.models.shared_rows import SharedRows
@@ -94,14 +96,39 @@ class GroupLearner:
         if self.target_policy is not None:
             self._followers.append((flattened(self.target_policy.actor_parameters()), self.actor_optimizer.vector))
         self._follower_arrays = [(t.numpy(), s.numpy()) for t, s in self._followers if t.device.type == "cpu"]
-        self.actor = differentiable(policy.actor)
-        self.judges = differentiables(list(self.q.judges))
-        is_judged_by_all = num_policy_judges == num_q
-        self.policy_judges = (
-            self.judges if is_judged_by_all else differentiables(list(self.q.judges)[:num_policy_judges])
-        )
-        self._target_judges = differentiables(list(self.target_q.judges))
-        self._target_actor = None if self.target_policy is None else differentiable(self.target_policy.actor)
+        self._num_policy_judges = num_policy_judges
+
+    # How networks are run is settled when that is first asked for, and so sees what was changed since construction.
+
+    @cached_property
+    def features(self) -> Callable[[Any], Array]:
+        """[M, F] what the policy's network sees of observations `[M, …]`."""
+        return features_in_numpy(self.policy)
+
+    @cached_property
+    def actor(self) -> Differentiable:
+        """The policy's network."""
+        return differentiable(self.policy.actor)
+
+    @cached_property
+    def judges(self) -> Differentiables:
+        """The Q-networks."""
+        return differentiables(list(self.q.judges))
+
+    @cached_property
+    def policy_judges(self) -> Differentiables:
+        """Those whose lowest value the policy raises."""
+        judges = list(self.q.judges)
+        count = self._num_policy_judges
+        return self.judges if count == len(judges) else differentiables(judges[:count])
+
+    @cached_property
+    def _target_judges(self) -> Differentiables:
+        return differentiables(list(self.target_q.judges), learns=False)
+
+    @cached_property
+    def _target_actor(self) -> Differentiable | None:
+        return None if self.target_policy is None else differentiable(self.target_policy.actor, learns=False)
 
     def choose(self, features: Array, mask: Array | None, rng: np.random.Generator) -> Choice:
         """What the policy does, differentiable by its network's outputs; rows are those of `[M, N]`."""
@@ -235,7 +262,7 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         shape = rows.valid.shape
 
         def features(obs: Any) -> Array:
-            encoded = learner.policy.features_numpy(map_tree(as_rows, obs))
+            encoded = learner.features(map_tree(as_rows, obs))
             return encoded.reshape(*shape, -1)
 
         return GroupBatch(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,22 @@ from relayrl.algorithms.minibatch_passes import Finish, MinibatchPasses, Stepwis
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.policy_gradients import (
+    LOSSES,
     AutogradGradients,
     Batch,
     Gradients,
     Metrics,
     NumpyGradients,
     Objective,
+    PolicyLoss,
 )
 from relayrl.algorithms.recurrent_gradients import RecurrentGradients
 from relayrl.algorithms.returns import explained_variance, normalized, with_successor_values
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
+from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.numpy_policy import runs_in_numpy
+from relayrl.models.numpy_policy import judges_in_numpy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 
@@ -59,13 +63,19 @@ class OnPolicyAlgorithm(ABC):
         self._policy_passes, self._value_passes = policy_passes, value_passes
         self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
         self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
-        self._gradients = gradients_of(policy, objective)
-        self._passes = self._make_passes(objective)
+        self._objective = objective
 
-    def _make_passes(self, objective: Objective) -> MinibatchPasses:
+    # Both are made when they are first asked for, and so see what was changed between construction and training.
+
+    @cached_property
+    def _gradients(self) -> Gradients:
+        return gradients_of(self.policy, self._objective)
+
+    @cached_property
+    def _passes(self) -> MinibatchPasses:
         optimizers = (self._pi_optimizer, self._vf_optimizer)
-        if runs_compiled(self.policy, objective):
-            return CompiledPasses(self.policy, objective, *optimizers)
+        if runs_compiled(self.policy, self._objective, *optimizers):
+            return CompiledPasses(self.policy, self._objective, *optimizers)
         return StepwisePasses(self._gradients, *optimizers)
 
     @abstractmethod
@@ -165,7 +175,21 @@ class OnPolicyAlgorithm(ABC):
 
 
 def gradients_of(policy: ActorCritic, objective: Objective) -> Gradients:
-    """The fastest way to differentiate this policy."""
+    """The fastest way to differentiate this objective of this policy."""
+    _require_reference(objective.policy_loss)
     if isinstance(policy, RecurrentActorCritic):
         return RecurrentGradients(policy, objective)
-    return (NumpyGradients if runs_in_numpy(policy.actor, policy.critic) else AutogradGradients)(policy, objective)
+    is_known = objective.policy_loss in LOSSES and judges_in_numpy(policy, learns=True)
+    return (NumpyGradients if is_known else AutogradGradients)(policy, objective)
+
+
+def _require_reference(loss: PolicyLoss) -> None:
+    """A loss that was changed is taken from `loss`: whoever changes its twin alone would not be obeyed."""
+    kind = type(loss)
+    if kind.loss_and_slope is not PolicyLoss.loss_and_slope and loss not in LOSSES:
+        definers = [next(base for base in kind.__mro__ if name in vars(base)) for name in ("loss", "loss_and_slope")]
+        if definers[0] is not definers[1] and issubclass(definers[1], definers[0]):
+            raise ConfigError(
+                f"{kind.__name__} overrides loss_and_slope() and not loss(), by which losses other than RelayRL's are trained; "
+                "override loss()"
+            )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from relayrl.compiled.loader import kernels, num_threads
+from relayrl.models.one_thread import one_thread
 
 BETA1, BETA2 = 0.9, 0.999
 POLICY_GRADIENT_EPSILON, USUAL_EPSILON = 1e-5, 1e-8
@@ -59,7 +60,8 @@ class FlatAdam:
     @torch.no_grad()
     def _step_in_torch(self) -> float:
         gradient, m, v = self.gradient, self.first_moment, self.second_moment
-        norm = float(torch.linalg.vector_norm(gradient))
+        with one_thread():
+            norm = float(torch.linalg.vector_norm(gradient))
         if self.max_grad_norm is not None and norm > self.max_grad_norm:
             gradient.mul_(self.max_grad_norm / (norm + 1e-6))
         self.num_steps += 1

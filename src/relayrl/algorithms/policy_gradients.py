@@ -20,6 +20,7 @@ from relayrl.algorithms.losses import clipped_surrogate, clipped_value_loss, kl_
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.numpy_policy import DifferentiableActorCritic, NumpyActorCritic
 from relayrl.models.shared_rows import SharedRows, laid_out
 
@@ -91,9 +92,12 @@ class PolicyLoss(ABC):
     def loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         """The loss, for autograd."""
 
-    @abstractmethod
     def loss_and_slope(self, log_ratio: Array, advantage: Array) -> tuple[float, Array]:
-        """The same loss, and its derivative by each row's log-probability."""
+        """The same loss, and its derivative by each row's log-probability; a twin of `loss` that only built-in losses need."""
+        given = torch.from_numpy(log_ratio).requires_grad_()
+        loss = self.loss(given, torch.from_numpy(advantage))
+        (slope,) = torch.autograd.grad(loss, [given])
+        return float(loss.detach()), np.asarray(slope.numpy())
 
     @abstractmethod
     def clip_fraction(self, ratio: Array) -> float:
@@ -147,6 +151,10 @@ class Objective:
     def is_exceeded_by(self, kl: float) -> bool:
         """Whether the policy has moved too far from the one that acted."""
         return self.target_kl is not None and kl > 1.5 * self.target_kl
+
+
+LOSSES, OBJECTIVES = BuiltIns(ClippedSurrogate, LogLikelihood), BuiltIns(Objective)
+"""What the faster ways to differentiate know; everything else goes through `PolicyLoss.loss` and autograd."""
 
 
 class Gradients(ABC):
@@ -239,7 +247,7 @@ class AutogradGradients(Gradients):
         loss = objective.policy_loss.loss(log_ratio, torch.from_numpy(rows.advantage))
         entropy = head.entropy(distribution).mean()
         _forget_gradients(self.policy.actor_parameters())
-        (loss - objective.entropy_coef * entropy).backward()  # type: ignore[no-untyped-call]
+        _differentiate(loss - objective.entropy_coef * entropy)
         clip_fraction = objective.policy_loss.clip_fraction(ratio.numpy())
         return _policy_metrics(float(loss.detach()), kl, float(entropy.detach()), clip_fraction)
 
@@ -251,7 +259,7 @@ class AutogradGradients(Gradients):
         else:
             loss = clipped_value_loss(value, torch.from_numpy(rows.old_value), target, self.objective.value_clip)
         _forget_gradients(self.policy.critic_parameters())
-        loss.backward()  # type: ignore[no-untyped-call]
+        _differentiate(loss)
         return {"value/loss": float(loss.detach())}
 
 
@@ -317,6 +325,11 @@ def _forget_gradients(parameters: list[torch.nn.Parameter]) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.zero_()
+
+
+def _differentiate(loss: Tensor) -> None:
+    if loss.requires_grad:  # not where every parameter is frozen
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def tensor_or_none(array: Array | None) -> torch.Tensor | None:

@@ -9,6 +9,11 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Parts: TypeAlias = tuple[tuple[Array, Array | None], ...]
 """Inputs side by side: a table [K, I] each, and each row's line in it, int64 [M]; row r has line r where that is None."""
 
+MAX_LAYERS: int
+"""Of a perceptron."""
+MAX_PARTS: int
+"""Choices of an action."""
+
 class Sums(TypedDict):
     """Metrics of all gradient steps, added up, and why there were no more: the KL limit, or a loss that is not finite."""
 

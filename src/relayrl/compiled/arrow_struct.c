@@ -57,6 +57,8 @@ static Held *hold(Py_ssize_t num_arrays, Py_ssize_t num_buffers) {
     return NULL;
 }
 
+#define MAX_DEPTH 64 /* of arrays within arrays: each is a call within a call */
+
 typedef struct {
     const Node *nodes;
     Py_ssize_t num_arrays, num_buffers;                 /* in all */
@@ -64,8 +66,8 @@ typedef struct {
 } Plan;
 
 /* Fills the next array and all below it; NULL where the plan has no more. */
-static ArrowArray *place(Held *held, Plan *plan) {
-    if (plan->next_array == plan->num_arrays) return NULL;
+static ArrowArray *place(Held *held, Plan *plan, int depth) {
+    if (plan->next_array == plan->num_arrays || depth == MAX_DEPTH) return NULL;
     const Node *node = &plan->nodes[plan->next_array];
     ArrowArray *array = &held->arrays[plan->next_array++];
     if (node->length < 0 || node->num_buffers < 0 || node->num_buffers > plan->num_buffers - plan->next_buffer) return NULL;
@@ -80,9 +82,9 @@ static ArrowArray *place(Held *held, Plan *plan) {
     plan->next_buffer += node->num_buffers;
     plan->next_child_link += node->num_children;
     for (int64_t i = 0; i < node->num_children; i++) {
-        if (!(array->children[i] = place(held, plan))) return NULL;
+        if (!(array->children[i] = place(held, plan, depth + 1))) return NULL;
     }
-    if (node->has_dictionary && !(array->dictionary = place(held, plan))) return NULL;
+    if (node->has_dictionary && !(array->dictionary = place(held, plan, depth + 1))) return NULL;
     return array;
 }
 
@@ -103,7 +105,7 @@ PyObject *arrow_struct(PyObject *module, PyObject *args) {
     Plan plan = {nodes.buf, nodes.len / (Py_ssize_t)sizeof(Node), PyList_GET_SIZE(buffers), 0, 0, 0};
     Held *held = hold(plan.num_arrays, plan.num_buffers);
     int fits = held && view_all(held, buffers);
-    if (fits) fits = place(held, &plan) && plan.next_array == plan.num_arrays && plan.next_buffer == plan.num_buffers;
+    if (fits) fits = place(held, &plan, 0) && plan.next_array == plan.num_arrays && plan.next_buffer == plan.num_buffers;
     PyBuffer_Release(&nodes);
     if (fits) return PyLong_FromVoidPtr(held->arrays);
     if (!held) PyErr_NoMemory();

@@ -43,7 +43,8 @@ static char *put_field(char *to, const char *stop, const Part *parts, int num_pa
     for (int i = 0; i < num_parts; i++) {
         const Part *part = &parts[i];
         if (part->field != field || part->row_bytes == 0) continue;
-        if (count > (stop - to) / part->row_bytes || begin + count > part->rows.len / part->row_bytes) return NULL;
+        const int64_t num_rows = part->rows.len / part->row_bytes;
+        if (count > (stop - to) / part->row_bytes || begin > num_rows || count > num_rows - begin) return NULL;
         memcpy(to, (const char *)part->rows.buf + begin * part->row_bytes, (size_t)(count * part->row_bytes));
         to += count * part->row_bytes;
     }
@@ -75,7 +76,7 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
         return NULL;
     const Py_ssize_t count = num_steps.len / 8, fixed_bytes = count ? fixed.len / count : 0;
     const int num_fields = (int)PyTuple_GET_SIZE(data);
-    int num_parts = 0, fits = first >= 0 && first_step >= 0;
+    int num_parts = 0, fits = first >= 0 && first <= PY_SSIZE_T_MAX - count && first_step >= 0;
     for (int i = 0; fits && i < num_fields; i++) fits = add_parts(PyTuple_GET_ITEM(data, i), i, parts, &num_parts);
     fits = fits && add_parts(finals, num_fields, parts, &num_parts);
     char *to = out.buf, *const stop = to + out.len;
@@ -89,7 +90,8 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
         for (int i = 0; to && i < num_fields; i++) to = put_field(to, stop, parts, num_parts, i, begin, length);
         if (to) to = put_field(to, stop, parts, num_parts, num_fields, first + k, 1);
         fits = to != NULL;
-        begin += length;
+        fits = fits && length <= INT64_MAX - begin;
+        begin += fits ? length : 0;
     }
     fits = fits && to == stop;
     while (num_parts) PyBuffer_Release(&parts[--num_parts].rows);

@@ -19,14 +19,14 @@ static int read_part(GivenInputs *given, PyObject *table, PyObject *line, int64_
     InputPart *part = &given->inputs.parts[given->inputs.num_parts++];
     const Py_buffer *lines = input_buffer(given, table);
     if (!lines) return -1;
-    if (lines->ndim != 2 || lines->shape[1] < 1 || lines->shape[1] > 1 << 20) {
+    if (lines->ndim != 2 || lines->shape[1] < 1 || lines->shape[1] > MAX_WIDTH) {
         PyErr_SetString(PyExc_ValueError, "a part of the inputs must be a matrix");
         return -1;
     }
     part->table = lines->buf;
     part->num_lines = line == Py_None ? num_rows : lines->shape[0];
     part->width = (int)lines->shape[1];
-    if (!has_size(lines, part->num_lines * part->width, 4, "a part of the inputs")) return -1;
+    if (!has_table(lines, part->num_lines, part->width, 4, "a part of the inputs")) return -1;
     if (line == Py_None) return 0;
     const Py_buffer *numbers = input_buffer(given, line);
     if (!numbers || !has_size(numbers, num_rows, 8, "lines")) return -1;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #define MAX_LAYERS 16
+#define MAX_WIDTH (1 << 20) /* of a layer: products of two of them are far from overflowing */
 #define MAX_PARTS 64
 #define MAX_INPUT_PARTS 4
 

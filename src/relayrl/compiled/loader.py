@@ -1,11 +1,13 @@
 """Whether the compiled kernels are there, and how many threads they may use.
 
 They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, everything runs in NumPy.
-`RELAYRL_COMPILED` may also name one of the machine's instruction sets; the default is the best one.
+`RELAYRL_COMPILED` may also name one of the machine's instruction sets; the default is the best one. Kernels that fail their
+`self_check` are left out.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import cache, lru_cache
 from types import ModuleType
@@ -17,14 +19,24 @@ OFF = "off"
 MAX_THREADS = 2
 """The actor and the critic learn side by side; there is no third thing to do."""
 
+REBUILD = (
+    "install a C compiler (Debian: apt-get install gcc) and run pip install --force-reinstall --no-cache-dir --no-deps "
+    f"relayrl, or make kernels in a checkout; {VARIABLE}={OFF} does without them and without this warning"
+)
+
+_module: ModuleType | None = None
+_absence = "there are no compiled kernels in this installation"
 try:
-    from relayrl.compiled import _kernels as _found
-except ImportError:
-    _module: ModuleType | None = None
+    import relayrl.compiled._kernels as _found
+except ModuleNotFoundError:
+    pass
+except ImportError as error:
+    _absence = f"the compiled kernels cannot be loaded ({error})"
 else:
     _module = _found
 
 _threads_limit = MAX_THREADS
+_log = logging.getLogger(__name__)
 
 
 def kernels() -> ModuleType | None:
@@ -41,7 +53,34 @@ def _switched_to(asked: str) -> ModuleType | None:
     if name not in available:
         raise ConfigError(f"{VARIABLE}={asked}: this machine has {', '.join(available)}; or write {OFF}")
     _module.use_instruction_set(name)
-    return _module
+    return _module if _checked(name) is None else None
+
+
+@cache
+def _checked(name: str) -> str | None:
+    """What the kernels of the instruction set in use, which is `name`, get wrong; None where all is well."""
+    from relayrl.compiled.self_check import fault_of
+
+    assert _module is not None
+    return fault_of(_module)
+
+
+def missing() -> str | None:
+    """Why there are no kernels; None where there are, or where they are switched off."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked == OFF or kernels() is not None:
+        return None
+    if _module is None:
+        return _absence
+    name = asked or _module.instruction_sets()[0]
+    return f"the compiled kernels ({name}) are not used: {_checked(name)}"
+
+
+@cache
+def warn_if_missing() -> None:
+    """Log, once a process, that NumPy does the kernels' work though nobody asked for that, and what to do about it."""
+    if (fault := missing()) is not None:
+        _log.warning("%s; training and acting on the CPU take longer: %s", fault, REBUILD)
 
 
 def limit_threads(count: int | None) -> None:
@@ -64,8 +103,6 @@ def num_cores() -> int:
 def describe() -> str:
     """One line for people: what acting and learning on the CPU run on."""
     if kernels() is None:
-        return (
-            f"NumPy ({VARIABLE}={OFF})" if _module is not None else "NumPy (no compiled kernels in this installation)"
-        )
+        return f"NumPy ({missing() or f'{VARIABLE}={OFF}'})"
     name = os.environ.get(VARIABLE) or _module.instruction_sets()[0]  # type: ignore[union-attr]
     return f"compiled kernels ({name}, {num_threads()} thread{'s' if num_threads() > 1 else ''})"

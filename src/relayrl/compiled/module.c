@@ -7,6 +7,10 @@
 #include <math.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "helper_thread.h"
 #include "kernels.h"
 #include "python_types.h"
@@ -19,9 +23,20 @@ const Kernels *kernels = &portable_kernels;
 /* ---- buffers -------------------------------------------------------------------------------------------------- */
 
 int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name) {
-    if (buffer->buf && buffer->len == (Py_ssize_t)(count * (int64_t)item)) return 1;
-    PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %zd", name, buffer->len, (Py_ssize_t)(count * (int64_t)item));
+    int64_t bytes;
+    if (count < 0 || __builtin_mul_overflow(count, (int64_t)item, &bytes)) {
+        PyErr_Format(PyExc_OverflowError, "%s cannot have so many items", name);
+        return 0;
+    }
+    if (buffer->buf && buffer->len == bytes) return 1;
+    PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %lld", name, buffer->len, (long long)bytes);
     return 0;
+}
+
+int has_table(const Py_buffer *buffer, int64_t rows, int64_t columns, size_t item, const char *name) {
+    int64_t count;
+    if (rows < 0 || columns < 0 || __builtin_mul_overflow(rows, columns, &count)) count = -1;
+    return has_size(buffer, count, item, name);
 }
 
 int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
@@ -32,13 +47,21 @@ int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         long size = PyLong_AsLong(PyTuple_GET_ITEM(sequence, i));
-        if (size < 1 || size > 1 << 20) {
+        if (size < 1 || size > MAX_WIDTH) {
             if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s holds the size %ld", name, size);
             return -1;
         }
         sizes[i] = (int)size;
     }
     return (int)count;
+}
+
+/* ---- objects ---------------------------------------------------------------------------------------------------- */
+
+PyObject *made(PyTypeObject *type, PyObject *args, int (*fill)(PyObject *, PyObject *)) {
+    PyObject *self = type->tp_alloc(type, 0);
+    if (self && fill(self, args)) Py_CLEAR(self);
+    return self;
 }
 
 /* ---- Perceptron ------------------------------------------------------------------------------------------------ */
@@ -52,27 +75,24 @@ static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) 
     Py_buffer *b = &self->buffers[self->num_buffers];
     if (PyObject_GetBuffer(bias, b, PyBUF_C_CONTIGUOUS)) return -1;
     self->num_buffers++;
-    const int out = (int)(b->len / 4), in = out ? (int)(w->len / 4 / out) : 0;
-    if (in < 1 || !has_size(w, (int64_t)in * out, 4, "weight") || (l && n->sizes[l] != in)) {
+    const int64_t out = b->len / 4, in = out ? w->len / 4 / out : 0;
+    const int is_possible = in >= 1 && in <= MAX_WIDTH && out <= MAX_WIDTH && (!l || n->sizes[l] == in);
+    if (!is_possible || !has_size(w, in * out, 4, "weight") || !has_size(b, out, 4, "bias")) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the layers' sizes do not fit together");
         return -1;
     }
-    n->sizes[l] = in;
-    n->sizes[l + 1] = out;
+    n->sizes[l] = (int)in;
+    n->sizes[l + 1] = (int)out;
     n->weight[l] = w->buf;
     n->bias[l] = b->buf;
     n->num_layers++;
     return 0;
 }
 
-static int Perceptron_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+static int take_layers(PyObject *object, PyObject *args) {
     PerceptronObject *self = (PerceptronObject *)object;
     PyObject *layers;
     int is_frozen = 0;
-    if (self->num_buffers) {
-        PyErr_SetString(PyExc_RuntimeError, "a Perceptron is made once");
-        return -1;
-    }
     if (!PyArg_ParseTuple(args, "O!p|p:Perceptron", &PyTuple_Type, &layers, &self->network.is_tanh, &is_frozen)) return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(layers);
     if (count < 1 || count > MAX_LAYERS) {
@@ -90,6 +110,10 @@ static int Perceptron_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         if (!self->frozen) PyErr_NoMemory();
     }
     return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *Perceptron_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    return made(type, args, take_layers);
 }
 
 /* What was taken over, where this call may use it: its buffers are one caller's, so only while the lock is held. */
@@ -281,8 +305,7 @@ PyTypeObject Perceptron_type = {
     .tp_doc = "A perceptron on live parameters.",
     .tp_basicsize = sizeof(PerceptronObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = Perceptron_init,
+    .tp_new = Perceptron_new,
     .tp_dealloc = Perceptron_dealloc,
     .tp_methods = Perceptron_methods,
 };
@@ -300,22 +323,37 @@ static PyObject *advantages(PyObject *module, PyObject *args) {
     static const char *const names[] = {"reward", "value", "next_value", "terminated", "truncated", "out"};
     static const size_t items[] = {4, 4, 4, 1, 1, 4};
     int is_sound = 1;
-    for (int i = 0; is_sound && i < 6; i++) is_sound = has_size(&b[i], (int64_t)T * L, items[i], names[i]);
+    for (int i = 0; is_sound && i < 6; i++) is_sound = has_table(&b[i], T, L, items[i], names[i]);
     if (is_sound) generalised_advantages(T, L, b[0].buf, b[1].buf, b[2].buf, b[3].buf, b[4].buf, gamma, lam, b[5].buf);
     for (int i = 0; i < 6; i++) PyBuffer_Release(&b[i]);
     if (!is_sound) return NULL;
     Py_RETURN_NONE;
 }
 
+#if defined(__x86_64__)
+/* Whether the machine has some features and the system keeps the registers that they use. Asked of the processor itself, since
+ * not every compiler's library answers __builtin_cpu_supports. */
+static int has_features(unsigned int leaf_1_ecx, unsigned int leaf_7_ebx, unsigned int registers) {
+    unsigned int eax, ebx, ecx, edx, kept, kept_high;
+    const unsigned int keeps_registers = 1u << 27;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & (leaf_1_ecx | keeps_registers)) != (leaf_1_ecx | keeps_registers)) return 0;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (ebx & leaf_7_ebx) != leaf_7_ebx) return 0;
+    __asm__("xgetbv" : "=a"(kept), "=d"(kept_high) : "c"(0));
+    return (kept & registers) == registers;
+}
+
+enum { FMA = 1 << 12, AVX = 1 << 28 };                                                       /* leaf 1, ecx */
+enum { AVX2 = 1 << 5, AVX512F = 1 << 16, AVX512DQ = 1 << 17, AVX512BW = 1 << 30 };           /* leaf 7, ebx */
+#define AVX512VL (1u << 31)
+enum { YMM = 0x06, ZMM = 0xe6 }; /* registers that are kept */
+#endif
+
 /* The instruction sets of this machine, best first. */
 static int supported(const Kernels *found[3]) {
     int count = 0;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
-        found[count++] = &avx512_kernels;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[count++] = &avx2_kernels;
+    if (has_features(AVX | FMA, AVX512F | AVX512DQ | AVX512BW | AVX512VL, ZMM)) found[count++] = &avx512_kernels;
+    if (has_features(AVX | FMA, AVX2, YMM)) found[count++] = &avx2_kernels;
 #endif
     found[count++] = &portable_kernels;
     return count;
@@ -378,7 +416,8 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
-        PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type)) {
+        PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
+        PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS)) {
         Py_DECREF(module);
         return NULL;
     }

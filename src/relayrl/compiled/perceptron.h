@@ -53,7 +53,7 @@ static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next)
         TAKE(net->across[l], across_size(net, l));
         TAKE(net->bias[l], net->wide[l + 1]);
         if (!trains) continue;
-        if (l > 0 && net->size[l] != net->wide[l]) TAKE(net->along_copy[l], net->size[l + 1] * net->wide[l]);
+        if (l > 0 && net->size[l] != net->wide[l]) TAKE(net->along_copy[l], (int64_t)net->size[l + 1] * net->wide[l]);
         TAKE(net->weight_gradient[l], gradient_size(net, l));
         TAKE(net->bias_gradient[l], net->wide[l + 1]);
         widest = net->wide[l + 1] > widest ? net->wide[l + 1] : widest;

@@ -25,7 +25,7 @@ static int read_tree(Tree *tree, const Py_buffer *sums, const Py_buffer *ends, c
         tree->level[l] = (double *)sums->buf + start[l];
         tree->ends[l] = (double *)ends->buf + start[l];
         tree->size[l] = end - start[l];
-        fits = end <= num_sums && tree->size[l] >= FAN_OUT && tree->size[l] % FAN_OUT == 0 &&
+        fits = end >= start[l] && end <= num_sums && tree->size[l] >= FAN_OUT && tree->size[l] % FAN_OUT == 0 &&
                tree->size[l] / FAN_OUT <= (l ? tree->size[l - 1] : 1);
     }
     fits = fits && ends->len / 8 >= start[tree->num_levels - 1];
@@ -88,13 +88,19 @@ static int child_at(const double *ends, double *point) {
     return chosen;
 }
 
+/* The node below the chosen child; the last there is where sums that are none lead beyond it. */
+static int64_t node_below(const Tree *tree, int level, int64_t child) {
+    const int64_t last = tree->size[level + 1] / FAN_OUT - 1;
+    return child < last ? child : last;
+}
+
 /* Level by level for all points, so that the memory of one is fetched while others are looked at. */
 static void find_leaves(const Tree *tree, double *points, int64_t *nodes, int64_t count) {
     for (int64_t i = 0; i < count; i++) nodes[i] = 0;
     for (int l = 0; l < tree->num_levels - 1; l++) {
         const double *below = l + 2 < tree->num_levels ? tree->ends[l + 1] : tree->level[l + 1];
         for (int64_t i = 0; i < count; i++) {
-            nodes[i] = nodes[i] * FAN_OUT + child_at(tree->ends[l] + nodes[i] * FAN_OUT, &points[i]);
+            nodes[i] = node_below(tree, l, nodes[i] * FAN_OUT + child_at(tree->ends[l] + nodes[i] * FAN_OUT, &points[i]));
             __builtin_prefetch(below + nodes[i] * FAN_OUT);
             __builtin_prefetch(below + nodes[i] * FAN_OUT + FAN_OUT / 2);
         }

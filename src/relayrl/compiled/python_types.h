@@ -19,6 +19,13 @@ typedef struct {
 /* Whether a buffer holds so many items; sets a ValueError where it does not. */
 int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name);
 
+/* The same for a table of so many rows and columns, whose product may be no number. */
+int has_table(const Py_buffer *buffer, int64_t rows, int64_t columns, size_t item, const char *name);
+
+/* A new object, which `fill` makes of the arguments; it gives -1 with an error. All is done by `__new__`, so that there is no object
+ * without what its methods need. */
+PyObject *made(PyTypeObject *type, PyObject *args, int (*fill)(PyObject *, PyObject *));
+
 /* Read a tuple of sizes, at most `limit`; gives how many, or -1 with an error. */
 int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name);
 

@@ -35,8 +35,10 @@ static int looks_right(PyObject *object, const Py_buffer *buffer) {
     if (Py_TYPE(object)->tp_basicsize < (Py_ssize_t)sizeof(Array)) return 0;
     const Array *array = (const Array *)object;
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *has_objects = dtype ? PyObject_GetAttrString(dtype, "hasobject") : NULL; /* copies of these would not be counted */
     Py_XDECREF(dtype);
-    return dtype && array->dtype == dtype && array->data == buffer->buf && array->num_axes == buffer->ndim &&
+    Py_XDECREF(has_objects);
+    return has_objects == Py_False && array->dtype == dtype && array->data == buffer->buf && array->num_axes == buffer->ndim &&
            (buffer->ndim == 0 || memcmp(array->shape, buffer->shape, (size_t)buffer->ndim * sizeof(Py_ssize_t)) == 0) &&
            (array->flags & IS_CONTIGUOUS);
 }

@@ -14,13 +14,9 @@ typedef struct {
     int64_t num_rows; /* of the last forward pass, where it can be differentiated */
 } TapeObject;
 
-static int Tape_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+static int begin_tape(PyObject *object, PyObject *args) {
     TapeObject *self = (TapeObject *)object;
     PyObject *perceptron;
-    if (self->perceptron) {
-        PyErr_SetString(PyExc_RuntimeError, "a Tape is made once");
-        return -1;
-    }
     if (!PyArg_ParseTuple(args, "O!p:Tape", &Perceptron_type, &perceptron, &self->is_kept)) return -1;
     self->perceptron = (PerceptronObject *)Py_NewRef(perceptron);
     self->kernels = kernels;
@@ -29,6 +25,8 @@ static int Tape_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     PyErr_NoMemory();
     return -1;
 }
+
+static PyObject *Tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { return made(type, args, begin_tape); }
 
 static void Tape_dealloc(PyObject *object) {
     TapeObject *self = (TapeObject *)object;
@@ -42,8 +40,7 @@ PyTypeObject Tape_type = {
     .tp_doc = "A perceptron that is differentiated step by step.",
     .tp_basicsize = sizeof(TapeObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = Tape_init,
+    .tp_new = Tape_new,
     .tp_dealloc = Tape_dealloc,
 };
 
@@ -161,7 +158,11 @@ static void run_forward(const Pass *pass, TapePart *part) {
 
 static int fits_backward(Pass *pass, TapePart *part) {
     const Network *n = network_of(part);
-    return has_size(&part->in, part->object->num_rows * n->sizes[n->num_layers], 4, "gradient") &&
+    if (!part->object->num_rows) {
+        PyErr_SetString(PyExc_ValueError, "there is no forward pass to go back over");
+        return 0;
+    }
+    return has_table(&part->in, part->object->num_rows, n->sizes[n->num_layers], 4, "gradient") &&
            has_size(&part->out, num_parameters(n), 4, "flat");
 }
 

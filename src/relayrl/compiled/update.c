@@ -37,7 +37,7 @@ static void *array_of(Job *job, PyObject *dict, const char *name, int64_t count,
     Py_buffer *buffer = &job->buffers[job->num_buffers];
     if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0))) return NULL;
     job->num_buffers++;
-    if (count >= 0 && !has_size(buffer, count, item, name)) return NULL;
+    if (!has_size(buffer, count, item, name)) return NULL;
     return buffer->buf;
 }
 
@@ -49,9 +49,26 @@ static void *required(Job *job, PyObject *dict, const char *name, int64_t count,
 
 static double number_of(PyObject *dict, const char *name) {
     PyObject *number = PyDict_GetItemString(dict, name);
-    if (number) return PyFloat_AsDouble(number);
-    PyErr_Format(PyExc_KeyError, "%s", name);
-    return 0.0;
+    if (!number) {
+        PyErr_Format(PyExc_KeyError, "%s", name);
+        return 0.0;
+    }
+    Py_INCREF(number); /* what makes a float of it may be Python code, which may change the dict */
+    const double value = PyFloat_AsDouble(number);
+    Py_DECREF(number);
+    return value;
+}
+
+/* A whole number that is not negative; -1 with an error where it is none. */
+static int64_t count_of(PyObject *dict, const char *name) {
+    PyObject *number = PyDict_GetItemString(dict, name);
+    if (!number) {
+        PyErr_Format(PyExc_KeyError, "%s", name);
+        return -1;
+    }
+    const long long count = PyLong_Check(number) ? PyLong_AsLongLong(number) : -1;
+    if (count < 0 && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s must be a count, not %R", name, number);
+    return count;
 }
 
 static int read_network(Job *job, PyObject *dict) {
@@ -64,7 +81,7 @@ static int read_network(Job *job, PyObject *dict) {
         return -1;
     }
     t->shape.num_layers = count - 1;
-    t->shape.is_tanh = (int)number_of(dict, "is_tanh");
+    t->shape.is_tanh = number_of(dict, "is_tanh") != 0.0;
     int64_t parameters = 0;
     for (int l = 0; l + 1 < count; l++) parameters += ((int64_t)t->shape.sizes[l] + 1) * t->shape.sizes[l + 1];
     return PyErr_Occurred() ? -1 : (t->adam.num_parameters = parameters, 0);
@@ -77,7 +94,7 @@ static int read_adam(Job *job, PyObject *dict, int64_t num_deviations) {
     if (adam->vector) adam->first_moment = required(job, dict, "first_moment", adam->num_parameters, 4, 1);
     if (adam->first_moment) adam->second_moment = required(job, dict, "second_moment", adam->num_parameters, 4, 1);
     if (!adam->second_moment) return -1;
-    adam->num_steps = (int64_t)number_of(dict, "num_steps");
+    adam->num_steps = count_of(dict, "num_steps");
     adam->learning_rate = number_of(dict, "learning_rate");
     adam->beta1 = number_of(dict, "beta1");
     adam->beta2 = number_of(dict, "beta2");
@@ -88,21 +105,26 @@ static int read_adam(Job *job, PyObject *dict, int64_t num_deviations) {
 
 static int read_rows(Job *job, PyObject *dict) {
     Rows *rows = &job->training.rows;
-    rows->num_rows = (int64_t)number_of(dict, "num_rows");
-    rows->num_passes = (int64_t)number_of(dict, "num_passes");
-    rows->minibatch_rows = (int64_t)number_of(dict, "minibatch_rows");
+    rows->num_rows = count_of(dict, "num_rows");
+    if (!PyErr_Occurred()) rows->num_passes = count_of(dict, "num_passes");
+    if (!PyErr_Occurred()) rows->minibatch_rows = count_of(dict, "minibatch_rows");
+    int64_t num_ordered;
     if (PyErr_Occurred()) return -1;
+    if (__builtin_mul_overflow(rows->num_passes, rows->num_rows, &num_ordered)) {
+        PyErr_SetString(PyExc_OverflowError, "there are no such numbers of rows and passes");
+        return -1;
+    }
     PyObject *parts = PyDict_GetItemString(dict, "inputs");
     if (!parts) PyErr_SetString(PyExc_KeyError, "inputs");
-    const int is_factored = (int)number_of(dict, "is_factored");
+    const int is_factored = number_of(dict, "is_factored") != 0.0;
     const int width = job->training.shape.sizes[0];
     if (PyErr_Occurred() || read_inputs(&job->inputs, parts, is_factored, rows->num_rows, width)) return -1;
     rows->inputs = job->inputs.inputs;
-    rows->order = array_of(job, dict, "order", rows->num_passes * rows->num_rows, 8, 0);
+    rows->order = array_of(job, dict, "order", num_ordered, 8, 0);
     if (!PyErr_Occurred() && (rows->num_rows < 1 || rows->minibatch_rows < 1)) {
         PyErr_SetString(PyExc_ValueError, "num_rows and minibatch_rows must be positive");
     }
-    for (int64_t i = 0; !PyErr_Occurred() && rows->order && i < rows->num_passes * rows->num_rows; i++) {
+    for (int64_t i = 0; !PyErr_Occurred() && rows->order && i < num_ordered; i++) {
         if (rows->order[i] < 0 || rows->order[i] >= rows->num_rows) {
             PyErr_Format(PyExc_ValueError, "order holds %lld", (long long)rows->order[i]);
         }
@@ -141,7 +163,7 @@ static int read_policy(Job *job, PyObject *dict) {
     const int outputs = job->training.shape.sizes[job->training.shape.num_layers];
     if (read_adam(job, dict, loss->num_parts ? 0 : outputs) || read_rows(job, dict)) return -1;
     const int64_t M = job->training.rows.num_rows;
-    loss->is_surrogate = (int)number_of(dict, "is_surrogate");
+    loss->is_surrogate = number_of(dict, "is_surrogate") != 0.0;
     loss->clip_ratio = number_of(dict, "clip_ratio");
     loss->entropy_coef = number_of(dict, "entropy_coef");
     loss->kl_limit = number_of(dict, "kl_limit");
@@ -197,20 +219,20 @@ static int take_steps(Training *actor, Training *critic, int num_threads) {
     return is_left;
 }
 
-static int Update_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+static int begin_update(PyObject *object, PyObject *args) {
     UpdateObject *self = (UpdateObject *)object;
     PyObject *policy, *value;
     int num_threads;
-    if (self->actor.num_buffers) {
-        PyErr_SetString(PyExc_RuntimeError, "an Update is made once");
-        return -1;
-    }
     if (!PyArg_ParseTuple(args, "O!O!i:Update", &PyDict_Type, &policy, &PyDict_Type, &value, &num_threads)) return -1;
     if (read_policy(&self->actor, policy) || read_value(&self->critic, value)) return -1;
     Py_BEGIN_ALLOW_THREADS
     self->is_left = take_steps(&self->actor.training, &self->critic.training, num_threads);
     Py_END_ALLOW_THREADS
     return 0;
+}
+
+static PyObject *Update_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    return made(type, args, begin_update);
 }
 
 static void wait_for_critic(UpdateObject *self) {
@@ -247,8 +269,7 @@ PyTypeObject Update_type = {
     .tp_doc = "Passes over minibatches for an actor and a critic.",
     .tp_basicsize = sizeof(UpdateObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = Update_init,
+    .tp_new = Update_new,
     .tp_dealloc = Update_dealloc,
     .tp_methods = Update_methods,
 };

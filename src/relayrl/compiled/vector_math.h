@@ -49,14 +49,19 @@ INLINE int64_t append_lanes(int32_t *list, int64_t length, ivec lanes, int32_t f
 #endif
 }
 
+/* LANES × LANES numbers, rows into columns. Everything is read before anything is written: `to` may be `from`. */
 #if defined(__clang__)
 INLINE void transpose(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
-    for (int i = 0; i < LANES; i++) {
-        for (int j = 0; j < LANES; j++) to[j * to_stride + i] = from[i * from_stride + j];
+    vec row[LANES];
+    for (int i = 0; i < LANES; i++) row[i] = load(from + i * from_stride);
+    for (int j = 0; j < LANES; j++) {
+        vec column;
+        for (int i = 0; i < LANES; i++) column[i] = row[i][j];
+        store(to + j * to_stride, column);
     }
 }
 #else
-/* LANES × LANES numbers, rows into columns: blocks of 1, 2, 4 … numbers change places within pairs of rows. */
+/* Blocks of 1, 2, 4 … numbers change places within pairs of rows. */
 INLINE void transpose(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
     vec row[LANES];
     _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) row[i] = load(from + i * from_stride);

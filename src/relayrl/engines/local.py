@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from relayrl.compiled.loader import describe
+from relayrl.compiled.loader import describe, warn_if_missing
 from relayrl.engines.overlap import Pace
 from relayrl.engines.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.phase_clock import PhaseClock, peak_memory_mib
@@ -112,6 +112,7 @@ class LocalEngine:
 
     def _run(self, on_progress: Callable[[Progress], None]) -> RunResult:
         logger.info("perceptrons on the CPU run in %s", describe())
+        warn_if_missing()
         self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps

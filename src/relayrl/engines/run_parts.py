@@ -27,6 +27,7 @@ from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
 from relayrl.models.live_actor import live_actor
+from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
@@ -107,7 +108,8 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
             raise UnknownNameError("behaviour", name, env.groups)
     require_fits_memory(settings, env)
     make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
-    parts = make(settings, env)
+    with one_thread():  # a plugin's networks too begin with the same numbers, whatever `threads` is
+        parts = make(settings, env)
     _require_overrides_taken(settings, parts)
     acting, actors = parts.policies, parts.actors
     if settings.trainer.threaded:
@@ -162,9 +164,9 @@ def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Threads of torch and of NumPy's BLAS. Two pools on the same cores would wait for each other."""
+    """Threads of torch. NumPy's BLAS has one: its sums must not depend on them, and two pools would wait for each other."""
     torch.set_num_threads(count)
-    threadpoolctl.threadpool_limits(limits=count, user_api="blas")
+    threadpoolctl.threadpool_limits(limits=1, user_api="blas")
 
 
 def _actor_of(policy: Policy, parts: Assembly) -> Actor:

@@ -1,7 +1,7 @@
 """How many threads a run is fastest with: a few seconds of the run itself with each number, before it begins.
 
-Only networks that torch or BLAS compute ask for this; compiled kernels take what the machine has. The number that is taken
-goes into `config.yaml`, so that a repetition gives the same parameters.
+Only networks that torch computes ask for this; compiled kernels take what the machine has. The number that is taken goes into
+`config.yaml`, so that a repetition gives the same parameters.
 """
 
 from __future__ import annotations

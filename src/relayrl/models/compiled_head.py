@@ -6,14 +6,23 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from relayrl.compiled.loader import num_threads
+from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead
 from relayrl.models.box_heads import GaussianHead
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.compiled_perceptron import CompiledPerceptron, as_rows, compiled_network
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.policy import Policy
+
+_HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
+
+
+def has_kernels(head: ActionHead) -> bool:
+    """Whether there are kernels, and they know the head."""
+    found = kernels()
+    return found is not None and head in _HEADS and len(part_sizes(head)) <= found.MAX_PARTS
 
 
 def part_sizes(head: ActionHead) -> tuple[int, ...]:
@@ -67,10 +76,13 @@ class CompiledNormal(CompiledHead):
 def compiled_head(policy: Policy) -> CompiledHead | None:
     """The compiled draw of a policy of perceptrons; None where there are no kernels for it."""
     head = policy.head
-    if not isinstance(head, CategoricalHead | MultiCategoricalHead | GaussianHead):
+    if not has_kernels(head):
         return None
     assert isinstance(policy.actor, Perceptron)
     network = compiled_network(policy.actor)
     if network is None:
         return None
-    return CompiledNormal(network, head, policy) if isinstance(head, GaussianHead) else CompiledChoices(network, head)
+    if isinstance(head, GaussianHead):
+        return CompiledNormal(network, head, policy)
+    assert isinstance(head, CategoricalHead | MultiCategoricalHead)
+    return CompiledChoices(network, head)

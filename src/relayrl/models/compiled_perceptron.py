@@ -37,14 +37,13 @@ class CompiledPerceptron:
 class CompiledTapes:
     """`Differentiables`, compiled: perceptrons on the CPU, differentiated where they have parameters to train."""
 
-    def __init__(self, modules: Sequence[Perceptron]) -> None:
-        """The kernels must be there, and the parameters' gradients be one vector (`FlatAdam`) by the first `backward`."""
+    def __init__(self, modules: Sequence[Perceptron], *, learns: bool = True) -> None:
+        """The kernels must be there and, where it learns, the gradients be one vector (`FlatAdam`) by the first `backward`."""
         found = kernels()
         assert found is not None
         self._kernels, self._modules = found, tuple(modules)
         self._networks = tuple(_live(module) for module in modules)
-        is_trained = (any(p.requires_grad for p in module.parameters()) for module in modules)
-        self._tapes = tuple(map(found.Tape, self._networks, is_trained))
+        self._tapes = tuple(found.Tape(network, learns) for network in self._networks)
         self._widths = [module.linears()[-1].out_features for module in modules]
         self._outputs: tuple[Array, ...] = ()
         self._gradients: tuple[Array, ...] = ()
@@ -93,8 +92,8 @@ class CompiledTapes:
 class CompiledTape:
     """`Differentiable`, compiled: one such perceptron."""
 
-    def __init__(self, module: Perceptron) -> None:
-        self._tapes = CompiledTapes([module])
+    def __init__(self, module: Perceptron, *, learns: bool = True) -> None:
+        self._tapes = CompiledTapes([module], learns=learns)
 
     def forward(self, x: Array) -> Array:
         return self._tapes.forward(x)[0]
@@ -124,9 +123,15 @@ def _flat_gradient(module: Perceptron) -> Array:
     return np.asarray(first.as_strided((offset,), (1,)).numpy())
 
 
+def has_kernels(*modules: Perceptron) -> bool:
+    """Whether there are kernels, and they know perceptrons as deep as these."""
+    found = kernels()
+    return found is not None and all(len(module.linears()) <= found.MAX_LAYERS for module in modules)
+
+
 def compiled_network(module: Perceptron) -> CompiledPerceptron | None:
-    """The module in compiled form; None where there are no kernels."""
-    return None if kernels() is None else CompiledPerceptron(module)
+    """The module in compiled form; None where there are no kernels for it."""
+    return CompiledPerceptron(module) if has_kernels(module) else None
 
 
 def as_rows(x: Array) -> Array:

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.compiled.loader import kernels
 from relayrl.data.trees import Array
-from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes
+from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes, has_kernels
 from relayrl.models.numpy_policy import runs_in_numpy
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.shared_rows import OwnColumns, SharedRows, laid_out, with_own
@@ -103,6 +102,8 @@ class AutogradNetwork:
             return np.concatenate([self._module(torch.from_numpy(piece)).numpy() for piece in _pieces(x)])
 
     def backward(self, gradient: Array) -> None:
+        if not self._parameters:
+            return
         sums = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         for total in sums:
             total.zero_()
@@ -137,19 +138,19 @@ def _pulled_back(output: Tensor, by_output: Tensor, sources: list[Tensor] | list
     return torch.autograd.grad(output, sources, by_output, allow_unused=True, materialize_grads=True)
 
 
-def differentiable(module: nn.Module) -> Differentiable:
-    """The fastest way to differentiate a network."""
-    if not runs_in_numpy(module):
+def differentiable(module: nn.Module, *, learns: bool = True) -> Differentiable:
+    """The fastest way to differentiate a network; one that does not learn has no `backward`."""
+    if not runs_in_numpy(module, learns=learns):
         return AutogradNetwork(module)
     assert isinstance(module, Perceptron)
-    return NumpyPerceptron(module) if kernels() is None else CompiledTape(module)
+    return CompiledTape(module, learns=learns) if has_kernels(module) else NumpyPerceptron(module)
 
 
-def differentiables(modules: Sequence[nn.Module]) -> Differentiables:
-    """The fastest way to differentiate networks that see the same inputs."""
-    perceptrons = [module for module in modules if isinstance(module, Perceptron) and runs_in_numpy(module)]
-    if len(perceptrons) < len(modules):
+def differentiables(modules: Sequence[nn.Module], *, learns: bool = True) -> Differentiables:
+    """The fastest way to differentiate networks that see the same inputs; those that do not learn have no `regress`."""
+    if not runs_in_numpy(*modules, learns=learns):
         return OneAfterTheOther([AutogradNetwork(module) for module in modules])
-    if kernels() is None:
+    perceptrons = [module for module in modules if isinstance(module, Perceptron)]
+    if not has_kernels(*perceptrons):
         return OneAfterTheOther([NumpyPerceptron(module) for module in perceptrons])
-    return CompiledTapes(perceptrons)
+    return CompiledTapes(perceptrons, learns=learns)

@@ -184,6 +184,11 @@ def _verify(graph: ExportGraph, path: Path, file_format: ExportFormat) -> None:
         raise ExportError(f"{path.name} cannot be run with another number of rows: {error}") from error
     for name, want, have in zip(graph.output_names, expected, got, strict=True):
         if name == "action":
+            if not np.allclose(graph.policy.head.mode(expected[0]), want, rtol=0.0, atol=TOLERANCE):
+                kind = type(graph.policy.head).__name__
+                raise ExportError(
+                    f"{path.name}: {kind}.mode() chooses other actions than the file; a file has RelayRL's own"
+                )
             continue
         atol = TOLERANCE * max(1.0, float(np.abs(want).max(initial=0.0)))
         if want.shape != have.shape or not np.allclose(want, have, rtol=0.0, atol=atol):

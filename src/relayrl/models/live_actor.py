@@ -1,6 +1,7 @@
 """Acting with a policy that lives in this process, always with its newest parameters.
 
-`NumpyActor` runs perceptrons in NumPy, at a fifth of torch's cost per call; `TorchActor` serves every other policy. Both give
+`NumpyActor` runs perceptrons in NumPy, at a fifth of torch's cost per call; `TorchActor` serves every other policy, and those
+of which a part was derived from ours or changed (`built_in`). Both give
 the distribution's parameters to the same head, so both draw the same actions from the same generator, as does an actor that
 runs the exported file (`exported`). `CompiledActor` is a `NumpyActor` whose forward pass and draw are one call.
 """
@@ -14,7 +15,7 @@ from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.models.actor import Actor
 from relayrl.models.compiled_head import CompiledHead, compiled_head
 from relayrl.models.lane_memory import RecurrentActor
-from relayrl.models.numpy_policy import NumpyPolicy, runs_in_numpy
+from relayrl.models.numpy_policy import NumpyPolicy, acts_in_numpy
 from relayrl.models.numpy_recurrent import NumpyRecurrentActor, steps_in_numpy
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
@@ -79,7 +80,7 @@ def live_actor(policy: Policy) -> Actor:
     """The fastest actor for a policy in this process."""
     if isinstance(policy, RecurrentActorCritic):
         return NumpyRecurrentActor(policy) if steps_in_numpy(policy) else TorchRecurrentActor(policy)
-    if not runs_in_numpy(policy.actor):
+    if not acts_in_numpy(policy):
         return TorchActor(policy)
     head = compiled_head(policy)
     return NumpyActor(policy) if head is None else CompiledActor(policy, head)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from relayrl.data.trees import Array, Space, leaves, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.image_layout import ImageLayout, image_layout
+from relayrl.models.one_thread import one_thread
 
 
 class LeafEncoding:
@@ -122,7 +123,9 @@ class RunningNormalizer(nn.Module):
         if not len(batch):
             return
         rows = batch.to(torch.float64)
-        self.merge(rows.mean(0), rows.var(0, unbiased=False), len(rows))
+        with one_thread():
+            mean, variance = rows.mean(0), rows.var(0, unbiased=False)
+        self.merge(mean, variance, len(rows))
 
     @torch.no_grad()
     def merge(self, mean: Tensor, variance: Tensor, num_rows: int) -> None:

@@ -9,20 +9,68 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import nn
 
-from relayrl.data.trees import Array
+from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import GaussianHead
+from relayrl.models.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.compiled_perceptron import compiled_network
-from relayrl.models.perceptron import NumpyPerceptron, Perceptron
+from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
+from relayrl.models.networks import ObservationEncoder, RunningNormalizer
+from relayrl.models.perceptron import NumpyPerceptron, Perceptron, is_plain
 from relayrl.models.policy import Policy
+from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.models.shared_rows import SharedRows
 
+_POLICIES = BuiltIns(Policy, ActorCritic, RecurrentActorCritic)
+_HEADS = BuiltIns(
+    CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead, SquashedGaussianHead, DeterministicHead
+)
+_ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)
 
-def runs_in_numpy(*networks: nn.Module) -> bool:
-    """Whether the networks are perceptrons on the CPU."""
-    return all(isinstance(n, Perceptron) and next(n.parameters()).device.type == "cpu" for n in networks)
+
+def runs_in_numpy(*networks: nn.Module, learns: bool = False) -> bool:
+    """Whether the networks are unchanged perceptrons on the CPU; those that learn, with no parameter that is not to."""
+    return all(is_plain(n) and (not learns or all(p.requires_grad for p in n.parameters())) for n in networks)
+
+
+def encodes_in_numpy(policy: Policy) -> bool:
+    """Whether `features_numpy` gives what `features` does."""
+    normalizer = policy.normalizer
+    is_known = policy.encoder in _ENCODERS and (normalizer is None or normalizer in _NORMALIZERS)
+    return is_known and _POLICIES.keeps(policy, "features", "features_numpy")
+
+
+def features_in_numpy(policy: Policy) -> Callable[[Any], Array]:
+    """[M, F] what the policy's networks see of a NumPy tree with one leading axis, by the faster way where there is one."""
+    if encodes_in_numpy(policy):
+        return policy.features_numpy
+
+    def features(obs: Any) -> Array:
+        with torch.no_grad():
+            return np.asarray(policy.features(map_tree(torch.from_numpy, obs)).numpy())
+
+    return features
+
+
+def is_built_in(policy: Policy) -> bool:
+    """Whether everything around a policy's networks is unchanged, so that `NumpyPolicy` knows it."""
+    return policy in _POLICIES and policy.head in _HEADS and encodes_in_numpy(policy)
+
+
+def acts_in_numpy(policy: Policy) -> bool:
+    """Whether `NumpyPolicy` gives what the policy does."""
+    return is_built_in(policy) and runs_in_numpy(policy.actor)
+
+
+def judges_in_numpy(policy: ActorCritic, *, learns: bool = False) -> bool:
+    """The same of `NumpyActorCritic`, with its values; where it learns, of `DifferentiableActorCritic`."""
+    is_whole = is_built_in(policy) and policy.return_normalizer in _NORMALIZERS
+    if learns and isinstance(policy.head, GaussianHead):
+        is_whole = is_whole and policy.log_std.requires_grad and not policy.log_std._backward_hooks
+    return is_whole and runs_in_numpy(policy.actor, policy.critic, learns=learns)
 
 
 class ForwardPass(Protocol):

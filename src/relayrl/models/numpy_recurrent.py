@@ -10,17 +10,29 @@ import numpy as np
 from torch import nn
 
 from relayrl.data.trees import Array, Tree
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.lane_memory import RecurrentActor
-from relayrl.models.numpy_policy import NumpyPolicy, fast_network, runs_in_numpy
+from relayrl.models.memory_cell import MemoryCell
+from relayrl.models.numpy_policy import NumpyPolicy, fast_network, is_built_in, runs_in_numpy
+from relayrl.models.perceptron import MODULES
 from relayrl.models.recurrent_network import RecurrentNetwork
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.models.settings import MemoryKind
 
+_NETWORKS, _CELLS = BuiltIns(RecurrentNetwork), BuiltIns(MemoryCell)
+_LAYERS = BuiltIns(nn.LSTM, nn.GRU, nn.Linear, *MODULES.values())
+
 
 def steps_in_numpy(policy: RecurrentActorCritic) -> bool:
-    """Whether what lies in front of the memories that act are perceptrons on the CPU."""
+    """Whether the policy and its memories that act are unchanged, with perceptrons on the CPU in front of them."""
     acting = [policy.actor] if policy.is_central else [policy.actor, policy.critic]
-    return runs_in_numpy(*(network.trunk for network in acting))
+    return is_built_in(policy) and all(_is_plain(network) for network in acting)
+
+
+def _is_plain(network: RecurrentNetwork) -> bool:
+    if network not in _NETWORKS or network.cell not in _CELLS or not runs_in_numpy(network.trunk):
+        return False
+    return all(layer in _LAYERS for layer in (network.cell.layer, network.output, network.activation))
 
 
 class NumpyRecurrentNetwork:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from relayrl.data.trees import Array
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import OwnColumns, SharedRows, laid_out
 
@@ -41,6 +42,37 @@ class Perceptron(nn.Sequential):
     def linears(self) -> list[nn.Linear]:
         """The layers that have parameters."""
         return [layer for layer in self if isinstance(layer, nn.Linear)]
+
+
+_NETWORKS, _LAYERS = BuiltIns(Perceptron), BuiltIns(nn.Linear, *MODULES.values())
+
+
+def is_plain(network: nn.Module) -> bool:
+    """Whether a network is a `Perceptron` on the CPU that computes what it did when it was made: layers, methods, no hooks."""
+    if network not in _NETWORKS or not isinstance(network, Perceptron):
+        return False
+    layers = list(network)
+    kinds = [MODULES[network.activation] if i % 2 else nn.Linear for i in range(len(layers))]
+    if (
+        [type(layer) for layer in layers] != kinds
+        or not len(layers) % 2
+        or any(layer not in _LAYERS for layer in layers)
+    ):
+        return False
+    linears = network.linears()
+    is_chain = all(below.out_features == above.in_features for below, above in pairwise(linears))
+    return is_chain and all(_is_plain_parameter(p) for layer in linears for p in (layer.weight, layer.bias))
+
+
+def _is_plain_parameter(parameter: torch.Tensor | None) -> bool:
+    """Whether NumPy can look at a parameter's memory, and nobody changes its gradients."""
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.device.type == "cpu"
+        and parameter.dtype == torch.float32
+        and parameter.is_contiguous()
+        and not parameter._backward_hooks
+    )
 
 
 class NumpyPerceptron:

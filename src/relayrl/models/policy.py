@@ -97,7 +97,7 @@ class Policy(nn.Module):
     def distribution_of(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """The same from the actor network's outputs."""
         if isinstance(self.head, DeterministicHead):
-            return outputs.tanh() * self.action_scale + self.action_center
+            outputs = outputs.tanh() * self.action_scale + self.action_center
         if isinstance(self.head, GaussianHead):
             mean = outputs * self.action_scale + self.action_center
             log_std = self.log_std + self.action_scale.log()

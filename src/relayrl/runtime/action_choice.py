@@ -17,6 +17,7 @@ import numpy as np
 from relayrl.data.trees import Array
 from relayrl.errors import InferenceError
 from relayrl.models.action_head import ActionHead, LikelihoodHead
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.discrete_heads import CategoricalHead
 
 MAX_LISTED_ACTIONS, DRAWS_AHEAD = 16, 64
@@ -33,9 +34,12 @@ Chooser: TypeAlias = Callable[[Array], tuple[Array, Array | None]]
 """Actions [L, …] and their log-probabilities [L], or None where the head has none, from parameters [L, P]; fresh arrays."""
 
 
+_HEADS = BuiltIns(CategoricalHead)
+
+
 def chooser(head: ActionHead, choice: ActionChoice, rng: np.random.Generator) -> Chooser:
     """How actions of `head` are chosen; `rng` draws them."""
-    if isinstance(head, CategoricalHead):
+    if isinstance(head, CategoricalHead) and head in _HEADS:
         return CategoricalChooser(head, choice, rng)
     if choice is ActionChoice.GREEDY:
         return lambda parameters: _with_logp(head, parameters, head.mode(parameters))

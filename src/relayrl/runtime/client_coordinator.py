@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
 from relayrl.errors import AgentStateError, ConfigError, RelayRLError
 from relayrl.observability.logs import set_log_level
@@ -84,6 +85,7 @@ class ClientCoordinator:
         with self.lifecycle.transition:
             if self.lifecycle.state is AgentState.RUNNING:
                 raise AgentStateError("the agent is running already; use restart()")
+            warn_if_missing()
             config = self._config
             self._dispatcher = RouterDispatcher(self._opener, config.sink, config.router_buffer, self.metrics)
             self._scale = ScaleManager(self._dispatcher)

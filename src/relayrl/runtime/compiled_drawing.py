@@ -20,12 +20,14 @@ from relayrl.compiled.loader import kernels
 from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead
 from relayrl.models.box_heads import GaussianHead
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.onnx_perceptron import LINEAR, RELU, TANH, Layer, LayerChain, PolicyChains
 
 MAX_PRODUCTS = 1 << 21
 """Multiplications of a call, which does not let other threads run: some 50 µs. Larger ones are left to onnxruntime."""
 DRAWS_AHEAD = 64
+_HEADS = BuiltIns(CategoricalHead, GaussianHead)
 
 DrawNumbers: TypeAlias = Callable[[int], Array]
 Drawing: TypeAlias = Callable[[Array, Array, Array | None], Array]
@@ -71,6 +73,8 @@ class CompiledDrawing:
 def _drawing(
     module: Any, layers: tuple[Layer, ...], chain: LayerChain, head: ActionHead, rng: np.random.Generator
 ) -> Drawing | None:
+    if head not in _HEADS:
+        return None
     if isinstance(head, CategoricalHead) and chain.is_log_softmax:
         return _categorical(_perceptron(module, layers), head, rng)
     if isinstance(head, GaussianHead) and not chain.is_log_softmax:

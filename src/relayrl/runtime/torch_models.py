@@ -19,7 +19,7 @@ from relayrl.models.export import has_own_critic
 from relayrl.models.exported import METADATA_PREFIX, PolicyMetadata
 from relayrl.models.head_registry import head_of_kind
 from relayrl.models.lane_memory import MEMORY_DECIDES
-from relayrl.models.numpy_policy import NumpyActorCritic, NumpyPolicy, runs_in_numpy
+from relayrl.models.numpy_policy import NumpyActorCritic, NumpyPolicy, acts_in_numpy, judges_in_numpy
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.runtime.acting_layout import ActingLayout
@@ -134,8 +134,8 @@ def _load(path: Path, device: torch.device, extra: dict[str, Any]) -> torch.jit.
 
 def _numpy_policy(policy: Policy) -> NumpyPolicy | None:
     if isinstance(policy, ActorCritic) and not policy.is_central:
-        return NumpyActorCritic(policy) if runs_in_numpy(policy.actor, policy.critic) else None
-    return NumpyPolicy(policy) if runs_in_numpy(policy.actor) else None
+        return NumpyActorCritic(policy) if judges_in_numpy(policy) else None
+    return NumpyPolicy(policy) if acts_in_numpy(policy) else None
 
 
 def _tensor(leaf: Array, device: torch.device) -> torch.Tensor:

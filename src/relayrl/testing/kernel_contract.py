@@ -19,6 +19,7 @@ from relayrl.errors import ConfigError, RelayRLError
 from relayrl.models.kernels import KernelFactory
 from relayrl.testing import kernel_checks as checks
 from relayrl.testing import kernel_export_checks as exports
+from relayrl.testing import kernel_path_checks as paths
 from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
 from relayrl.testing.kernel_bench import KernelBench
 
@@ -50,7 +51,9 @@ class KernelReport(ContractReport):
 _MADE = ("makes_modules",)
 _SHAPED = (*_MADE, "takes_any_leading_axes")
 _REPEATABLE = (*_SHAPED, "outputs_are_float32", "outputs_are_finite", "same_rows_same_outputs")
-_EXPORTABLE = (*_REPEATABLE, "rows_are_independent", "evaluation_mode_changes_nothing", "networks_share_nothing")
+_RUNNABLE = (*_REPEATABLE, "rows_are_independent", "evaluation_mode_changes_nothing", "networks_share_nothing")
+_LEARNABLE = (*_RUNNABLE, "same_generator_same_parameters", "outputs_follow_the_parameters")
+_EXPORTABLE = (*_RUNNABLE, "acts_and_learns_as_the_module")
 
 CHECKS = (
     Check(checks.makes_modules),
@@ -68,6 +71,7 @@ CHECKS = (
     Check(checks.outputs_follow_the_parameters, (*_REPEATABLE, "same_generator_same_parameters")),
     Check(checks.can_be_copied, (*_REPEATABLE, "outputs_follow_the_parameters")),
     Check(checks.state_dict_round_trip, _REPEATABLE),
+    Check(paths.acts_and_learns_as_the_module, _LEARNABLE),
     Check(exports.leaves_as_onnx, _EXPORTABLE),
     Check(exports.leaves_as_torchscript, _EXPORTABLE),
 )

@@ -46,6 +46,7 @@ from relayrl.models.head_registry import likelihood_head
 from relayrl.models.image_layout import MIN_IMAGE_SIDE
 from relayrl.models.kernels import KernelFactory
 from relayrl.models.networks import LeafEncoding
+from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import actor_critic
 from relayrl.models.settings import NetworkSettings
@@ -106,6 +107,7 @@ MAX_SILENT_WEIGHTS = 2_000_000
 """A first layer beyond this is more likely a misread image than meant."""
 
 
+@one_thread()  # orthogonal matrices, with which networks begin, are rounded as threads cut them
 def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     """A fresh learner for `groups`."""
     for group in groups:

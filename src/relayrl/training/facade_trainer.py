@@ -20,6 +20,7 @@ from uuid import UUID
 
 from relayrl.algorithms.params import MADDPGParams, OffPolicyParams, OnPolicyParams
 from relayrl.algorithms.registry import AlgorithmEntry
+from relayrl.compiled.loader import warn_if_missing
 from relayrl.config.settings import Settings
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
 from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
@@ -50,6 +51,7 @@ class TrajectoryTrainer:
     """Learns one policy from trajectories that a program hands in."""
 
     def __init__(self, entry: AlgorithmEntry, args: TrainerArgs, params: Settings, kernel: Kernel | None) -> None:
+        warn_if_missing()
         self.args, self.params = args, _with_buffer_size(params, args)
         self._entry, self._kernel = entry, kernel
         self._groups = self._first_groups()

@@ -1,0 +1,293 @@
+"""What is derived from RelayRL's own classes, or changed in place, is obeyed: no faster way stands in for it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from test_off_policy import make_learner, random_transitions
+from test_ppo import make_ppo, rollout
+from torch import nn
+
+from relayrl.algorithms.compiled_passes import CompiledPasses
+from relayrl.algorithms.critic_views import LocalView
+from relayrl.algorithms.minibatch_passes import StepwisePasses
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.policy_gradients import AutogradGradients, ClippedSurrogate, Objective
+from relayrl.errors import ConfigError, ExportError
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
+from relayrl.models.discrete_heads import CategoricalHead
+from relayrl.models.export import export_policy
+from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.live_actor import CompiledActor, TorchActor, live_actor
+from relayrl.models.perceptron import Perceptron, is_plain
+from relayrl.models.policy import Policy, parameter_hash
+from relayrl.models.settings import Activation
+from relayrl.runtime.action_choice import ActionChoice, chooser
+from relayrl.runtime.torch_models import LiveModel
+
+OBS = np.random.default_rng(5).normal(size=(6, 3)).astype(np.float32)
+
+
+def learned(ppo) -> str:
+    """The parameters after one update."""
+    rng = np.random.default_rng(3)
+    shape = (8, 4)
+    space = ppo.policy.action_space
+    space.seed(0)
+    action = np.stack([space.sample() for _ in range(32)]).reshape(*shape, *space.shape)
+    obs, reward = rng.normal(size=(*shape, 3)).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+    ppo.update([rollout(obs, action, reward)], 0.0)
+    return parameter_hash(ppo.policy)
+
+
+def objective(loss) -> Objective:
+    return Objective(loss, entropy_coef=0.0)
+
+
+class OppositeLoss(ClippedSurrogate):
+    def loss(self, log_ratio, advantage):
+        return -super().loss(log_ratio, advantage)
+
+
+class OppositeSlope(ClippedSurrogate):
+    def loss_and_slope(self, log_ratio, advantage):
+        loss, slope = super().loss_and_slope(log_ratio, advantage)
+        return -loss, -slope
+
+
+def test_a_loss_is_differentiated_as_it_is_written():
+    moved = []
+    for loss in (ClippedSurrogate(0.2), OppositeLoss(0.2)):
+        ppo = make_ppo(train_pi_iters=1, train_vf_iters=1, target_kl=None)
+        ppo._objective = objective(loss)
+        before = ppo._pi_optimizer.vector.clone()
+        learned(ppo)
+        moved.append(ppo._pi_optimizer.vector - before)
+    # Adam's first step is the sign of the gradient, so an opposite loss moves everything as far the other way.
+    torch.testing.assert_close(moved[1], -moved[0], rtol=0.01, atol=1e-5)
+    assert float(moved[0].abs().max()) > 0
+
+
+def test_a_loss_of_which_only_the_twin_is_changed_is_refused():
+    ppo = make_ppo()
+    ppo._objective = objective(OppositeSlope(0.2))
+    with pytest.raises(ConfigError, match=r"OppositeSlope overrides loss_and_slope\(\) and not loss\(\)"):
+        learned(ppo)
+
+
+def test_an_objective_says_itself_when_the_policy_has_moved_too_far():
+    class AtOnce(Objective):
+        def is_exceeded_by(self, kl):
+            return True
+
+    ppo = make_ppo()
+    ppo._objective = AtOnce(ClippedSurrogate(0.2), 0.0)
+    before = parameter_hash(ppo.policy.actor)
+    learned(ppo)
+    assert parameter_hash(ppo.policy.actor) == before
+
+
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_an_optimiser_takes_its_own_steps(is_patched):
+    class Standing(FlatAdam):
+        def step(self):
+            return 0.0
+
+    ppo = make_ppo()
+    if is_patched:
+        ppo._pi_optimizer.step = lambda: 0.0
+    else:
+        ppo._pi_optimizer = Standing(ppo.policy.actor_parameters(), 0.1, None)
+    before = parameter_hash(ppo.policy.actor), parameter_hash(ppo.policy.critic)
+    learned(ppo)
+    assert parameter_hash(ppo.policy.actor) == before[0]
+    assert parameter_hash(ppo.policy.critic) != before[1]
+
+
+class Halved(Perceptron):
+    def forward(self, features):
+        return 0.5 * super().forward(features)
+
+
+class HalvedLinear(nn.Linear):
+    def forward(self, features):
+        return 0.5 * super().forward(features)
+
+
+def derived(network) -> None:
+    network.__class__ = Halved
+
+
+def patched(network) -> None:
+    network.forward = lambda features: 0.5 * Perceptron.forward(network, features)
+
+
+def hooked(network) -> None:
+    network.register_forward_hook(lambda module, given, outputs: 0.5 * outputs)
+
+
+def hooked_within(network) -> None:
+    network[0].register_forward_pre_hook(lambda module, given: (0.5 * given[0],))
+
+
+def other_activation(network) -> None:
+    network[1] = nn.SiLU()
+
+
+def other_layer(network) -> None:
+    network[2].__class__ = HalvedLinear
+
+
+def normed(network) -> None:
+    torch.nn.utils.parametrizations.weight_norm(network[0]).parametrizations.weight.original0.data.mul_(0.5)
+
+
+@pytest.mark.parametrize("change", [derived, patched, hooked, hooked_within, other_activation, other_layer, normed])
+def test_a_network_acts_learns_and_is_exported_as_it_is(change, tmp_path):
+    plain, ppo = make_ppo(target_kl=None), make_ppo(target_kl=None)
+    change(ppo.policy.actor)
+    if change is not normed:  # which replaces parameters, so that the optimiser would have to be made after it
+        assert learned(ppo) != learned(plain)
+        assert isinstance(ppo._passes, StepwisePasses)
+        assert isinstance(plain._passes, CompiledPasses)
+    want = TorchActor(ppo.policy).distribution(OBS)
+    assert not np.allclose(want, TorchActor(plain.policy).distribution(OBS))
+    np.testing.assert_array_equal(live_actor(ppo.policy).distribution(OBS), want)
+    np.testing.assert_allclose(LiveModel(ppo.policy, "cpu").forward(OBS, None)[0], want, rtol=1e-6)
+    if change is not patched:  # which a copy calls on the original
+        spaces_ = (ppo.policy.observation_space, ppo.policy.action_space)
+        metadata = PolicyMetadata("test", "ppo", "agent", 0, False, *spaces_)
+        file = export_policy(ppo.policy, metadata, tmp_path / "model.onnx", ExportFormat.ONNX)
+        np.testing.assert_allclose(ExportedActor(file).distribution(OBS), want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_not_changed_keeps_its_faster_twin():
+    assert isinstance(live_actor(make_ppo().policy), CompiledActor)
+    assert is_plain(copy.deepcopy(make_ppo().policy.actor))
+
+
+def test_a_method_exchanged_in_the_class_is_obeyed(monkeypatch):
+    network = make_ppo().policy.actor
+    assert is_plain(network)
+    monkeypatch.setattr(Perceptron, "forward", Halved.forward)
+    assert not is_plain(network)
+
+
+@pytest.mark.parametrize("name", ["actor", "critic"])
+def test_a_frozen_parameter_stays_as_it_is(name):
+    ppo = make_ppo()
+    network = getattr(ppo.policy, name)
+    network[0].weight.requires_grad_(False)
+    before = network[0].weight.clone(), network[2].weight.clone()
+    learned(ppo)
+    torch.testing.assert_close(network[0].weight, before[0], rtol=0, atol=0)
+    assert not torch.equal(network[2].weight, before[1])
+
+
+@pytest.mark.parametrize("algo", ["td3", "sac"])
+def test_frozen_networks_stay_as_they_are_in_replay_too(algo):
+    learner = make_learner(algo)
+    group = learner.groups["agent"]
+    group.policy.actor.requires_grad_(False)
+    group.q.judges[0][0].weight.requires_grad_(False)
+    before = parameter_hash(group.policy), group.q.judges[0][0].weight.clone(), group.q.judges[0][2].weight.clone()
+    for _ in range(2):
+        learner.update(random_transitions(learner))
+    assert parameter_hash(group.policy) == before[0]
+    assert torch.equal(group.q.judges[0][0].weight, before[1])
+    assert not torch.equal(group.q.judges[0][2].weight, before[2])
+
+
+class Sharp(CategoricalHead):
+    """Three times the logits, and never the first action."""
+
+    def parameters(self, outputs, mask):
+        return super().parameters(3.0 * outputs, mask)
+
+    def sample(self, parameters, rng):
+        return np.full(len(parameters), self.start + 1)
+
+    def mode(self, parameters):
+        return np.full(len(parameters), self.start + 1)
+
+
+def test_a_head_acts_and_learns_as_it_is_and_cannot_be_exported_as_another(tmp_path):
+    plain, ppo = make_ppo(target_kl=None), make_ppo(target_kl=None)
+    ppo.policy.head = Sharp(ppo.policy.action_space)
+    rng = np.random.default_rng(0)
+    for actions in (live_actor(ppo.policy).act(OBS, None, rng), live_actor(ppo.policy).act_greedily(OBS)):
+        assert actions.tolist() == [2] * len(OBS)
+    drawn, _ = chooser(ppo.policy.head, ActionChoice.SAMPLE, rng)(live_actor(ppo.policy).distribution(OBS))
+    assert drawn.tolist() == [2] * len(OBS)
+    assert learned(ppo) != learned(plain)
+    metadata = PolicyMetadata("test", "ppo", "agent", 0, False, ppo.policy.observation_space, ppo.policy.action_space)
+    with pytest.raises(ExportError, match=r"Sharp\.mode\(\) chooses other actions"):
+        export_policy(ppo.policy, metadata, tmp_path / "model.onnx", ExportFormat.ONNX)
+
+
+def test_replay_refuses_a_head_that_it_cannot_differentiate_and_takes_other_exploration():
+    class Wide(SquashedGaussianHead):
+        def sample(self, parameters, rng):
+            return super().sample(parameters * 2.0, rng)
+
+    class Still(DeterministicHead):
+        def sample(self, parameters, rng):
+            return parameters
+
+    wide, still = copy.deepcopy(make_learner("sac")), make_learner("td3")
+    wide.groups["agent"].policy.head.__class__ = Wide
+    with pytest.raises(ConfigError, match="Wide changes the action distribution"):
+        type(wide)(policies_of(wide), {"agent": 1}, LocalView, wide.params, torch.Generator())
+    still.groups["agent"].policy.head.__class__ = Still
+    type(still)(policies_of(still), {"agent": 1}, LocalView, still.params, torch.Generator())
+
+
+def policies_of(learner) -> dict[str, Policy]:
+    return {name: group.policy for name, group in learner.groups.items()}
+
+
+def test_a_policy_sees_what_its_own_features_say():
+    class Blind(ActorCritic):
+        def features(self, obs):
+            return torch.zeros_like(super().features(obs))
+
+    ppo = make_ppo()
+    ppo.policy.__class__ = Blind
+    distribution = live_actor(ppo.policy).distribution(OBS)
+    np.testing.assert_array_equal(distribution, np.tile(distribution[:1], (len(OBS), 1)))
+    assert isinstance(ppo._gradients, AutogradGradients)
+
+    class BlindPolicy(Policy):
+        def features(self, obs):
+            return torch.zeros_like(super().features(obs))
+
+    learner = make_learner("td3")
+    learner.groups["agent"].policy.__class__ = BlindPolicy
+    assert not learner.groups["agent"].features(OBS).any()
+
+
+def test_a_critic_view_shows_what_it_shows():
+    class Blind(LocalView):
+        def inputs(self, group, features, actions, state=None):
+            return np.zeros_like(super().inputs(group, features, actions, state))
+
+    learners = [make_learner("td3", view=view) for view in (LocalView, Blind)]
+    for learner in learners:
+        learner.update(random_transitions(learner))
+    first = [learner.groups["agent"].critic_optimizer.gradient[: 8 * 5] for learner in learners]
+    assert float(first[0].abs().max()) > 0
+    assert float(first[1].abs().max()) == 0
+
+
+@pytest.mark.parametrize(("hidden", "space"), [((4,) * 20, spaces.Discrete(2)), ((4,), spaces.MultiDiscrete([2] * 70))])
+def test_networks_and_choices_beyond_the_kernels_are_left_to_numpy(hidden, space):
+    sizes = (3, *hidden, space.n if isinstance(space, spaces.Discrete) else 140)
+    ppo = make_ppo(space, activation=Activation.RELU)
+    ppo.policy.actor = Perceptron(sizes, Activation.RELU, 0.01, torch.Generator().manual_seed(0))
+    ppo._pi_optimizer = FlatAdam(ppo.policy.actor_parameters(), 1e-3, 0.5)
+    assert len(live_actor(ppo.policy).act(OBS, None, np.random.default_rng(0))) == len(OBS)
+    learned(ppo)
+    assert isinstance(ppo._passes, StepwisePasses)

@@ -1,0 +1,288 @@
+"""Calls every entry point of the kernels with one argument at a time that does not belong there; prints how many it refused.
+
+A program of its own, since what it looks for ends a process.
+"""
+
+import copy
+import pickle
+import uuid
+
+import numpy as np
+
+from relayrl.compiled import _kernels as k
+
+f4 = np.float32
+HUGE = (2**31, 2**62, 2**63 - 1, 2**64, -1, -(2**63))
+
+
+class Liar:
+    """Says of itself whatever makes trouble."""
+
+    def __len__(self):
+        raise RuntimeError("no length")
+
+    def __float__(self):
+        raise RuntimeError("no number")
+
+    __index__ = __float__
+
+
+def hostile() -> list:
+    """No arrays of objects: dtypes are the caller's affair, and numbers written over objects end any process."""
+    tables = [
+        np.zeros(shape, dtype) for shape in ((0,), (1,), (3,), (2, 2), (4, 3)) for dtype in (f4, np.float64, np.int64)
+    ]
+    beyond = [np.full(8, number, np.int64) for number in (-1, 5, 2**40, 2**63 - 1, -(2**63))]
+    odd = [np.full((4, 3), np.nan, f4), np.zeros((6, 6), f4)[::2, ::2]]
+    plain = [
+        None,
+        0,
+        1,
+        1e300,
+        float("nan"),
+        "x",
+        b"",
+        b"1234567",
+        bytearray(),
+        (),
+        [],
+        {},
+        ((),),
+        ([],),
+        [[]],
+        Liar(),
+        object,
+    ]
+    read_only = np.zeros(4, f4)
+    read_only.flags.writeable = False
+    return [
+        *plain,
+        *HUGE,
+        *tables,
+        *beyond,
+        *odd,
+        read_only,
+        (2**31,),
+        (2**63,),
+        (1,) * 100,
+        ((1, 2),) * 5,
+        (None,) * 8,
+    ]
+
+
+def perceptron(is_frozen: bool = False):
+    return k.Perceptron(((np.ones((4, 3), f4), np.ones(4, f4)), (np.ones((1, 4), f4), np.ones(1, f4))), True, is_frozen)
+
+
+def tape(is_kept: bool = True):
+    return k.Tape(perceptron(), is_kept)
+
+
+def job(**own) -> dict:
+    parameters = 21
+    vectors = {name: np.zeros(parameters, f4) for name in ("vector", "first_moment", "second_moment")}
+    numbers = {"num_steps": 0, "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-5, "max_norm": 0.5}
+    rows = {
+        "num_rows": 4,
+        "num_passes": 2,
+        "minibatch_rows": 3,
+        "order": np.tile(np.arange(4), (2, 1)),
+        "is_factored": 0,
+    }
+    return {
+        "sizes": (3, 4, 1),
+        "is_tanh": True,
+        "inputs": ((np.ones((4, 3), f4), None),),
+        **vectors,
+        **numbers,
+        **rows,
+        **own,
+    }
+
+
+def policy_job(**own) -> dict:
+    loss = {"is_surrogate": True, "clip_ratio": 0.2, "entropy_coef": 0.1, "kl_limit": 1.0, "logp": np.zeros(4, f4)}
+    choice = {"part_sizes": (1,), "action": np.zeros(4, np.int64), "mask": None, "advantage": np.ones(4, f4)}
+    return job(**{**loss, **choice, **own})
+
+
+def value_job(**own) -> dict:
+    return job(**{"clip": -1.0, "target": np.ones(4, f4), "old_value": np.ones(4, f4), **own})
+
+
+def tree() -> list:
+    """A tree of sums with a level of 16 and one of 32: two nodes of leaves."""
+    return [np.ones(48), np.arange(1.0, 17.0), np.array([0, 16])]
+
+
+def x(rows: int = 4, columns: int = 3) -> np.ndarray:
+    return np.ones((rows, columns), f4)
+
+
+IDS = [uuid.UUID(int=1), uuid.UUID(int=2)]
+HEADERS = tuple(np.ones(2, dtype) for dtype in (np.int64, np.int64, np.int64, np.int32, np.int32, bool, bool, bool))
+BEGINS = tuple(range(0, 11 * 64, 64))
+
+VALID = {
+    "Perceptron": lambda: (k.Perceptron, [((x(), x(1, 4)), (x(1, 4), x(1, 1))), True, True]),
+    "Perceptron.forward": lambda: (perceptron().forward, [x(), x(4, 1), 2]),
+    "Perceptron.forward_parts": lambda: (perceptron().forward_parts, [((x(), None),), True, x(4, 1), 2]),
+    "Perceptron.choose": lambda: (
+        perceptron(True).choose,
+        [x(), (1,), np.zeros(4, f4), np.ones((4, 1), bool), np.zeros(4, np.int64), np.zeros(4, f4), 2],
+    ),
+    "Perceptron.draw_normal": lambda: (
+        perceptron().draw_normal,
+        [x(), x(4, 1), x(1, 1), x(1, 1), x(1, 1), x(4, 1), np.zeros(4, f4), 2],
+    ),
+    "Tape": lambda: (k.Tape, [perceptron(), True]),
+    "Update": lambda: (k.Update, [policy_job(), value_job(), 2]),
+    "Update.finish": lambda: (k.Update(policy_job(), value_job(), 2).finish, []),
+    "forward_tapes": lambda: (k.forward_tapes, [(tape(), tape(False)), (x(), x()), (x(4, 1), x(4, 1)), 2]),
+    "backward_tapes": lambda: (k.backward_tapes, [(forwarded(),), (x(4, 1),), (np.zeros(21, f4),), 2]),
+    "regress_tapes": lambda: (
+        k.regress_tapes,
+        [(tape(),), ((x(), np.arange(4)),), False, x(4, 1), x(4, 1), (x(4, 1),), (np.zeros(21, f4),), 2],
+    ),
+    "judge": lambda: (
+        k.judge,
+        [(perceptron(),), ((x(), None),), False, np.ones(4, np.int64), x(4, 2), x(4, 1), x(4, 1), x(4, 2), 2],
+    ),
+    "adam_step": lambda: (k.adam_step, [*(np.ones(5, f4) for _ in range(4)), 0, 0.1, 0.9, 0.99, 1e-5, 0.5, 2]),
+    "follow": lambda: (k.follow, [np.ones(5, f4), np.ones(5, f4), 0.5, 2]),
+    "set_priorities": lambda: (k.set_priorities, [*tree(), np.array([3, 20]), np.array([2.0, 2.0])]),
+    "find_priorities": lambda: (k.find_priorities, [*tree(), np.array([0.5, 1e9]), np.zeros(2, np.int64)]),
+    "advantages": lambda: (
+        k.advantages,
+        [2, 3, x(2), x(2), x(2), np.zeros((2, 3), bool), np.zeros((2, 3), bool), 0.9, 0.9, x(2)],
+    ),
+    "join_rows": lambda: (k.join_rows, [[[x(2), x(2)]], np.array([2, 2]), (x(4),)]),
+    "attributes": lambda: (k.attributes, [[*IDS], ("int", "hex")]),
+    "all_alike": lambda: (k.all_alike, [[[1, 1]], [[None, None]]]),
+    "uuid_bytes": lambda: (k.uuid_bytes, [[*IDS]]),
+    "uuid_texts": lambda: (k.uuid_texts, [[i.bytes for i in IDS], np.zeros((2, 36), np.uint8)]),
+    "trajectory_ids": lambda: (
+        k.trajectory_ids,
+        [[i.bytes for i in IDS], ["a", "b"], np.ones(2, int), np.ones(2, int)],
+    ),
+    "header_numbers": lambda: (
+        k.header_numbers,
+        [([1, 1], [1, 1], ["a", "b"], *[[True, False]] * 3), np.zeros((3, 2), np.int64), np.zeros((3, 2), bool)],
+    ),
+    "headers_fit": lambda: (
+        k.headers_fit,
+        [*(np.ones(2, np.int64) for _ in range(3)), *(np.ones(2, bool) for _ in range(2))],
+    ),
+    "spread_headers": lambda: (k.spread_headers, [HEADERS, 2, BEGINS, np.zeros(11 * 64, np.uint8)]),
+    "arrow_struct": lambda: (k.arrow_struct, [np.array([[4, 2, 0, 0]]), [None, x()]]),
+    "copy_records": lambda: (
+        k.copy_records,
+        [
+            *(x(2, 1), ([b"t", b"t"],), (((x(2, 1).data.cast("B"), 4),),), ((x(2, 1).data.cast("B"), 4),)),
+            *(np.ones(2, np.int64), 0, 0, bytearray(2 * (4 + 5 + 8 + 8))),
+        ],
+    ),
+    "instruction_sets": lambda: (k.instruction_sets, []),
+    "use_instruction_set": lambda: (k.use_instruction_set, [k.instruction_sets()[0]]),
+}
+"""How each is called rightly, made anew for each call."""
+
+
+def forwarded():
+    made = tape()
+    k.forward_tapes((made,), (x(),), (x(4, 1),), 1)
+    return made
+
+
+def public_names() -> set[str]:
+    names = {name for name, value in vars(k).items() if not name.startswith("_") and callable(value)}
+    types = [vars(k)[name] for name in names if isinstance(vars(k)[name], type)]
+    return names | {f"{t.__name__}.{name}" for t in types for name in vars(t) if not name.startswith("_")}
+
+
+def refuses(call, arguments: list) -> bool:
+    try:
+        call(*arguments)
+    except Exception:  # noqa: BLE001 - any will do: what must not happen is that the process ends
+        return True
+    return False
+
+
+def refuses_instead(make, i: int, stranger) -> bool:
+    """Whether a right call with one argument exchanged is refused."""
+    call, arguments = make()
+    return refuses(call, [*arguments[:i], stranger, *arguments[i + 1 :]])
+
+
+def call_with_strangers() -> int:
+    refused = 0
+    for make in VALID.values():
+        call, arguments = make()
+        call(*arguments)
+        for i, right in enumerate(arguments):
+            for stranger in hostile():
+                refused += refuses_instead(make, i, stranger)
+                if isinstance(right, tuple | list) and right:
+                    refused += refuses_instead(make, i, type(right)([stranger, *right[1:]]))
+        refused += refuses(call, [*arguments, None])
+    for name in job() | policy_job() | value_job():
+        for stranger in hostile():
+            refused += refuses(k.Update, [policy_job(**{name: stranger}), value_job(), 2])
+            refused += refuses(k.Update, [policy_job(), value_job(**{name: stranger}), 2])
+        for jobs in ([policy_job(), value_job()], [policy_job(), value_job()]):
+            for each in jobs:
+                each.pop(name, None)
+            refused += refuses(k.Update, [*jobs, 2])
+    return refused
+
+
+def require_nothing_half_made() -> None:
+    for made in (perceptron(), tape(), k.Update(policy_job(), value_job(), 1)):
+        kind = type(made)
+        assert refuses(kind.__new__, [kind]), kind
+        assert refuses(object.__new__, [kind]), kind
+        assert refuses(kind.__new__, [object]), kind
+        made.__init__()
+        repr(made), hash(made), dir(made)
+        assert refuses(copy.copy, [made])
+        assert all(refuses(pickle.dumps, [made, protocol]) for protocol in range(6))
+
+
+def require_refusals_by_name() -> None:
+    """Those that once were taken, or ended the process."""
+    empty, flat = np.zeros(0, f4), np.zeros(21, f4)
+    for T, L in ((2**32, 2**32), (-1, -1), (2**62, 4)):
+        assert refuses(k.advantages, [T, L, *[empty] * 5, 0.9, 0.9, empty]), (T, L)
+    for without_pass in (tape(), regressed(), forward_only()):
+        assert refuses(k.backward_tapes, [(without_pass,), (empty,), (flat,), 1])
+    assert refuses(k.Update, [policy_job(num_passes=2**62, num_rows=4), value_job(), 1])
+    nodes = np.tile(np.array([1, 0, 1, 0]), (100_000, 1))
+    assert refuses(k.arrow_struct, [nodes, []])
+    call, arguments = VALID["copy_records"]()
+    assert refuses(call, [*arguments[:5], 2**63 - 1, 0, arguments[7]])
+    assert refuses(call, [*arguments[:6], 2**63 - 1, arguments[7]])
+    objects = [np.array([object()], object)]
+    assert not k.join_rows([objects], np.array([1]), (np.empty(1, object),))
+    rows = np.zeros(3, np.int64)
+    k.find_priorities(np.zeros(48), np.zeros(48), np.array([0, 16]), np.array([1e9, -1.0, np.nan]), rows)
+    assert rows.min() >= 0
+    assert rows.max() < 32
+
+
+def regressed():
+    made = tape()
+    k.regress_tapes((made,), ((x(), None),), False, x(4, 1), x(4, 1), (x(4, 1),), (np.zeros(21, f4),), 1)
+    return made
+
+
+def forward_only():
+    made = tape(False)
+    k.forward_tapes((made,), (x(),), (x(4, 1),), 1)
+    return made
+
+
+if __name__ == "__main__":
+    assert public_names() == set(VALID), public_names() ^ set(VALID)
+    require_nothing_half_made()
+    require_refusals_by_name()
+    print(call_with_strangers())
