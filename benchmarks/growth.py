@@ -136,6 +136,7 @@ def run_point(point: Point) -> dict[str, float]:
     """In this process: train for a few seconds after the first update."""
     from relayrl.engines.run_record import Progress, RunInterrupted
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
+    from stopping import StopWhen
 
     ticks: list[tuple[int, float]] = []
     begins = point.flags["params"].get("learning_starts", 0) + 16
@@ -153,7 +154,7 @@ def run_point(point: Point) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(TrainRequest(point.env, Path(folder) / "run", flags=flags))
         with contextlib.suppress(RunInterrupted):
-            run_session(session, on_progress, is_over)
+            run_session(session, on_progress, StopWhen(is_over))
     (first_steps, start), (last_steps, end) = ticks[0], ticks[-1]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"env_steps_per_s": (last_steps - first_steps) / (end - start), "peak_mib": memory}

@@ -44,6 +44,7 @@ def run_work(work_name: str, variant: str) -> dict[str, float]:
     """In this process: milliseconds an iteration of each phase."""
     from relayrl.engines.run_record import Progress, RunInterrupted
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
+    from stopping import StopWhen
 
     task = Task(work_name, variant, threads=0, seed=1)
     env, flags = settings_of(task)
@@ -66,7 +67,7 @@ def run_work(work_name: str, variant: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(TrainRequest(env, Path(folder) / "run", flags=flags))
         with contextlib.suppress(RunInterrupted):
-            run_session(session, on_progress, is_over)
+            run_session(session, on_progress, StopWhen(is_over))
     phases = {
         phase: 1e3 * steps / statistics.median(row[f"time/{phase}_steps_per_s"] for row in rows)
         for phase in ("collect", "learn")

@@ -69,11 +69,11 @@ def test_whoever_switches_the_kernels_off_is_not_warned(tmp_path):
 
 def test_the_command_line_keeps_standard_output_clean(tmp_path):
     command = "import sys\n" + ABSENT + "\nfrom relayrl.cli.main import main\nmain()"
-    arguments = "train native:CartPole --num-envs 8 --steps 512 --run-dir r --quiet --json --set evaluation.episodes=1"
+    arguments = "train native:CartPole --num-envs 8 --steps 2048 --run-dir r --quiet --json --set evaluation.episodes=1"
     done = subprocess.run(
         [sys.executable, "-c", command, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout)["num_env_steps"] == 512
+    assert json.loads(done.stdout)["num_env_steps"] == 2048
     assert done.stderr.count("there are no compiled kernels") == 1
 
 

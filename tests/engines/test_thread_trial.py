@@ -27,6 +27,7 @@ def test_the_number_is_measured_on_the_run_itself_told_and_kept(env, algo, tmp_p
     monkeypatch.setattr(thread_trial, "num_cores", lambda: 2)
     request = TrainRequest(env, tmp_path / "run", flags={"algo": algo, "threads": 0, "environment.num_envs": 4})
     session = open_session(request)
+    session.directory.release()
     assert session.settings.threads in {1, 2}
     assert session.directory.settings().threads == session.settings.threads
     note = session.notes[-1]

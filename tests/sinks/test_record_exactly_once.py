@@ -20,6 +20,7 @@ from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_record import Progress, RunInterrupted
 from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.sinks.contract import open_source
+from waiting import wait_until
 
 Place = Callable[[str], str]
 FORK = multiprocessing.get_context("fork")
@@ -124,9 +125,13 @@ def raw_steps(url: str) -> int:
     return num_steps
 
 
-def _killed_at(settings: RunSettings, path: Path, step: int) -> None:
+def _killed_at(settings: RunSettings, path: Path, step: int, *, durable_steps: int = 0) -> None:
+    """Train until `step`, and until so many steps are durable."""
+
     def kill(progress: Progress) -> None:
         if progress.num_env_steps >= step:
+            if durable_steps:
+                wait_until(lambda: raw_steps(str(settings.record)) >= durable_steps)
             os.kill(os.getpid(), signal.SIGKILL)
 
     child = FORK.Process(target=train, args=(settings, path, kill))
@@ -154,7 +159,7 @@ def test_kill_9_where_environments_cannot_be_saved_marks_what_was_taken_back(
     url = place(kind)
     settings = settings_of(("FrozenLake-v1", PPO), url)
     for step in (112, 240, 240):
-        _killed_at(settings, tmp_path / "run", step)
+        _killed_at(settings, tmp_path / "run", step, durable_steps=48)
     train(settings, tmp_path / "run")
     with open_source(url) as source:
         assert source.count().num_steps == 480

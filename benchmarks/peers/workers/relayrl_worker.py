@@ -138,6 +138,7 @@ def _exported_policy(run: Path) -> Callable[[Any], Any]:
 def main() -> None:
     task = task_from_command_line()
     clock = Clock(task)
+    from relayrl.engines.interrupts import Interrupt
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
     env, flags = settings_of(task)
@@ -152,7 +153,7 @@ def main() -> None:
             clock.tick(progress.num_env_steps)
             seconds = clock.seconds_since_start()
 
-        result = run_session(session, on_progress, lambda: False)
+        result = run_session(session, on_progress, Interrupt())
         mean_return = result.mean_return
         if task.work.env in GYMNASIUM_ENVIRONMENTS:
             mean_return = greedy_return(task.work.env, _exported_policy(Path(folder) / "run"))
