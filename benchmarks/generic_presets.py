@@ -29,7 +29,8 @@ RECORDS = HERE / "generic_preset_records.jsonl"
 RESULTS = HERE / "RESULTS.md"
 BEGIN, END = "<!-- generic presets: written by benchmarks/generic_presets.py -->", "<!-- end of generic presets -->"
 EPISODES = 100
-PLAY_SEED = 50_000
+MAX_EPISODE_STEPS = 1_000
+"""Longer ones are cut: a greedy policy may walk in circles for ever."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def ours(row: Row, seed: int, assignments: list[str]) -> float:
             str(row.steps),
         ]
         command += ["--seed", str(seed), "--run-dir", f"{folder}/run", "--quiet", "--json", *sets]
-        command += ["--set", f"evaluation.episodes={EPISODES}", "--set", "statistics.tensorboard=false"]
+        evaluation = {"episodes": EPISODES, "max_episode_steps": MAX_EPISODE_STEPS}
+        command += [word for key, value in evaluation.items() for word in ("--set", f"evaluation.{key}={value}")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_one_thread())
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
