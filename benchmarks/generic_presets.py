@@ -52,7 +52,7 @@ ROWS = (
     Row("FrozenLake-v1", "ppo", 50_000),
     Row("CliffWalking-v1", "ppo", 50_000),
     Row("CartPole-v0", "ppo", 30_000),
-    Row("MountainCar-v0", "ppo", 100_000),
+    Row("MountainCar-v0", "ppo", 100_000, num_seeds=5),
     Row("InvertedPendulum-v5", "ppo", 50_000),
     Row("mpe2:simple_v3", "ppo", 50_000),
     Row("small_environments:Catch", "ppo", 20_000, num_seeds=5),

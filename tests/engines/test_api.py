@@ -13,7 +13,7 @@ from relayrl.models.exported import ExportedActor
 from relayrl.testing.worlds import CountingWorld
 
 QUICK = {"time_horizon": 16, "summary_freq": 64, "hidden_sizes": [8], "train_pi_iters": 2, "train_vf_iters": 2}
-WITH_EVALUATION = QUICK | {"lr_schedule": "constant", "evaluation.interval": 64, "evaluation.episodes": 2}
+WITH_EVALUATION = QUICK | {"evaluation.interval": 64, "evaluation.episodes": 2}
 
 
 def train(path, **options):
