@@ -53,9 +53,9 @@ ROWS = (
     Row("CliffWalking-v1", "ppo", 50_000),
     Row("CartPole-v0", "ppo", 30_000),
     Row("MountainCar-v0", "ppo", 100_000, num_seeds=5),
-    Row("InvertedPendulum-v5", "ppo", 50_000),
-    Row("mpe2:simple_v3", "ppo", 50_000),
-    Row("small_environments:Catch", "ppo", 20_000, num_seeds=5),
+    Row("InvertedPendulum-v5", "ppo", 50_000, num_seeds=5),
+    Row("mpe2:simple_v3", "ppo", 30_000, num_seeds=5),
+    Row("small_environments:Catch", "ppo", 20_000, num_seeds=3),
     Row(
         "relayrl.testing.memory_worlds:RecallCue",
         "ppo",
@@ -63,9 +63,9 @@ ROWS = (
         ("network.memory={kind: lstm, size: 64}",),
         num_seeds=5,
     ),
-    Row("mpe2:simple_spread_v3", "ippo", 50_000, num_seeds=5),
-    Row("InvertedPendulum-v5", "sac", 5_000, num_seeds=5),
-    Row("InvertedPendulum-v5", "td3", 5_000, num_seeds=5),
+    Row("mpe2:simple_spread_v3", "ippo", 30_000, num_seeds=3),
+    Row("InvertedPendulum-v5", "sac", 5_000, num_seeds=3),
+    Row("InvertedPendulum-v5", "td3", 5_000, num_seeds=3),
 )
 
 

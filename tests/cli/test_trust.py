@@ -1,11 +1,14 @@
 """Code that a file names is run only when the user names it too, or says so."""
 
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import onnx
 import pytest
+import yaml
 from cli_in_process import relayrl, short_run
 
 import relayrl as library
@@ -144,3 +147,37 @@ def test_a_name_with_a_line_break_stays_one_line():
     with pytest.raises(ConfigError) as refused:
         require_trusted("os:system\nrelayrl: fine", Path("run"), named=(), trust=False, how="--env {}")
     assert "\n" not in str(refused.value)
+
+
+def test_workers_take_nothing_from_the_current_directory(tmp_path):
+    for name in ("json", "pickle", "numpy"):
+        (tmp_path / f"{name}.py").write_text("open('marker', 'w')")
+    flags = ["--num-envs", "1", "--workers", "1", "--steps", "16", "--set", "time_horizon=8", "--run-dir", "new"]
+    command = [sys.executable, "-P", "-c", "from relayrl.cli.main import main; main()", "train", "Acrobot-v1", *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "marker").exists()
+
+
+def test_installed_packages_import_nothing_from_the_current_directory(tmp_path):
+    (tmp_path / "pygame.py").write_text("open('marker', 'w')")
+    config = {"env": "gymnasium:CartPole-v1", "environment": {"options": {"render_mode": "human"}}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-P", "-c", "from relayrl.cli.main import main; main()", "train", "--config", "run.yaml"]
+    flags = ["--steps", "16", "--set", "time_horizon=8", "--num-envs", "1", "--run-dir", "new"]
+    env = os.environ | {"SDL_VIDEODRIVER": "dummy"}
+    subprocess.run([*command, *flags], cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_links_in_a_prepared_run_are_not_written_through(honest, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(honest, "run")
+    victims = {"episode.gif": Path("picture"), "run.log": Path("log")}
+    for name, victim in victims.items():
+        victim.write_text("mine")
+        Path("run", name).unlink(missing_ok=True)
+        Path("run", name).symlink_to(victim.absolute())
+    assert relayrl("evaluate", "run", "--episodes", "1", "--render", "gif").returncode == 0
+    assert relayrl("train", "--resume", "--run-dir", "run", "--steps", "96", "--quiet").returncode == 0
+    assert {victim.read_text() for victim in victims.values()} == {"mine"}

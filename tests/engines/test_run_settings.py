@@ -197,3 +197,12 @@ def test_overrides_that_would_be_ignored_are_refused():
     flags = {"environment.num_envs": 2, "behaviors": {"agnet": {"params": {"gamma": 0.5}}}}
     with pytest.raises(UnknownNameError, match="unknown behaviour 'agnet'; did you mean 'agent'"):
         build_parts(build_run_settings("native:Pendulum", None, flags, []))
+
+
+def test_an_environment_that_is_saved_otherwise_with_workers_is_not_resumed_with_them():
+    before = build_run_settings("CartPole-v1", None, {}, [])
+    after = build_run_settings("CartPole-v1", None, {"environment.workers": 2}, [])
+    with pytest.raises(ConfigError, match=r"cannot resume CartPole-v1 with a changed environment\.workers \(0 → 2\)"):
+        check_changes(before, after)
+    more = build_run_settings("CartPole-v1", None, {"environment.workers": 4}, [])
+    assert len(check_changes(after, more)) == 1

@@ -323,3 +323,15 @@ def test_action_masks_of_a_vector_environment_are_those_of_its_environments(mode
     assert masks == ([[0], [1], [2], [0]] * 3)[: len(masks)]
     assert len(masks) == (10 if mode is AutoresetMode.NEXT_STEP else 12)
     env.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_mask_of_a_final_observation_is_the_environments(mode: AutoresetMode) -> None:
+    env = GymnasiumVector(SyncVectorEnv([Masked] * 2, autoreset_mode=mode))
+    env.init_num_envs(2)
+    env.reset(seed=1)
+    finals = [act(env, np.zeros((2, 1), np.int64)).groups["agent"].final for _ in range(12)]
+    masks = [np.flatnonzero(final.action_mask[1]).tolist() for final in finals if final is not None]
+    assert masks
+    assert masks == [[1]] * len(masks)
+    env.close()

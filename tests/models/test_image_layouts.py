@@ -44,7 +44,7 @@ def test_small_arrays_are_not_convolved(shape):
     assert image_layout(shape) is None
 
 
-@pytest.mark.parametrize("shape", [(84, 84, 84), (100, 84, 84), (32, 32, 32, 3)])
+@pytest.mark.parametrize("shape", [(84, 84, 84), (100, 84, 84), (32, 32, 32, 3), (84, 4, 84)])
 def test_what_cannot_be_told_is_refused(shape):
     with pytest.raises(ConfigError, match="cannot tell height and width"):
         _policy(spaces.Box(0, 255, shape, np.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from relayrl.runtime.evaluation import (
     evaluate,
     make_evaluation_env,
 )
+from relayrl.training.atomic_files import write_whole
 
 GIF_MAX_FRAMES = 500
 
@@ -182,4 +184,6 @@ def _write_gif(path: Path, frames: list[Any]) -> None:
     from PIL import Image
 
     images = [Image.fromarray(np.asarray(frame)) for frame in frames]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=50, loop=0)
+    content = io.BytesIO()
+    images[0].save(content, "gif", save_all=True, append_images=images[1:], duration=50, loop=0)
+    write_whole(path, content.getvalue())  # a link of that name is replaced, not followed

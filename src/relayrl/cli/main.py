@@ -208,6 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shows_traceback.set(False)
     try:
         app(arguments, prog_name="relayrl")
+    except KeyboardInterrupt:
+        print("relayrl: interrupted", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:  # noqa: BLE001 - whatever it is, a user sees a line, and a traceback where wanted
         if shows_traceback.get():
             print(without_password(traceback.format_exc()), end="", file=sys.stderr)

@@ -41,7 +41,11 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
         print("interrupted before the first update; nothing was changed", file=sys.stderr)
         return EXIT_CODE
     except KeyboardInterrupt:
-        print(f"interrupted; continue with: relayrl train --resume --run-dir {session.directory.path}", file=sys.stderr)
+        named = _named(settings.env, "")
+        print(
+            f"interrupted; continue with: relayrl train{named} --resume --run-dir {session.directory.path}",
+            file=sys.stderr,
+        )
         return EXIT_CODE
     if not quiet:
         if result.reached_target:
@@ -62,11 +66,15 @@ def _advise(result: RunResult) -> None:
 
         counts = (result.episodes_asked, result.episodes_ended, result.episodes_cut)
         typer.echo(describe_bound(*counts, result.stopped_by))
-    from relayrl.engines.trust import is_installed_environment
-
     typer.echo(f"run directory: {result.run_dir}")
     typer.echo("next:")
-    named = "" if is_installed_environment(result.env) else f" --env {result.env}"
-    typer.echo(f"  relayrl evaluate {result.run_dir}{named}")
+    typer.echo(f"  relayrl evaluate {result.run_dir}{_named(result.env, '--env ')}")
     typer.echo(f"  relayrl plot {result.run_dir}")
     typer.echo(f"  tensorboard --logdir {result.run_dir}")
+
+
+def _named(env: str, flag: str) -> str:
+    """What a command needs besides the run directory: the name of an environment that is code of the user's."""
+    from relayrl.engines.trust import is_installed_environment
+
+    return "" if is_installed_environment(env) else f" {flag}{env}"

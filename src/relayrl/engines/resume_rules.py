@@ -67,11 +67,24 @@ def check_changes(before: RunSettings, after: RunSettings) -> list[str]:
             f"cannot resume with a changed {names}: it decides what was saved; "
             "leave it as it was, or begin a new run (with --init-from, from these networks)"
         )
+    _require_same_form(before, after)
     lines = []
     for change in changes:
         kept = _is_under(change.path, HARMLESS)
         lines.append(f"resuming with {change}: allowed" + ("" if kept else ", but the steps before had the old value"))
     return lines
+
+
+def _require_same_form(before: RunSettings, after: RunSettings) -> None:
+    """An environment that steps by its own vector implementation without workers is saved in another form than with them."""
+    from relayrl.envs.gymnasium_adapter import EQUAL_VECTORS
+
+    workers = before.environment.workers, after.environment.workers
+    if bool(workers[0]) != bool(workers[1]) and before.env in EQUAL_VECTORS:
+        raise ConfigError(
+            f"cannot resume {before.env} with a changed environment.workers ({workers[0]} → {workers[1]}): without workers its "
+            "environments are saved together; keep workers, or begin a new run (with --init-from, from these networks)"
+        )
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[Change]:

@@ -42,7 +42,7 @@ class RunSettings(Settings):
 
     env: str = Field(description="environment, as `relayrl list envs` names them")
     algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
-    seed: int = Field(0, ge=0, description="all randomness of the run comes from it")
+    seed: int = Field(0, ge=0, le=(1 << 63) - 1, description="all randomness of the run comes from it")
     engine: EngineKind = Field(
         EngineKind.LOCAL, description="local: everything in this process, worlds also in workers"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -292,7 +293,12 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 class _QuietFileHandler(logging.FileHandler):
-    """A log that cannot be written (a full disk) is no reason to fail, or to fill the screen: what matters is raised."""
+    """A log that cannot be written (a full disk) is no reason to fail, or to fill the screen: what matters is raised. A link is
+    not followed: a run directory from elsewhere must not write outside of itself."""
+
+    def _open(self) -> Any:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        return os.fdopen(os.open(self.baseFilename, flags, 0o666), "a", encoding=self.encoding)
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # of opening it; what comes after goes to `handleError`

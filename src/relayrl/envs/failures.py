@@ -44,7 +44,7 @@ class WorldFailure:
         """The failure of a world whose own code raised `error`; an interrupt that only passed through it is raised again."""
         if not _is_own(error):
             raise error
-        reason = f"{doing} raised {type(error).__name__}: {error}"
+        reason = f"{doing} raised {type(error).__name__}: {_text_of(error)}"
         return cls(world, FailureKind.RAISED, reason, "".join(traceback.format_exception(error)))
 
     def moved(self, offset: int) -> WorldFailure:
@@ -68,7 +68,15 @@ def _is_own(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt):
         # With Python's own handler, a Ctrl-C is raised wherever the program is, and cannot be told from the world's.
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    return isinstance(error, Exception | SystemExit)
+    return True
+
+
+def _text_of(error: BaseException) -> str:
+    """What an error says of itself; its own code may raise as well."""
+    try:
+        return str(error)
+    except Exception as other:  # noqa: BLE001 - whatever it is, the first error is the one to report
+        return f"(its __str__ raised {type(other).__name__})"
 
 
 @contextlib.contextmanager

@@ -98,7 +98,8 @@ class GymnasiumVector(VectorEnvironment):
         final = None
         if over.any():
             worlds = np.flatnonzero(over)
-            final = FinalObservations(worlds, np.zeros_like(worlds), self._final_rows(obs, info, worlds))
+            rows, masks = self._final_rows(obs, info, worlds), self._final_masks(info, worlds)
+            final = FinalObservations(worlds, np.zeros_like(worlds), rows, action_mask=masks)
             if self._mode is AutoresetMode.DISABLED:
                 first, info = self._reset_worlds(None, over)
                 self._take_masks(info, over)
@@ -163,3 +164,15 @@ class GymnasiumVector(VectorEnvironment):
         for k, world in enumerate(worlds.tolist()):
             write(rows, k, info["final_obs"][world])
         return rows
+
+    def _final_masks(self, info: Mapping[str, Any], worlds: Array) -> Array | None:
+        """[K, A] what was allowed at the ends of `worlds`; None where the environment does not tell."""
+        if self._mask is None:
+            return None
+        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
+        if (
+            "action_mask" not in told
+            or not np.asarray(told.get("_action_mask", np.ones(self.num_envs, bool)))[worlds].all()
+        ):
+            return None
+        return np.array(np.stack([np.asarray(told["action_mask"][world], np.bool_) for world in worlds.tolist()]))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -143,9 +144,13 @@ def _find_in_module(env: str, module_name: str, name: str) -> Factory:
 
 
 def _import(env: str, module_name: str) -> ModuleType:
-    """Import a user's module; the current directory is searched like any other place."""
+    """Import a user's module; the current directory is searched for it first.
+
+    Where the module does not lie there, the directory stays off the path: an installed package imports nothing from it.
+    """
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
+    is_here = PathFinder.find_spec(module_name.partition(".")[0], [here]) is not None
+    if is_here and here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)

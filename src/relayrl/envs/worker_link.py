@@ -140,11 +140,12 @@ class WorkerLink:
 def _start_process(handed_over: Sequence[int]) -> subprocess.Popen[bytes]:
     """A new interpreter, never a fork of this one: the parent may hold threads and locks that a fork would break.
 
-    It has a process group of its own, so that a Ctrl-C reaches the parent alone and what the worlds start ends with them.
+    `-P` keeps the current directory off its path until the parent's path is set, whatever files lie there. It has a process
+    group of its own, so that a Ctrl-C reaches the parent alone and what the worlds start ends with them.
     """
     path = [str(entry) for entry in sys.path]
     return subprocess.Popen(
-        [sys.executable, "-c", _BOOT, json.dumps(path), *map(str, handed_over)],
+        [sys.executable, "-P", "-c", _BOOT, json.dumps(path), *map(str, handed_over)],
         stdin=subprocess.DEVNULL,
         pass_fds=handed_over,
         env={**dict.fromkeys(_ONE_THREAD, "1"), **os.environ},

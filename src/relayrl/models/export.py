@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.data.trees import Array, leaf_dtype, space_leaves, unflatten
-from relayrl.errors import ExportError
+from relayrl.errors import ConfigError, ExportError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import BoxHead, SquashedGaussianHead
 from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
@@ -95,6 +95,8 @@ class ExportGraph(nn.Module):
 
 def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_format: ExportFormat) -> Path:
     """Write `policy` to `path`, whole or not at all, and check the file against the policy."""
+    if not path.name:
+        raise ConfigError(f"cannot export to {str(path)!r}: name a file")
     metadata = replace(metadata, memory_width=policy.memory_width)
     graph = ExportGraph(policy, metadata.masked).eval()
     example = _example_inputs(policy, metadata.masked, num_rows=3)

@@ -45,7 +45,7 @@ class ImageLayout:
 def image_layout(shape: tuple[int, ...]) -> ImageLayout | None:
     """The layout of an array, None for one too small to be convolved; one that cannot be told is a `ConfigError`."""
     pairs = [axis for axis in range(len(shape) - 1) if min(shape[axis : axis + 2]) >= MIN_IMAGE_SIDE]
-    if not pairs:
+    if sum(side >= MIN_IMAGE_SIDE for side in shape) < 2:
         return None
     for axis in pairs:
         others = (*shape[:axis], *shape[axis + 2 :])
