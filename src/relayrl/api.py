@@ -81,14 +81,14 @@ def train(
 
 def load_run(path: AnyPath, *, env: str | Callable[..., Any] | None = None, trust: bool = False) -> Run:
     """A run that was trained before. One whose environment is code of yours needs its name in `env`, or `trust`, to be
-    evaluated or exported: a folder from elsewhere may name any code."""
+    evaluated or exported: a run directory from elsewhere may name any code."""
     run = Run(Path(path), env=_name_of(env), trust=trust)
     run.directory.require()
     return run
 
 
 class Run:
-    """A run and what came of it; everything is read from its folder."""
+    """A run and its results; everything is read from its run directory."""
 
     def __init__(self, path: Path, *, env: str | None = None, trust: bool = False) -> None:
         self.path, self.directory = path, RunDirectory(path)

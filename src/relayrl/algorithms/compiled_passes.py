@@ -1,4 +1,4 @@
-"""The gradient steps of an update in one call of the compiled kernels (a few, where it is long), for perceptrons on the CPU.
+"""The gradient steps of an update in one call of the compiled kernels (a few, where it is long), for MLPs on the CPU.
 
 The actor and the critic share no parameters, so what comes out does not depend on which thread takes whose steps, nor when: the
 critic's may go on beside the caller. Tests hold every step to `StepwisePasses` and its gradients to autograd.

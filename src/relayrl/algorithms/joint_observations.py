@@ -1,8 +1,8 @@
-"""What the central critics of on-policy algorithms see: all agents of the world side by side, its global state, or both.
+"""What the central critics of on-policy algorithms see: all agents of the environment side by side, its global state, or both.
 
 Rows on which an agent did not act, or was absent, are zeros; whom critics see after a row is `presence`. Agents of one group
-share a critic; which of them is judged is told by a one-hot number. What a world shows is kept once for all of its agents
-(`SharedRows`).
+share a critic; a one-hot number marks the agent whose value is asked. What is seen of an environment is kept once
+for all of its agents (`SharedRows`).
 """
 
 from __future__ import annotations

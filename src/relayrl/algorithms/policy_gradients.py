@@ -1,7 +1,9 @@
-"""Gradients of an actor and a critic for one minibatch, twice: through autograd for any policy, in NumPy for perceptrons.
+"""Gradients of an actor and a critic for one minibatch: through autograd for any policy, in NumPy for MLPs on the CPU.
 
-Both leave the gradients in the parameters' `.grad` and give the same metrics; tests hold them to each other. The losses
-themselves, as equations, are in `losses`; which one an algorithm minimises is its `PolicyLoss`.
+Both classes write gradients into the parameters' `.grad` and return the same metrics; tests hold them to each other. Two more
+implementations are elsewhere: `recurrent_gradients` for policies with a memory, and `compiled_passes`, which takes all gradient
+steps of an update in the compiled kernels and is used wherever it can be. The losses, as equations, are in `losses`; which one
+an algorithm minimises is its `PolicyLoss`.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ class Objective:
 
 
 LOSSES, OBJECTIVES = BuiltIns(ClippedSurrogate, LogLikelihood), BuiltIns(Objective)
-"""What the faster ways to differentiate know; everything else goes through `PolicyLoss.loss` and autograd."""
+"""What NumPy and the kernels differentiate; everything else goes through `PolicyLoss.loss` and autograd."""
 
 
 class Gradients(ABC):
@@ -264,7 +266,7 @@ class AutogradGradients(Gradients):
 
 
 class NumpyGradients(Gradients):
-    """For perceptrons on the CPU: the same derivatives, written out."""
+    """For MLPs on the CPU: the same derivatives, written out."""
 
     def __init__(self, policy: ActorCritic, objective: Objective) -> None:
         super().__init__(policy, objective)

@@ -1,1 +1,1 @@
-"""Kernels in C for small perceptrons on the CPU: acting, policy-gradient updates, advantages."""
+"""Kernels in C for small MLPs on the CPU: acting, policy-gradient updates, advantages."""

@@ -1,4 +1,4 @@
-/* The Python binding: checks sizes, releases the interpreter's lock, shares work between two threads.
+/* The Python binding: checks sizes, releases the GIL, shares work between two threads.
  *
  * Arrays come as C-contiguous buffers of the dtypes that `_kernels.pyi` states; their lengths are checked here.
  */

@@ -1,8 +1,9 @@
 """`Trajectory` and `Rollout` as Arrow record batches.
 
-A batch shares memory with what it was made from, apart from booleans and the columns that name and number the rows. To
-any Arrow program it is a table; `codec` makes bytes of it, sinks may write it as it is, `batch_reader` reads it back.
-Columns that do not fit their spaces, or rows that break a rule of `columns`, are a `ConfigError`.
+A batch shares memory with contiguous columns of what it is made from. Copied are booleans, the columns that name and number
+the rows, the state of a rollout (once for each agent), and columns that are not contiguous. To any Arrow program a batch is a
+table; `codec` encodes it, `batch_reader` reads it back. Sinks write many trajectories at once instead (`sinks.row_batches`).
+Raises `ConfigError` for columns that do not fit their spaces and for rows that break a rule of `columns`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `successors` holds, sparsely, the observation that followed a row where `obs[t + 1]` is not it: where a lane's episode
   ended (the final observation, before auto-reset) and, on the last row, for lanes that go on. Where actions are masked, it also
   holds the mask that came with that observation, all True where nobody knows it.
-- `state`, where it is recorded, is the global state of the lane's world: one column `[T, B, …]` for all lanes of a rollout,
-  whose successors hold the state that followed beside the observation.
+- `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
+  rollout, whose successors hold the state that followed beside the observation.
 
 This file only holds and slices; filling is `builders`, bytes are `codec`.
 """
@@ -57,7 +57,7 @@ class Successors:
     step: Array
     lane: Array
     obs: Tree
-    state: Tree | None = None  # [K, …] the world's state then, where states are recorded
+    state: Tree | None = None  # [K, …] the global state then, where states are recorded
     action_mask: Array | None = None  # [K, A] what was allowed then, where actions are masked
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Rollout:
     logp: Array | None = None
     value: Array | None = None
     memory: Tree | None = None
-    state: Tree | None = None  # [T, B, …] the worlds' global states
+    state: Tree | None = None  # [T, B, …] global states
 
     @property
     def num_steps(self) -> int:
@@ -145,7 +145,7 @@ class Trajectory:
     logp: Array | None = None
     value: Array | None = None
     memory: Tree | None = None
-    state: Tree | None = None  # [T, …] the global state of the world
+    state: Tree | None = None  # [T, …] global states
     final_state: Tree | None = None  # the one after the last step; given exactly where `state` is
     final_mask: Array | None = (
         None  # [A] the action mask after the last step, where it is known; only beside `action_mask`

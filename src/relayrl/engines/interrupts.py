@@ -4,7 +4,7 @@
     during the run             once, it stops after the present update with its state saved; twice, the process leaves at once
 
 Python runs a signal's handler between two instructions of the main thread, which may be in the middle of a long update in C. So
-a thread watches as well, told of a signal by the system: it prints the answer, and ends the process where the main thread has
+a thread watches as well, woken by the system on a signal: it prints the answer, and ends the process where the main thread has
 not left within `LEAVE_GRACE_S`. Only the main thread can take signals; elsewhere nothing is changed.
 """
 

@@ -1,8 +1,8 @@
 """Which settings of a run may differ when it is resumed, and which may not.
 
-What decides the shape of what was saved, or what the run is about, cannot change. What only decides how long it goes on or what
-it tells can. Hyper-parameters can change as well, but then the run is no longer the one that its settings describe from the
-first step on, which is told.
+What decides the shape of what was saved, or what the run is about, cannot change. What only decides how long it runs or what
+it reports can. Hyper-parameters can change as well, but then its settings no longer describe the run from the first step on,
+which is printed.
 """
 
 from __future__ import annotations

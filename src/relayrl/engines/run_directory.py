@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, and when it may be written to."""
+"""The run directory: its files, and when they may be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relayrl.training.file_names import file_name_part
 
 
 class RunDirectory:
-    """Paths inside a run's folder; opening decides whether a run may begin or go on there."""
+    """Paths inside a run directory; opening decides whether a run may begin or resume there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class RunDirectory:
 
     @classmethod
     def make_default(cls, settings: RunSettings) -> RunDirectory:
-        """A new folder `runs/<env>-<algo>-seed<seed>-<time>`, with a number behind it where another run has that name."""
+        """A new directory `runs/<env>-<algo>-seed<seed>-<time>`, with a number behind it where another run has that name."""
         name = file_name_part(settings.env.replace("/", "_").replace(":", "_"))
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         path = Path("runs") / f"{name}-{file_name_part(settings.algo)}-seed{settings.seed}-{stamp}"
@@ -42,21 +42,21 @@ class RunDirectory:
         return next(directory for directory in map(cls, names) if directory._make())
 
     def create(self, settings: RunSettings) -> None:
-        """Begin a run here; a folder that already holds one is refused. Of several processes that try, one succeeds."""
+        """Begin a run here; raises where the directory holds one. Of several processes that try, one succeeds."""
         self.require_no_run()
         with contextlib.nullcontext() if self.is_locked else self.locked(), self._explained():
             self.require_no_run()  # whoever had the lock before may have begun one
             self.write_settings(settings)
 
     def require_no_run(self) -> None:
-        """Refuse a folder that holds a run."""
+        """Raise where the directory holds a run."""
         if self.config.exists():
             raise ConfigError(
                 f"{self.path} already holds a run; add --resume to continue it, or choose another --run-dir"
             )
 
     def _make(self) -> bool:
-        """Make the folder; False if it is there already."""
+        """Create the directory; False if it is there already."""
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """What the system says of a folder that cannot be written, as a `ConfigError`."""
+        """The system's error for a directory that cannot be written, as a `ConfigError`."""
         try:
             yield
         except (OSError, DiskError) as error:
@@ -82,7 +82,7 @@ class RunDirectory:
             ) from error
 
     def discard(self) -> None:
-        """Undo `create` for a run that was refused before its first step, so that the same folder can be asked for again."""
+        """Undo `create` for a run that was refused before its first step, so that the same directory can be used again."""
         for file in (self.config, self.log, *([self._lock_path] if self._made else [])):
             file.unlink(missing_ok=True)
         for folder in self._made:
@@ -96,7 +96,7 @@ class RunDirectory:
 
     @property
     def is_locked(self) -> bool:
-        """Whether this object holds the lock of the folder."""
+        """Whether this object holds the lock of the directory."""
         return self._lock is not None
 
     def lock(self) -> None:
@@ -121,7 +121,7 @@ class RunDirectory:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(refusal) from error
-        # Whoever held it may have discarded its folder since the file was opened: that lock guards nothing any more.
+        # Its holder may have discarded the directory since the file was opened: that lock guards nothing any more.
         if not self._lock_path.exists() or not os.path.samestat(os.fstat(file.fileno()), self._lock_path.stat()):
             raise ConfigError(refusal)
 

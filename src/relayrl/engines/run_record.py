@@ -31,7 +31,7 @@ class RunResult:
     """How a run ended; `mean_return` is the final evaluation's, or the training episodes' where there was none.
 
     `seconds` and `env_steps_per_s` are of the session that ended it, without final evaluation and export; `computed_by` says
-    whether perceptrons on the CPU ran in compiled kernels. Of the final evaluation's episodes, some may have been cut:
+    whether MLPs on the CPU ran in compiled kernels. Of the final evaluation's episodes, some may have been cut:
     `stopped_by` names the setting of the bound that did it, and is empty where every episode was played to its end.
     """
 

@@ -45,7 +45,7 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A run that may begin: its settings and folder, and what the user should be told before."""
+    """A run that may begin: its settings, its run directory, and what to print before."""
 
     settings: RunSettings
     directory: RunDirectory
@@ -54,14 +54,14 @@ class Session:
     notes: list[str]
 
     def discard(self) -> None:
-        """Leave no folder of a new run that did not come to its first update; one that was resumed stays as it was."""
+        """Remove the run directory of a new run that did not reach its first update; a resumed one stays as it was."""
         if not self.resume:
             self.directory.discard()
 
 
 @collection_paused()
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
-    """Settle the settings and, unless `create` is False, make the folder; its lock is held until `run_session` ends."""
+    """Settle the settings and, unless `create` is False, create the directory; its lock is held until `run_session` ends."""
     if create:
         preload_torch()
     from relayrl.engines.run_directory import RunDirectory
@@ -90,7 +90,7 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
 
 @dataclass(slots=True)
 class _Trial:
-    """One world of the environment, made once before there is a folder, in a worker where the run has any: a misspelt name
+    """One environment, made once before there is a run directory, in a worker where the run has any: a misspelt name
     leaves nothing behind, and what the environment shows decides about generic settings."""
 
     request: TrainRequest
@@ -180,7 +180,7 @@ def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -
 
 @contextlib.contextmanager
 def _locked_on_return(directory: RunDirectory) -> Iterator[None]:
-    """Lock a folder before anything is read or written there; only where that fails, it is released."""
+    """Lock a run directory before anything is read or written there; only where that fails, it is released."""
     directory.lock()
     try:
         yield
@@ -224,7 +224,7 @@ def run_session(
 
 @collection_paused()
 def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
-    """The engine, ready to begin or to continue; where that cannot be, a new run leaves no folder behind."""
+    """The engine, ready to begin or to continue; where that cannot be, a new run leaves no directory behind."""
     from relayrl.engines.local import LocalEngine
 
     try:

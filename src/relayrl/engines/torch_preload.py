@@ -15,7 +15,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
-# In the order, and with the visibility, in which `import torch` loads them. What is left to it needs the interpreter's lock.
+# In the order, and with the visibility, in which `import torch` loads them. What is left to it needs the GIL.
 _LIBRARIES = (("libtorch_global_deps", os.RTLD_GLOBAL), ("libtorch", os.RTLD_LOCAL))
 _SUFFIXES = {"linux": ".so", "darwin": ".dylib"}
 # The loader has one lock: a module with a library of its own, and the first use of pydantic's, would wait for torch. So these
@@ -43,7 +43,7 @@ def preload_torch() -> None:
 
 
 def _load(libraries: list[tuple[Path, int]]) -> None:
-    # Not `ctypes.CDLL(path)`, which keeps the interpreter's lock while it loads. Where a library cannot be loaded,
+    # Not `ctypes.CDLL(path)`, which keeps the GIL while it loads. Where a library cannot be loaded,
     # `import torch` will say what is wrong with it.
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.argtypes, dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p

@@ -6,7 +6,7 @@
 - it leads to installed code that is known to make environments: a registered Gymnasium id, a library with an adapter here, an
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
-Installed code is never taken from the current directory: a prepared folder could hold a module of any name. Not its job:
+Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
 algorithms, networks, reward signals and writers, which are named by installed entry points only (`plugins`).
 """
 
@@ -75,6 +75,6 @@ def _comes_from_here(package: str) -> bool:
         return False
     if here.origin is not None:
         return True
-    # A plain folder of that name gives way to an installed package.
+    # A plain directory of that name gives way to an installed package.
     installed = importlib.util.find_spec(package)
     return installed is None or installed.origin is None

@@ -1,29 +1,29 @@
-"""What an environment is to RelayRL: three ways to write one, one way to run them.
+"""The environment contract: three ways to write an environment, one way to run it.
 
 A user writes whichever fits the simulator:
 
-- `ScalarEnvironment`      one agent, one world: `reset` and `step`, as in Gymnasium (any `gymnasium.Env` is one already);
+- `ScalarEnvironment`      one agent: `reset` and `step`, as in Gymnasium (any `gymnasium.Env` is one already);
 - `MultiAgentEnvironment`  several agents step together, dicts keyed by agent, as in PettingZoo's parallel API; agents may
                            die, appear, differ in their spaces, mask actions and take turns;
-- `VectorEnvironment`      many worlds in one call, arrays `[B, N, …]` per group of agents with equal spaces.
+- `VectorEnvironment`      many environments in one call, arrays `[B, N, …]` per group of agents with equal spaces.
 
 RelayRL runs only the third; `relayrl.envs.vectorise` makes one from the other two, in this process or in workers.
 
 Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks them):
 
-1. `init_num_envs(B)` once, then `reset()`, then `step()`. `env_ids[b]` names world `b` for ever; order never changes.
+1. `init_num_envs(B)` once, then `reset()`, then `step()`. `env_ids[b]` names environment `b` for good; order is fixed.
 2. Arrays belong to the environment and may be overwritten by its next call; copy what you keep.
-3. Auto-reset happens in the same step: when world `b` is over, `episode_over[b]` is set, the flags and rewards returned are
-   those of the ended episode, `obs` is already the next episode's first observation, and `final` holds what the ended
-   lanes saw last. A world that needs a step for its reset has no active lane in this row, and shows the first observation in
-   the next one; that step counts for no episode.
-4. `active[b, n]` says whether agent `n` acts on `obs[b, n]`; where it is False, `obs` means nothing and the next action is
+3. Auto-reset happens in the same step: when environment `b` ends, `episode_over[b]` is set, the flags and rewards returned
+   are those of the ended episode, `obs` is already the next episode's first observation, and `final` holds the ended lanes'
+   last observations. An environment that needs a step for its reset has no active lane in this row, and its first observation
+   is in the next one; that step counts for no episode.
+4. `active[b, n]` is True where agent `n` acts on `obs[b, n]`; where it is False, `obs` means nothing and the next action is
    ignored. A lane ends at most once an episode, with `terminated` or `truncated` and its row in `final`.
-5. World `b`'s randomness depends on `(seed, b)` alone, not on how many worlds there are.
+5. Environment `b`'s randomness depends on `(seed, b)` alone, not on the number of environments.
 6. An error is an error of the whole operation, raised as `EnvironmentFailedError`; with restarts asked for, `failed[b]` is
    set instead: that row is void, truncated, `final` has the last good observation, and a new episode has begun.
 7. Where there is a global state, `state` goes with `obs`: where an episode ended it is the next one's, and `final_state` holds
-   the one that the episode ended in (the last good one, where the world failed).
+   the one that the episode ended in (the last good one, where the environment failed).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class MultiAgentStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentGroup:
-    """Agents of one world with equal spaces: axis `N` of their arrays, in the order of `agent_ids`."""
+    """Agents of one environment with equal spaces: axis `N` of their arrays, in the order of `agent_ids`."""
 
     name: str
     agent_ids: tuple[str, ...]
@@ -162,14 +162,14 @@ class VectorReset:
 
 @dataclass(slots=True)
 class VectorStep:
-    """One step of all worlds, by group name."""
+    """One step of all environments, by group name."""
 
     groups: Mapping[str, GroupStep]
     episode_over: Array  # [B] bool
     failed: Array | None = None  # [B] bool, None when nothing failed
     state: Tree | None = None
-    infos: Sequence[Mapping[str, Any]] = ()  # per world where the backing environment runs in this process
-    final_state: Tree | None = None  # [K, …] where there is a state: one row for each world of `episode_over`, in order
+    infos: Sequence[Mapping[str, Any]] = ()  # one each, where the environments run in this process
+    final_state: Tree | None = None  # [K, …] where there is a state: one row for each True of `episode_over`, in order
 
 
 class Environment(ABC):
@@ -206,7 +206,7 @@ def _leaf_dtypes(observation_space: Space, action_space: Space) -> tuple[np.dtyp
 
 
 class ScalarEnvironment(Environment):
-    """One agent in one world. Subclass it, or use any `gymnasium.Env`: the methods are the same."""
+    """One agent in one environment. Subclass it, or use any `gymnasium.Env`: the methods are the same."""
 
     kind = EnvironmentKind.SCALAR
     observation_space: Space
@@ -240,7 +240,7 @@ class ScalarEnvironment(Environment):
 
 
 class MultiAgentEnvironment(Environment):
-    """Several agents that step together in one world; actions and results are dicts keyed by agent id."""
+    """Several agents that step together; actions and results are dicts keyed by agent id."""
 
     kind = EnvironmentKind.MULTI_AGENT
     possible_agents: Sequence[str]
@@ -296,7 +296,7 @@ class MultiAgentEnvironment(Environment):
 
 
 class VectorEnvironment(Environment):
-    """`B` worlds that step in one call. The rules are in the module's docstring."""
+    """`B` environments that step in one call. The rules are in the module's docstring."""
 
     kind = EnvironmentKind.VECTOR
     groups: Mapping[str, AgentGroup]
@@ -307,7 +307,7 @@ class VectorEnvironment(Environment):
     device: str = "cpu"
     """Where the arrays live: `"cpu"` for NumPy arrays, anything else for torch tensors on that device."""
     independent_streams: bool = True
-    """Whether rule 5 holds; False where the simulator draws for all worlds from one generator and cannot be told apart."""
+    """Whether rule 5 holds; False where the simulator draws for all environments from one generator."""
 
     @property
     def num_envs(self) -> int:
@@ -316,15 +316,15 @@ class VectorEnvironment(Environment):
 
     @abstractmethod
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
-        """Create `num_envs` worlds and give their ids. Called once, before `reset`."""
+        """Create `num_envs` environments and return their ids. Called once, before `reset`."""
 
     @abstractmethod
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
-        """Begin new episodes in all worlds, or in the named ones; the result covers all worlds."""
+        """Begin new episodes in all environments, or in the named ones; the result covers all of them."""
 
     @abstractmethod
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
-        """Advance every world by one step; `actions[group]` is a tree with leading axes `[B, N]`."""
+        """Advance every environment by one step; `actions[group]` is a tree with leading axes `[B, N]`."""
 
     def _first_spaces(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
         group = next(iter(self.groups.values()))
@@ -344,7 +344,7 @@ class StatefulEnvironment(ABC):
 
 
 def world_seeds(seed: int | None, num_envs: int) -> list[int | None]:
-    """The seed of each world: depends on `(seed, b)` alone, so a world does not change when others are added."""
+    """The seed of each environment: depends on `(seed, b)` alone, so it does not change when others are added."""
     if seed is None:
         return [None] * num_envs
     return [
@@ -353,5 +353,5 @@ def world_seeds(seed: int | None, num_envs: int) -> list[int | None]:
 
 
 def new_env_ids(num_envs: int) -> tuple[uuid.UUID, ...]:
-    """Fresh ids, one per world."""
+    """Fresh ids, one per environment."""
     return tuple(uuid.uuid4() for _ in range(num_envs))

@@ -26,14 +26,14 @@ class FailurePolicy(Enum):
 
 
 class VectorChoice(Enum):
-    """Which implementation of many worlds is run, where an environment comes with one of its own."""
+    """Which vector implementation is run, where an environment comes with one of its own."""
 
     AUTO = "auto"
     OWN = "own"
 
 
 class EnvSettings(Settings):
-    """How the worlds of one run are made and stepped."""
+    """How the environments of one run are made and stepped."""
 
     num_envs: int = Field(8, ge=1, le=1 << 20, description="worlds stepped together")
     workers: int = Field(0, ge=0, le=4096, description="worker processes; 0 steps in this process")

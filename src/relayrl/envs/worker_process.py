@@ -1,7 +1,8 @@
-"""What runs inside a worker process: a loop over some of the worlds, told by its parent when to step.
+"""What runs inside a worker process: a loop over some of the environments, stepped on its parent's messages.
 
-The worker ends when its parent says so or is gone, even while a world hangs. A crash leaves a Python traceback in the fault
-log, a file that the parent reads; so does the signal that the parent sends to a worker that does not answer.
+The worker ends on its parent's message or when the parent is gone, even while an environment hangs. A crash leaves
+a Python traceback in the fault log, a file that the parent reads; so does the signal that the parent sends to a worker that
+does not answer.
 """
 
 from __future__ import annotations

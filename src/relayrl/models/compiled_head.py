@@ -74,7 +74,7 @@ class CompiledNormal(CompiledHead):
 
 
 def compiled_head(policy: Policy) -> CompiledHead | None:
-    """The compiled draw of a policy of perceptrons; None where there are no kernels for it."""
+    """The compiled draw of a policy of MLPs; None where there are no kernels for it."""
     head = policy.head
     if not has_kernels(head):
         return None

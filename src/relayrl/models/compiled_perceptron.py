@@ -1,4 +1,4 @@
-"""Perceptrons by the compiled kernels, on the modules' live parameters: forward passes, drawn actions, gradients."""
+"""MLPs by the compiled kernels, on the modules' live parameters: forward passes, drawn actions, gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CompiledPerceptron:
 
 
 class CompiledTapes:
-    """`Differentiables`, compiled: perceptrons on the CPU, differentiated where they have parameters to train."""
+    """`Differentiables`, compiled: MLPs on the CPU, differentiated where they have parameters to train."""
 
     def __init__(self, modules: Sequence[Perceptron], *, learns: bool = True) -> None:
         """The kernels must be there and, where it learns, the gradients be one vector (`FlatAdam`) by the first `backward`."""
@@ -90,7 +90,7 @@ class CompiledTapes:
 
 
 class CompiledTape:
-    """`Differentiable`, compiled: one such perceptron."""
+    """`Differentiable`, compiled: one such MLP."""
 
     def __init__(self, module: Perceptron, *, learns: bool = True) -> None:
         self._tapes = CompiledTapes([module], learns=learns)
@@ -124,7 +124,7 @@ def _flat_gradient(module: Perceptron) -> Array:
 
 
 def has_kernels(*modules: Perceptron) -> bool:
-    """Whether there are kernels, and they know perceptrons as deep as these."""
+    """Whether there are kernels, and they know MLPs as deep as these."""
     found = kernels()
     return found is not None and all(len(module.linears()) <= found.MAX_LAYERS for module in modules)
 

@@ -1,7 +1,7 @@
 """Networks as functions with derivatives, rows in and rows out, in NumPy arrays.
 
 An algorithm that writes its loss's derivative down needs three things of a network: its outputs, the gradient of its
-parameters and that of what rows have of their own (an action), given the gradient of the outputs. Perceptrons on the CPU give
+parameters and that of what rows have of their own (an action), given the gradient of the outputs. MLPs on the CPU give
 them by compiled kernels (`compiled_perceptron.CompiledTape`) or in NumPy (`perceptron.NumpyPerceptron`); every other module
 through autograd. Networks that see the same inputs, such as twin critics, are `Differentiables`: the kernels give each of them
 a thread, and lay nothing out that rows share.

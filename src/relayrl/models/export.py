@@ -131,7 +131,7 @@ def _example_inputs(policy: Policy, masked: bool, num_rows: int) -> tuple[Tensor
 
 
 def has_own_critic(policy: Policy) -> bool:
-    """Whether a value can be told from the observation alone."""
+    """Whether a value follows from the observation alone."""
     return isinstance(policy, ActorCritic) and not policy.is_central
 
 

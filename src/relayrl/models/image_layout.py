@@ -43,7 +43,7 @@ class ImageLayout:
 
 
 def image_layout(shape: tuple[int, ...]) -> ImageLayout | None:
-    """The layout of an array, None for one too small to be convolved; one that cannot be told is a `ConfigError`."""
+    """The layout of an array, None for one too small to be convolved; raises `ConfigError` for an ambiguous one."""
     pairs = [axis for axis in range(len(shape) - 1) if min(shape[axis : axis + 2]) >= MIN_IMAGE_SIDE]
     if sum(side >= MIN_IMAGE_SIDE for side in shape) < 2:
         return None

@@ -1,8 +1,8 @@
-"""A small policy and its critic as one perceptron in NumPy, for the few rows of acting.
+"""A small policy and its critic as one MLP in NumPy, for the few rows of acting.
 
 At one row, calls cost more than arithmetic. Actor and critic are therefore put side by side into one network, whose second and
 later layers are block-diagonal, and biases become weights of a unit that is always 1: a layer is one product and one
-activation. For a 64-64 network that takes 3 µs where onnxruntime takes 9. It also never lets go of the interpreter's lock,
+activation. For a 64-64 network that takes 3 µs where onnxruntime takes 9. It also never releases the GIL,
 so that threads which act at the same time do not wait for each other's turn (docs/runtime.md).
 
 The cost of the empty blocks grows with the rows; `max_rows` says where that begins to matter.

@@ -1,7 +1,7 @@
 """Networks that turn features into outputs: what a policy is made of, and what a caller may bring instead.
 
 A kernel is any `nn.Module` with `forward(features [..., F]) -> outputs [..., O]`, float32, row by row: a row's output depends
-on no other row. `KernelFactory` makes one for given widths; the built-in one makes perceptrons, with convolutions in front
+on no other row. `KernelFactory` makes one for given widths; the built-in one makes MLPs, with convolutions in front
 where the observation has images. Everything else (training, checkpoints, export) works on whatever module comes out.
 """
 
@@ -28,7 +28,7 @@ class KernelFactory(Protocol):
 
 
 class BuiltInKernels:
-    """Perceptrons of the settings' shape; convolutions in front of it for images."""
+    """MLPs of the settings' shape; convolutions in front of it for images."""
 
     def __init__(self, network: NetworkSettings) -> None:
         self._network = network
@@ -43,7 +43,7 @@ class BuiltInKernels:
 
 
 class ImageNetwork(nn.Module):
-    """Convolutions (Mnih et al., 2015) over every image among the features, then a perceptron over all of it."""
+    """Convolutions (Mnih et al., 2015) over every image among the features, then an MLP over all of it."""
 
     def __init__(
         self,

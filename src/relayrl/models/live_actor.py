@@ -1,6 +1,6 @@
 """Acting with a policy that lives in this process, always with its newest parameters.
 
-`NumpyActor` runs perceptrons in NumPy, at a fifth of torch's cost per call; `TorchActor` serves every other policy, and those
+`NumpyActor` runs MLPs in NumPy, at a fifth of torch's cost per call; `TorchActor` serves every other policy, and those
 of which a part was derived from ours or changed (`built_in`). Both give
 the distribution's parameters to the same head, so both draw the same actions from the same generator, as does an actor that
 runs the exported file (`exported`). `CompiledActor` is a `NumpyActor` whose forward pass and draw are one call.

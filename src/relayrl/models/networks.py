@@ -41,7 +41,7 @@ class LeafEncoding:
             self.offset = np.concatenate([[0], np.cumsum(self.categories)[:-1]]) - self.start
 
     def image_layout(self) -> ImageLayout | None:
-        """The layout of an image worth convolving; one that cannot be told is a `ConfigError`."""
+        """The layout of an image worth convolving; raises `ConfigError` for an ambiguous one."""
         return image_layout(self.shape) if self.may_be_image else None
 
 

@@ -1,4 +1,4 @@
-"""A policy of perceptrons without torch: what it computes and how it is differentiated, on its live parameters.
+"""A policy of MLPs without torch: what it computes and how it is differentiated, on its live parameters.
 
 Acting on the CPU goes through here, with compiled networks where there are any. Tests hold every number to the torch module's.
 """
@@ -32,7 +32,7 @@ _ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormaliz
 
 
 def runs_in_numpy(*networks: nn.Module, learns: bool = False) -> bool:
-    """Whether the networks are unchanged perceptrons on the CPU; those that learn, with no parameter that is not to."""
+    """Whether the networks are unchanged MLPs on the CPU; those that learn, with no parameter that is not to."""
     return all(is_plain(n) and (not learns or all(p.requires_grad for p in n.parameters())) for n in networks)
 
 
@@ -81,7 +81,7 @@ class ForwardPass(Protocol):
 
 
 class PerceptronPass(ForwardPass, Protocol):
-    """A perceptron's outputs, of rows that share parts too."""
+    """An MLP's outputs, of rows that share parts too."""
 
     def forward(self, x: Array | SharedRows) -> Array: ...
 

@@ -1,4 +1,4 @@
-"""Acting with a recurrent policy without torch, on its live parameters, where its hidden layers are perceptrons on the CPU.
+"""Acting with a recurrent policy without torch, on its live parameters, where its hidden layers are MLPs on the CPU.
 
 A step of a small cell is a dozen array operations, each of which costs torch several times what it costs NumPy. Tests hold
 every number to the torch module's; learning stays in torch.
@@ -24,7 +24,7 @@ _LAYERS = BuiltIns(nn.LSTM, nn.GRU, nn.Linear, *MODULES.values())
 
 
 def steps_in_numpy(policy: RecurrentActorCritic) -> bool:
-    """Whether the policy and its memories that act are unchanged, with perceptrons on the CPU in front of them."""
+    """Whether the policy and its memories that act are unchanged, with MLPs on the CPU in front of them."""
     acting = [policy.actor] if policy.is_central else [policy.actor, policy.critic]
     return is_built_in(policy) and all(_is_plain(network) for network in acting)
 

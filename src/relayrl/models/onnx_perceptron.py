@@ -1,4 +1,4 @@
-"""Finds the perceptrons in a policy's ONNX graph: what `distribution` and `value` are, as layers from the observation.
+"""Finds the MLPs in a policy's ONNX graph: what `distribution` and `value` are, as layers from the observation.
 
 Every tensor of the graph is followed from the observation on. Constants are computed; products and sums with constants become
 part of the layer before them; a spread that is the same for all rows becomes outputs with a bias and no weights. A graph with
@@ -108,7 +108,7 @@ class PolicyChains:
 
 
 def policy_chains(graph: OnnxGraph, width: int) -> PolicyChains | None:
-    """The perceptrons of a graph with one observation of `width` numbers; None where it has other parts."""
+    """The MLPs of a graph with one observation of `width` numbers; None where it has other parts."""
     inputs = [name for name in graph.inputs if name not in graph.weights]
     if inputs != ["obs"]:
         return None
@@ -129,7 +129,7 @@ def policy_chains(graph: OnnxGraph, width: int) -> PolicyChains | None:
 
 
 def _result(node: OnnxNode, arguments: list[Known]) -> Known | None:
-    """The node's first output, if it can be told."""
+    """The node's first output, if it can be computed."""
     if node.op == "Constant":
         value = node.attributes.get("value")
         return value if isinstance(value, np.ndarray) else None

@@ -1,8 +1,8 @@
-"""Multi-layer perceptrons: a torch module, and the same network in NumPy on views of the same memory.
+"""MLPs: a torch module, and the same network in NumPy on views of the same memory.
 
-For the small networks of reinforcement learning, overhead per operation costs torch more than the arithmetic. On the CPU,
-acting and learning therefore run `NumpyPerceptron`; the module is what is exported, what runs on other devices, and the
-oracle that the tests hold the NumPy version to.
+The module is the reference: it is exported, runs on other devices, and tests hold both faster versions to it. For the small
+networks of reinforcement learning, torch spends more on overhead per operation than on arithmetic. On the CPU, acting and
+learning therefore run the compiled kernels (`compiled_perceptron`) or, where those are missing, `NumpyPerceptron`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NETWORKS, _LAYERS = BuiltIns(Perceptron), BuiltIns(nn.Linear, *MODULES.values()
 
 
 def is_plain(network: nn.Module) -> bool:
-    """Whether a network is a `Perceptron` on the CPU that computes what it did when it was made: layers, methods, no hooks."""
+    """Whether a network is a `Perceptron` on the CPU whose layers and methods are the built-in ones, without hooks."""
     if network not in _NETWORKS or not isinstance(network, Perceptron):
         return False
     layers = list(network)
@@ -65,7 +65,7 @@ def is_plain(network: nn.Module) -> bool:
 
 
 def _is_plain_parameter(parameter: torch.Tensor | None) -> bool:
-    """Whether NumPy can look at a parameter's memory, and nobody changes its gradients."""
+    """Whether NumPy can view a parameter's memory, and no hook changes its gradients."""
     return (
         type(parameter) is nn.Parameter
         and parameter.device.type == "cpu"

@@ -40,7 +40,7 @@ class Policy(nn.Module):
         generator: torch.Generator,
         kernels: KernelFactory | None = None,
     ) -> None:
-        """`kernels` makes the networks; without it they are perceptrons of the settings' shape."""
+        """`kernels` makes the networks; without it they are MLPs of the settings' shape."""
         super().__init__()
         if network.memory is not None and not self.has_memory:
             raise ConfigError(

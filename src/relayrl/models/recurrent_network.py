@@ -1,6 +1,6 @@
 """A network with a memory: hidden layers, a recurrent cell behind them, and a linear layer of outputs.
 
-The hidden layers are whatever kernel a policy would have without a memory (perceptron, convolutions for images, a caller's
+The hidden layers are whatever kernel a policy would have without a memory (MLP, convolutions for images, a caller's
 own), with as many outputs as the settings' last hidden layer has units.
 """
 

@@ -1,7 +1,7 @@
 """The recurrent policy that on-policy algorithms train: actor and critic with a memory each, which share nothing.
 
-What is remembered is one row `[actor's | critic's]`, since both live through the same steps. A central critic is told the whole
-world, which nobody who acts sees: the row is then the actor's alone, and the learner remembers for the critic.
+What is remembered is one row `[actor's | critic's]`, since both live through the same steps. A central critic sees the whole
+environment, which no actor does: the row is then the actor's alone, and the learner keeps the critic's memory.
 """
 
 from __future__ import annotations

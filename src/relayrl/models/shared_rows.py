@@ -2,7 +2,7 @@
 
 What a central critic sees is its world, the same for all of the world's agents, beside the number of the agent that is judged.
 Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's first layer.
-Perceptrons on the CPU take such rows as they are; other networks are given a few of them at a time, laid out.
+MLPs on the CPU take such rows as they are; other networks are given a few of them at a time, laid out.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class SharedRows:
             np.matmul(sums.T, part.table, out=out[:, columns])
 
     def with_tables(self, change: Callable[[Array, slice], Array]) -> SharedRows:
-        """The same with each table changed; `change` is told which columns of the rows it holds."""
+        """The same with each table changed; `change` gets the table and the columns of the rows that it holds."""
         return SharedRows(tuple(SharedPart(change(part.table, where), part.line) for part, where in self._placed()))
 
     def with_own(self, own: OwnColumns) -> SharedRows:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: an HTTP endpoint `/metrics`, on loopback unless told otherwise.
+"""Metrics for Prometheus: an HTTP endpoint `/metrics`, on loopback by default.
 
     with PrometheusExporter(agent.metrics, port=9464) as exporter:
         print(exporter.url)

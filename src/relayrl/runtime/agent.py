@@ -177,14 +177,14 @@ class RelayRLAgent:
     def set_env(
         self, actor_id: UUID, env: Any, count: int = 1, *, settings: EnvSettings | None = None, seed: int = 0
     ) -> None:
-        """Give an actor `count` worlds of `env` (a name as on the command line, or a factory) for `run_env`."""
+        """Give an actor `count` copies of `env` (a name as on the command line, or a factory) for `run_env`."""
         from relayrl.envs.settings import EnvSettings
 
         chosen = (settings or EnvSettings()).model_copy(update={"num_envs": count})
         self._coordinator.set_env(actor_id, env, chosen, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
-        """Step each of the actor's worlds `num_steps` times and record every step."""
+        """Step each of the actor's environments `num_steps` times and record every step."""
         return self._coordinator.run_env(actor_id, num_steps)
 
     def get_config(self) -> ClientConfig:

@@ -1,6 +1,6 @@
 """The collector: steps a vector environment with the newest policies and fills columns. No objects per step, no torch.
 
-Lanes are environment-major: world `b`'s agent `n` of a group is lane `b * N + n`, so `[B, N, …]` arrays are `[L, …]` by a
+Lanes are environment-major: environment `b`'s agent `n` of a group is lane `b * N + n`, so `[B, N, …]` arrays are `[L, …]` by a
 reshape that copies nothing.
 """
 
@@ -37,7 +37,7 @@ class Collector:
     """Collects blocks of `num_steps` steps; episodes run on from block to block.
 
     With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
-    newer policy than the one that made it. With `records_states`, they hold the global states of the worlds.
+    newer policy than the one that made it. With `records_states`, they hold global states.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Collector:
         return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp, memory_space=memory)
 
     def collect(self, policy_version: int, num_steps: int | None = None) -> dict[str, Rollout]:
-        """Step every world `num_steps` times, at most as often as the block has rows; gives one rollout per group."""
+        """Step every environment `num_steps` times, at most as often as the block has rows; returns a rollout per group."""
         for _ in range(self._num_steps if num_steps is None else num_steps):
             if self._states is not None:
                 self._states.add(self._state)
@@ -142,7 +142,7 @@ class Collector:
         return self._episodes.take()
 
     def state_dict(self) -> dict[str, Any]:
-        """What decides the next block: the generator, ids of worlds, numbers of episodes, memories and, where it can be
+        """What decides the next block: the generator, ids of environments, numbers of episodes, memories and, where it can be
         saved, the environment."""
         return {
             "rng": self._rng.bit_generator.state,

@@ -1,9 +1,9 @@
-"""Actions of some rows of a small perceptron, by compiled kernels: one call draws them, another tells their values.
+"""Actions of some rows of a small MLP, by compiled kernels: one call draws them, another computes their values.
 
 Only where the kernels are there (`relayrl.compiled`), and for graphs of tanh or relu between linear layers, with one choice
 or a normal distribution behind them. What is drawn is what the head draws from the same generator.
 
-A call holds the interpreter's lock from its first to its last number, so that any number of threads may be inside: with their
+A call holds the GIL from its first to its last number, so that any number of threads may be inside: with their
 own arrays, one after the other.
 
 Not its job: finding the layers in a file (`models.onnx_perceptron`).

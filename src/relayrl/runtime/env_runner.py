@@ -45,7 +45,7 @@ class EnvRunSummary:
 
 
 class NewestPolicy(Actor):
-    """Acts with one version of an actor's policy until it is told to take the newest."""
+    """Acts with one version of an actor's policy until the newest is taken."""
 
     def __init__(self, handle: ActorHandle) -> None:
         self._handle = handle

@@ -1,8 +1,8 @@
 """Policies that act in the runtime, wherever they come from: one forward pass gives distribution and value.
 
-    ONNX file          onnxruntime, or NumPy for few rows of a small perceptron; torch is not loaded
+    ONNX file          onnxruntime, or NumPy for few rows of a small MLP; torch is not loaded
     TorchScript file   torch, on any device              (`torch_models`)
-    live policy        a frozen copy of it, in NumPy where it is a perceptron, else torch
+    live policy        a frozen copy of it, in NumPy where it is an MLP, else torch
     Actor              any object of yours with `head` and `distribution`; it has no value
 
 A model never changes once it was loaded: hot reload replaces it (`published_policy`).
@@ -112,7 +112,7 @@ class OnnxModel(PolicyModel):
         return self._bound.setdefault(num_rows, self._graph.bind(inputs))
 
     def _read_chains(self, metadata: PolicyMetadata) -> PolicyChains | None:
-        """The policy as layers, if it is a perceptron and they give what onnxruntime gives."""
+        """The policy as layers, if it is an MLP and they give what onnxruntime gives."""
         obs, mask = example_row(metadata, self.head)
         if not isinstance(obs, np.ndarray) or mask is not None:
             return None

@@ -1,24 +1,27 @@
-"""Where the steps of running episodes lie: columns in pages, shared by all actors with equal spaces.
+"""Storage of the steps of running episodes: rows in pages, shared by all actors with equal layouts.
 
-A page is `PAGE_ROWS` consecutive rows of every column. An actor's lane owns a list of pages; a request of `L` actors is one
-indexed write per column, whatever `L` is, and memory follows the steps that are open, not the longest possible episode.
+A page is `PAGE_ROWS` consecutive rows of `StepRows`. An actor's lane owns a list of pages. A request of `L` actors is one
+indexed write for all small fields and one for each large field, whatever `L` is. Memory follows the most steps that have been
+open at once, not the longest possible episode: pages are used again and never given back.
 
-    append(…)      rewards go to each lane's previous row, then one new row per lane; gives the fragments that were cut
-    end(…)         the last row's reward and the episode's end; gives the whole trajectories
-    interrupt(…)   the lane stops where it is
+    append(…)       adds rewards to each lane's previous row, then a row per lane; returns the fragments that were cut
+    append_one(…)   the same for one lane
+    end(…)          the last row's reward and the episode's end; returns the lane's trajectory
+    interrupt(…)    ends the lane's episode as truncated and failed; returns its trajectory, if it has rows
 
-Semantics are those of `relayrl.data.trajectory_builder`, lane by lane; a property test holds the two to each other.
+Steps are cut into trajectories as by `relayrl.data.trajectory_builder`, lane by lane; a property test holds the two to each
+other.
 
-Invariants: a lane's rows are in the order of its requests; a call that raises has written nothing; trajectories own their
-memory.
+Invariants: a lane's rows are in the order of its requests; a call that raises `ConfigError` has written nothing; trajectories
+own their memory. Observations and masks are checked before (`acting_layout`).
 
-Threads: `append_one` and `end` concern one lane, and may be called by any thread at any time; around all other calls that
-change anything the owner holds `lock`. Threads of different lanes do not wait for each other: behind one lock they would
-hand it around, and to wake a thread takes longer than five actions. So one lane's work is done under the lane's own lock,
-unless `lock` is held by then; whoever holds `lock` waits for the lanes that somebody was at before. Each side first says that
-it is there and then looks for the other. What lanes share (free pages, who is idle) changes in single steps.
+Threads: any thread may call `append_one` and `end`, which concern one lane, without holding `lock`. The owner holds `lock`
+around all other calls that change anything. Threads of different lanes do not wait for each other: behind one lock they would
+hand it around, and waking a thread takes longer than five actions. So a lane's work runs under the lane's own lock; if `lock`
+is held by then, it waits for `lock` instead. Whoever holds `lock` first waits for the lanes that threads already work on. Each
+side first announces itself and then checks for the other. What lanes share (free pages, idle lanes) changes in atomic steps.
 
-Not its job: choosing actions, or who the lanes belong to outside (`actor_handle`).
+Not its job: choosing actions, or which actor owns a lane (`actor_handle`).
 """
 
 from __future__ import annotations
@@ -64,12 +67,12 @@ class StepPages:
         self.layout, self.max_length = layout, max_length
         self.lock = threading.Lock()
         self.num_closed = 0
-        """Grows whenever a lane closes: whoever remembers lane numbers checks them again then."""
+        """Grows whenever a lane closes: callers that keep lane numbers check them again then."""
         self._lanes: list[Lane | None] = []
         self._free_numbers: list[int] = []
-        self._at_work: set[Lane] = set()  # lanes that somebody is at, or looks whether he may be
+        self._at_work: set[Lane] = set()  # lanes that a thread works on, or is about to
         self._idle: set[int] = set()  # numbers of open lanes without rows
-        self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to nobody
+        self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to no lane
         self._stop = np.zeros(0, np.int64)  # the last row before a new page or a cut is due; 0 for lanes without rows
         self._rows = StepRows(layout, _FIRST_PAGES * PAGE_ROWS)
         self._free_pages = list(range(_FIRST_PAGES - 1, 0, -1))
@@ -166,7 +169,7 @@ class StepPages:
         final_obs: Tree | None,
         final_mask: Array | None = None,
     ) -> Trajectory:
-        """The lane's episode is over; where nobody gave a final observation, the last one stands in for it.
+        """The lane's episode is over; without a final observation, the last one stands in for it.
 
         `final_mask` [A] is what was allowed then; None means everything.
         """
@@ -206,7 +209,7 @@ class StepPages:
         self._stop[:] = self._last
 
     def _at(self, lane: Lane, work: Callable[[Lane, *Given], T], *given: *Given) -> T:
-        """What work gives that is done while nobody else is at the lane."""
+        """The result of `work`, run while no other thread works on the lane."""
         with lane.lock:
             self._at_work.add(lane)
             try:
@@ -219,7 +222,7 @@ class StepPages:
             return work(lane, *given)
 
     def _wait_for_lanes(self) -> None:
-        """Wait until nobody is at a single lane; nobody comes while the caller holds `lock`."""
+        """Block until no thread works on a lane. New ones wait while the caller holds `lock`."""
         if self._at_work:
             for lane in tuple(self._at_work):
                 with lane.lock:
@@ -237,7 +240,7 @@ class StepPages:
         reward: float | None,
         memory: Array | None,
     ) -> list[tuple[UUID, Trajectory]] | None:
-        """None, and nothing was written, where it takes a page and there is none."""
+        """None, with nothing written, where the step needs a page and none is free."""
         number = lane.number
         if self._lanes[number] is not lane:
             raise ConfigError(_removed(lane))

@@ -108,7 +108,7 @@ class ReadReport:
     """What the last pass over a source had to leave out, and why nothing else was."""
 
     num_duplicates: int = 0
-    """Copies of trajectories that had been read already: somebody retried."""
+    """Copies of trajectories, from retried writes."""
     num_abandoned: int = 0
     """Trajectories that their run took back."""
     torn: dict[str, int] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""Public toy environments, fakes and contract suites; imported by nothing else in the package."""
+"""Public toy environments, example trajectories and contract suites. Only the command line imports it, for `check-env`."""

@@ -96,7 +96,7 @@ CHECKS = (
 def check_environment(
     make: Callable[[int], VectorEnvironment], *, num_envs: int = 3, num_steps: int = 60, seed: int = 0
 ) -> ContractReport:
-    """Run all checks on environments that `make(num_envs)` gives, with worlds or still without.
+    """Run all checks on environments that `make(num_envs)` returns, before or after `init_num_envs`.
 
     About twenty environments are made, one after the other, and most are played for `num_steps`. Choose `num_steps` so that
     episodes end in it; otherwise the checks of ends find nothing to look at.

@@ -1,6 +1,6 @@
-"""Files that are whole or not there: written beside their place, forced to the disk, then renamed into it.
+"""Files that are whole or not there: written to a temporary file, fsynced, then renamed.
 
-A kill at any moment leaves what was there before; so does a full disk, which is told as `DiskError`. Not its job: what is in
+A kill at any moment leaves what was there before; so does a full disk, which raises `DiskError`. Not its job: what is in
 the files, and appending to files that grow (`statistics_writers`).
 """
 

@@ -1,4 +1,4 @@
-"""The `checkpoints/` folder of a run: one file per saved step, the newest K kept, and the best policy so far.
+"""The `checkpoints/` directory of a run: one file per saved step, the newest K kept, and the best policy so far.
 
     step_000000010240.ckpt    everything that decides the future of the run
     best.ckpt                 the policies that did best in an evaluation during the run, with their step and return

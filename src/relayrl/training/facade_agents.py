@@ -1,7 +1,7 @@
 """`MultiAgentTrainer`: the facade's verbs for several agents, which may join at any time.
 
 An agent has a policy of its own, or shares that of a group. `I…` algorithms judge each agent by what it sees, `MA…` ones by
-what all of them see and do, from trajectories that are put beside each other by world, episode and step. When an agent joins a
+what all of them see and do, from trajectories aligned by environment, episode and step. When an agent joins a
 team that has been learning, the others keep what they have learned (`facade_growth`).
 """
 

@@ -35,9 +35,9 @@ class TrainerArgs:
     """Where things lie and what shapes they have; the same for every algorithm."""
 
     env_dir: Path | str
-    """The environment's folder; its name is what exported models give as their environment."""
+    """The environment's directory; exported policies give its name as their environment."""
     save_model_path: Path | str
-    """The folder of `save`, `load`, exported models and `progress.csv`; made when first written to."""
+    """The directory of `save`, `load`, exported policies and `progress.csv`; created when first written to."""
     obs_dim: int | None = None
     act_dim: int | None = None
     buffer_size: int | None = None
@@ -51,7 +51,7 @@ class TrainerArgs:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     seed: int = 0
     max_steps: int = DEFAULT_MAX_STEPS
-    """World steps after which a linear learning rate reaches zero."""
+    """Environment steps after which a linear learning rate reaches zero."""
 
     def __post_init__(self) -> None:
         for name in ("obs_dim", "act_dim", "buffer_size", "max_steps"):
@@ -119,7 +119,7 @@ class PolicyGroup:
 
     @property
     def header(self) -> LaneHeader:
-        """The group's lanes in a world yet to be named."""
+        """The group's lanes in an environment yet to be named."""
         return LaneHeader(self.name, (), self.agent_ids, self.observation_space, self.action_space)
 
     def nothing_played(self) -> Rollout:

@@ -2,7 +2,7 @@
 
 What a network must do is in `relayrl.models.kernels`, and `relayrl.testing.kernel_contract` checks it. Finished modules are
 copied for every policy group, so they must fit the spaces of all of them. A critic sees what the algorithm's critics see: the
-observation, the whole world (`ma…`), and for learning from replay the actions behind it.
+observation, the whole environment (`ma…`), and for learning from replay the actions behind it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 a Trajectory                       itself
 bytes of `relayrl.data.codec`      an Arrow IPC stream
 "csv:DIR", "sqlite:FILE", …        a sink's URL
-DIR                                a folder of a file sink: Arrow, Parquet or CSV by what is in it
+DIR                                a directory of a file sink: Arrow, Parquet or CSV by what is in it
 FILE                               a file that holds the bytes of one trajectory
 """
 

@@ -3,7 +3,7 @@
     receive_trajectory ─▶ an epoch of trajectories ─▶ train_model ─▶ log_epoch, save, acquire_model
 
 An epoch is `traj_per_epoch` trajectories of every agent (one, where the params have no such number). On-policy algorithms learn
-from it once; off-policy ones put it into replay and take the gradient steps that its world steps allow.
+from it once; off-policy ones put it into replay and take the gradient steps that its environment steps allow.
 
 Its job is to gather, check, stack and hand on. Making the parts is `facade_learner`, several agents are `facade_agents`, the
 constructors by name are `facade`.
@@ -90,7 +90,7 @@ class TrajectoryTrainer:
 
     @property
     def num_env_steps(self) -> int:
-        """World steps learned from."""
+        """Environment steps learned from."""
         return self._learned().trainer.num_env_steps
 
     @property
@@ -108,7 +108,7 @@ class TrajectoryTrainer:
         return isinstance(self.params, OnPolicyParams) or known == set(self._groups)
 
     def receive_trajectory(self, trajectory: TrajectorySource) -> bool:
-        """Take a trajectory, or all that a file, folder or URL holds; gives whether `train_model` has enough.
+        """Take a trajectory, or all that a file, directory or URL holds; returns whether `train_model` has enough.
 
         One that is already waiting is not taken again. All of a source are taken, or, when it raises, none of them: one
         whose columns do not fit its spaces, whose numbers are not finite, or whose action its mask forbids.
@@ -167,7 +167,7 @@ class TrajectoryTrainer:
         }
 
     def _worlds(self, epoch: list[Trajectory]) -> Iterator[dict[str, Rollout]]:
-        """The epoch world by world, as replay keeps it."""
+        """The epoch environment by environment, as replay keeps it."""
         for part in joint_worlds(_with_same_columns(epoch)):
             yield stack_jointly(part, self._headers(), self._mask_widths())
 

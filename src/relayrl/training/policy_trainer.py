@@ -53,7 +53,7 @@ class PolicyTrainer(ABC):
         return lambda: metrics
 
     def worlds_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
-        """Told after a resume that could not continue the episodes: nothing may run on across that break."""
+        """Called after a resume that could not continue the episodes: nothing may continue across that break."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
