@@ -149,12 +149,11 @@ class Run:
         """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given."""
         import numpy as np
 
-        from relayrl.engines.plugins import environment_name
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
 
         self._require_trusted()
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
-        env = make_evaluation_env(environment_name(self.settings.env), self.settings.environment, episodes)
+        env = make_evaluation_env(self.settings.env, self.settings.environment, episodes)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng, bounds=bounds)

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from relayrl.engines.plugins import PluginKind, load_plugin, plugin_names
+from relayrl.config.plugin_registry import PluginKind, load_plugin, plugin_names
 from relayrl.errors import ConfigError, UnknownNameError
 
 MODULE = """

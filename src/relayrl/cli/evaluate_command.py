@@ -107,9 +107,7 @@ def _play(
     bounds: EvaluationBounds,
     on_step: Callable[[VectorEnvironment], None] | None = None,
 ) -> EvaluationResult:
-    from relayrl.engines.plugins import environment_name
-
-    env = make_evaluation_env(environment_name(name), environment, request.episodes)
+    env = make_evaluation_env(name, environment, request.episodes)
     try:
         check_fits(env, actors)
         _require_same_spaces(env, actors, environment.options, trained.options)

@@ -12,9 +12,9 @@ from typing import TextIO
 
 from relayrl.config.settings_text import read_mapping
 from relayrl.engines.run_settings import RunSettings
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, DiskError
 from relayrl.models.exported import ExportFormat
-from relayrl.training.atomic_files import DiskError, write_whole
+from relayrl.training.atomic_files import write_whole
 from relayrl.training.file_names import file_name_part
 
 

@@ -15,11 +15,12 @@ import threadpoolctl
 import torch
 
 from relayrl.algorithms.registry import algorithms
+from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.memory_needs import require_fits_memory
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
-from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
+from relayrl.engines.plugins import algorithm_plugin
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
@@ -94,7 +95,7 @@ class RunParts:
 def build_parts(settings: RunSettings) -> RunParts:
     """Make everything, with the threads that the settings allow; where that fails, the worlds are closed."""
     limit_threads(settings.threads)
-    env = on_host(make_vector(environment_name(settings.env), settings.environment))
+    env = on_host(make_vector(settings.env, settings.environment))
     try:
         return _build(settings, env)
     except BaseException:

@@ -128,12 +128,11 @@ class _Trial:
 
 
 def _one_world(settings: RunSettings) -> VectorEnvironment:
-    from relayrl.engines.plugins import environment_name
     from relayrl.envs.registry import make_vector
 
     environment = settings.environment
     one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
-    return make_vector(environment_name(settings.env), one, own_number=True)
+    return make_vector(settings.env, one, own_number=True)
 
 
 def _check_learning_starts(settings: RunSettings, notes: list[str]) -> None:

@@ -5,6 +5,7 @@
     pettingzoo:classic.connect_four_v3     PettingZoo
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched worlds
+    corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
 Where there is a choice, the fastest way that gives the same numbers is taken: an environment's own vector implementation where
@@ -20,8 +21,10 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from relayrl.config.plugin_registry import plugin_environment
+from relayrl.config.settings import parse_settings
 from relayrl.envs import gymnasium_adapter
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.failures import WorldFailure
@@ -42,7 +45,15 @@ def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool =
     A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
     explicitly, unless the caller takes any (`own_number`).
     """
-    return regrouped(_make_worlds(env, settings, own_number=own_number), settings.sharing)
+    made_by = plugin_environment(env) if isinstance(env, str) else env
+    return regrouped(_make_worlds(made_by, settings, own_number=own_number), settings.sharing)
+
+
+def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
+    """Worlds of `env`, ready to reset: an ENV string or a factory, and its options. `num_envs` is 8 unless given, or the number
+    that a factory of vector environments makes."""
+    chosen = {} if num_envs is None else {"num_envs": num_envs}
+    return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
 
 
 def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
