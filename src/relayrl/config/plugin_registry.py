@@ -15,7 +15,8 @@ RelayRL has itself and what a plugin of a kind must be, which `engines.plugins` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from enum import Enum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -36,7 +37,10 @@ class PluginKind(Enum):
     @property
     def noun(self) -> str:
         """What to call one of them in messages."""
-        return self.value.removeprefix("relayrl.").replace("_", " ").removesuffix("s")
+        if self is PluginKind.SINK:
+            return "kind of sink"
+        group: str = self.value
+        return group.removeprefix("relayrl.").replace("_", " ").removesuffix("s")
 
 
 _registered: dict[PluginKind, dict[str, Any]] = {kind: {} for kind in PluginKind}
@@ -88,6 +92,20 @@ def load_plugin(kind: PluginKind, name: str) -> Any:
         return point.load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"plugin {name!r} of {kind.value} cannot be loaded from {point.value}: {error}") from error
+
+
+@contextlib.contextmanager
+def explaining_registrations(path: object) -> Iterator[None]:
+    """Say of a name that a run at `path` has and this process does not know where it may have come from."""
+    try:
+        yield
+    except UnknownNameError as error:
+        if error.kind not in {kind.noun for kind in PluginKind}:
+            raise
+        raise ConfigError(
+            f"{path}: {error} A program that registered {error.name!r} with relayrl.register_… must do so again in each "
+            "process, before it loads or resumes the run; an entry point makes the name known everywhere"
+        ) from error
 
 
 def plugin_environment(name: str) -> str | Callable[..., Any]:

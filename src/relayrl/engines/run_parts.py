@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import threadpoolctl
@@ -21,7 +21,7 @@ from relayrl.engines.memory_needs import require_fits_memory
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -90,6 +90,12 @@ class RunParts:
         for name, group in self.env.groups.items():
             driven.add_policy(name, driven.create_policy(name, group))
         return Overlapping(driven, self.acting, self.collector, clock, self._on_rollouts)
+
+
+def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, Any] | None = None) -> RunParts:
+    """The parts of the run that `relayrl.train` with these arguments would drive, for a program that drives them itself."""
+    flags = {} if algo is None else {"algo": algo}
+    return build_parts(build_run_settings(env, None, flags, list((settings or {}).items())))
 
 
 def build_parts(settings: RunSettings) -> RunParts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.garbage import collection_paused, living_set_aside
 from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
@@ -226,7 +227,8 @@ def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
     from relayrl.engines.local import LocalEngine
 
     try:
-        engine = LocalEngine(session.settings, session.directory)
+        with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():
+            engine = LocalEngine(session.settings, session.directory)
         try:
             _begin(engine, session)
             if engine.settings != session.settings:

@@ -213,7 +213,7 @@ def _opener(url: str) -> SinkPlugin:
         module = importlib.import_module(f"relayrl.sinks.{_MODULES[scheme]}")
         return SinkPlugin(module.open_sink, module.open_source)
     if not has_plugin(PluginKind.SINK, scheme):
-        raise UnknownNameError("kind of sink", scheme, [*SCHEMES, *plugin_names(PluginKind.SINK)])
+        raise UnknownNameError(PluginKind.SINK.noun, scheme, [*SCHEMES, *plugin_names(PluginKind.SINK)])
     plugin = load_plugin(PluginKind.SINK, scheme)
     if not isinstance(plugin, SinkPlugin):
         raise ConfigError(f"plugin {scheme!r} of {PluginKind.SINK.value} must be a SinkPlugin, not {plugin!r}")
