@@ -56,9 +56,9 @@ def register_plugin(kind: PluginKind, name: str, plugin: Any) -> None:
     _registered[kind][name] = plugin
 
 
-def registered_plugin(kind: PluginKind, name: str) -> Any | None:
-    """What this process registered under a name."""
-    return _registered[kind].get(name)
+def unregister_plugin(kind: PluginKind, name: str) -> None:
+    """Take a registration of this process back."""
+    _registered[kind].pop(name, None)
 
 
 def has_plugin(kind: PluginKind, name: str) -> bool:

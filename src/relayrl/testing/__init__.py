@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from relayrl.testing.contract_report import CheckResult as CheckResult
     from relayrl.testing.contract_report import ContractReport as ContractReport
     from relayrl.testing.env_contract import check_environment as check_environment
-    from relayrl.testing.example_trajectories import difference as difference
-    from relayrl.testing.example_trajectories import example_trajectories as example_trajectories
     from relayrl.testing.kernel_contract import check_kernel as check_kernel
     from relayrl.testing.memory_worlds import RecallCue as RecallCue
     from relayrl.testing.multi_agent_worlds import DyingAgents as DyingAgents
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from relayrl.testing.multi_agent_worlds import MatrixGame as MatrixGame
     from relayrl.testing.multi_agent_worlds import TakingTurns as TakingTurns
     from relayrl.testing.sink_contract import check_sink as check_sink
+    from relayrl.testing.trajectory_examples import difference as difference
+    from relayrl.testing.trajectory_examples import example_trajectories as example_trajectories
     from relayrl.testing.vector_worlds import Herd as Herd
     from relayrl.testing.vector_worlds import TorchCounting as TorchCounting
     from relayrl.testing.worlds import CountingWorld as CountingWorld
@@ -41,8 +41,8 @@ _HOMES = {
     "ContractReport": "relayrl.testing.contract_report",
     "CheckResult": "relayrl.testing.contract_report",
     # example data
-    "example_trajectories": "relayrl.testing.example_trajectories",
-    "difference": "relayrl.testing.example_trajectories",
+    "example_trajectories": "relayrl.testing.trajectory_examples",
+    "difference": "relayrl.testing.trajectory_examples",
     # toy environments
     "CountingWorld": "relayrl.testing.worlds",
     "RandomWalk": "relayrl.testing.worlds",
