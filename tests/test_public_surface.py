@@ -82,7 +82,7 @@ def test_dir_shows_the_surface(module):
 
 @pytest.mark.parametrize("module", ["relayrl", "relayrl.extend", "relayrl.testing"])
 def test_an_unknown_name_is_an_attribute_error(module):
-    with pytest.raises(AttributeError, match=f"module '{module}' has no public name 'trian'"):
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'trian'"):
         _ = importlib.import_module(module).trian
 
 
@@ -126,6 +126,7 @@ def test_docs_and_examples_use_public_names_only(path):
     text = path.read_text()
     for code in BLOCK.findall(text) if path.suffix == ".md" else [text]:
         assert private_uses(ast.parse(code)) == []
+    assert re.findall(r"-m\W+relayrl\.", text) == []  # the command is `relayrl` or `python -m relayrl`
     environments = re.findall(r"\b(relayrl\.[\w.]+):(\w+)", text)
     assert [name for name in environments if name[0] != "relayrl.testing" or name[1] not in dir(relayrl.testing)] == []
 

@@ -35,7 +35,7 @@ def picture_of(name: str, seed: int = 2, num_steps: int = 12) -> Image.Image:
 
 def sheet(columns: int = 4, side: int = 240) -> Image.Image:
     """All environments, captioned."""
-    command = [sys.executable, "-m", "relayrl.cli.main", "list", "envs"]
+    command = [sys.executable, "-m", "relayrl", "list", "envs"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     names = [name.removeprefix("native:") for name in listed if name.startswith("native:")]
     rows = -(-len(names) // columns)

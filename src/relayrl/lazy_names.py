@@ -12,7 +12,7 @@ def lazy_names(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {module!r} has no public name {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return getattr(importlib.import_module(homes[name]), name)
 
     return get, lambda: sorted(homes)

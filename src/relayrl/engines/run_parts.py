@@ -93,7 +93,7 @@ class RunParts:
 
 
 def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, Any] | None = None) -> RunParts:
-    """The parts of the run that `relayrl.train` with these arguments would drive, for a program that drives them itself."""
+    """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, where it has one."""
     flags = {} if algo is None else {"algo": algo}
     return build_parts(build_run_settings(env, None, flags, list((settings or {}).items())))
 

@@ -22,7 +22,7 @@ A sink keeps every field of a trajectory bit for bit. What it promises:
 - `close` flushes, may be called twice, and lets go of files and connections even when the flush fails.
 - All methods may be called from any thread. Any number of sinks and sources, in any number of processes, may use one URL.
 
-`relayrl.testing.sink_contract` checks all this on any sink. Not here: how each kind stores (`arrow_files`, …), buffering
+`relayrl.testing.check_sink` checks all this on any sink. Not here: how each kind stores (`arrow_files`, …), buffering
 (`buffered`).
 """
 
