@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 import relayrl
-from relayrl.config.plugin_registry import PluginKind, plugin_names, unregister_plugin
+from relayrl.config.plugin_registry import PluginKind, unregister_plugin
 from relayrl.errors import ConfigError
 from relayrl.extend import AlgorithmPlugin, SinkPlugin, StatisticsWriter, assemble
 from relayrl.testing import CountingWorld, example_trajectories
@@ -73,6 +73,9 @@ def test_a_resumed_run_needs_the_registration_again(tmp_path):
     unregister_plugin(PluginKind.ENVIRONMENT, MINE)
     with pytest.raises(ConfigError, match=rf"run: unknown environment '{MINE}'.*register_… must do so again"):
         relayrl.train(run_dir=tmp_path / "run", resume=True, settings={"max_steps": 96}, progress=False)
+    workers = {"max_steps": 96, "workers": 1}
+    with pytest.raises(ConfigError, match="register_… must do so again"):
+        relayrl.train(run_dir=tmp_path / "run", resume=True, settings=workers, progress=False)
     with pytest.raises(ConfigError, match="register_… must do so again"):
         relayrl.load_run(tmp_path / "run").evaluate(episodes=1)
     command = [sys.executable, "-m", "relayrl.cli.main", "evaluate", str(tmp_path / "run")]
@@ -155,4 +158,5 @@ def test_a_name_is_taken_once_and_a_definition_may_be_run_again():
     relayrl.register_environment(MINE, again["counting"])
     with pytest.raises(ConfigError, match=f"environment '{MINE}' is registered already"):
         relayrl.register_environment(MINE, gymnasium.Env)
-    assert MINE in plugin_names(PluginKind.ENVIRONMENT)
+    with pytest.raises(ConfigError, match=f"unknown environment '{MINE}x'; did you mean '{MINE}'"):
+        relayrl.make_env(f"{MINE}x")

@@ -61,6 +61,8 @@ def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool)
     if settings.workers > 0:
         if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
             raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
+        if isinstance(env, str) and ":" not in env:
+            find_factory(env)  # a Gymnasium id or nothing; looking it up here runs nothing of a user's
         from relayrl.envs.worker_pool import WorkerPool
 
         return vectorise(lambda: WorkerPool(recipe, settings), settings)
