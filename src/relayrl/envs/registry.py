@@ -50,8 +50,8 @@ def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool =
 
 
 def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
-    """Worlds of `env`, ready to reset: an ENV string or a factory, and its options. `num_envs` is 8 unless given, or the number
-    that a factory of vector environments makes."""
+    """A vector environment of `env`, an ENV string or a factory with its options, ready to reset. Without `num_envs` it has 8
+    environments, or as many as a factory of vector environments makes."""
     chosen = {} if num_envs is None else {"num_envs": num_envs}
     return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
 
