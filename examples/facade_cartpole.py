@@ -11,12 +11,7 @@ import gymnasium
 import numpy as np
 import threadpoolctl
 
-from relayrl.algorithms.params import PPOParams
-from relayrl.data.columns import LaneHeader, Trajectory
-from relayrl.data.trajectory_builder import TrajectoryBuilder
-from relayrl.models.actor import Actor
-from relayrl.models.live_actor import live_actor
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
+from relayrl import Actor, LaneHeader, PPOParams, RelayRLTrainer, TrainerArgs, Trajectory, TrajectoryBuilder
 
 
 def play(env: gymnasium.Env, builder: TrajectoryBuilder, actor: Actor, rng: np.random.Generator) -> Trajectory:
@@ -43,7 +38,7 @@ def main(folder: Path) -> None:
 
     header = LaneHeader("agent", (uuid4(),), ("agent",), env.observation_space, env.action_space)
     builder = TrajectoryBuilder(header, max_length=1000)
-    actor = live_actor(trainer.policies["agent"])  # always acts with the newest parameters
+    actor = trainer.actor()  # always acts with the newest parameters
     for _ in range(12):
         while not trainer.receive_trajectory(play(env, builder, actor, rng)):
             pass

@@ -11,9 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 import relayrl
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.sinks.contract import open_source
-from relayrl.sinks.summary import summarise
+from relayrl import AgentBuilder, open_source
 
 NUM_EPISODES = 20
 
@@ -45,13 +43,15 @@ def main(folder: Path) -> None:
     url = f"arrow:{folder / 'experience'}"
     record(first_policy(folder), url)
     with open_source(url) as source:
-        (records,) = summarise(source).values()
-    print(f"{records.num_trajectories} episodes, {records.num_steps} steps, return {np.mean(records.returns):.0f}")
+        records = list(source)
+    num_steps = sum(len(each) for each in records)
+    mean_return = np.mean([each.episode_return for each in records])
+    print(f"{len(records)} episodes, {num_steps} steps, return {mean_return:.0f}")
 
     settings = {"learn_from": url, "evaluation.episodes": 5}
     run = relayrl.train("Pendulum-v1", algo="td3", steps=2_500, seed=0, run_dir=folder / "offline", settings=settings)
     print(f"learned from records: {run.result.mean_return:.0f}")
-    assert records.num_steps == 200 * NUM_EPISODES
+    assert num_steps == 200 * NUM_EPISODES
     assert run.result.num_env_steps == 2_500
     assert np.isfinite(run.result.mean_return)
 

@@ -35,7 +35,7 @@ def main(run_dir: Path) -> None:
     """Train from the command line, then act in plain onnxruntime."""
     settings = ["--set", "params.train_pi_iters=10", "--set", "params.train_vf_iters=10", "--set", "num_minibatches=4"]
     command = ["train", "own_environment:Thermostat", "--steps", "20000", "--run-dir", str(run_dir), *settings]
-    subprocess.run([sys.executable, "-m", "relayrl.cli.main", *command], check=True, cwd=FOLDER)
+    subprocess.run([sys.executable, "-m", "relayrl", *command], check=True, cwd=FOLDER)
 
     session = onnxruntime.InferenceSession(run_dir / "model.onnx")
     action, value = session.run(["action", "value"], {"obs": np.array([[-0.8], [0.8]], np.float32)})

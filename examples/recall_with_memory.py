@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import relayrl
-from relayrl.models.lane_memory import LaneMemory
-from relayrl.testing.worlds import RecallCue
+from relayrl.testing import RecallCue
 
-WORLD = "relayrl.testing.worlds:RecallCue"
+WORLD = "relayrl.testing:RecallCue"
 
 
 def main(run_dir: Path) -> None:
@@ -26,16 +25,16 @@ def main(run_dir: Path) -> None:
 
     policy = run.policy  # the exported ONNX file
     world = RecallCue()
-    memory = LaneMemory(policy, num_lanes=1)
     num_right = 0.0
     for episode in range(20):
         obs, is_over = world.reset(seed=episode).observation, False
+        memory = np.zeros((1, policy.memory_width), np.float32)  # an episode begins with zeros
         while not is_over:
-            (action,) = memory.act_greedily(np.asarray(obs)[None])
+            parameters, memory = policy.step(np.asarray(obs)[None], None, memory)
+            (action,) = policy.head.mode(parameters)
             step = world.step(action)
             obs, is_over = step.observation, step.terminated or step.truncated
             num_right += step.reward
-        memory.forget(np.array([True]))
     print(f"from the file: {num_right:.0f} of 20 cues recalled")
     assert num_right == 20
 

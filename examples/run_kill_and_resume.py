@@ -11,7 +11,7 @@ from pathlib import Path
 import relayrl
 
 SETTINGS = ["--steps", "8192", "--seed", "1", "--set", "checkpoint_interval=1024", "--set", "evaluation.episodes=2"]
-TRAIN = [sys.executable, "-m", "relayrl.cli.main", "train"]
+TRAIN = [sys.executable, "-m", "relayrl", "train"]
 
 
 def main(folder: Path) -> None:

@@ -2,28 +2,37 @@
 in which the newest wins. `python examples/run_queue_driven.py SCRATCH_DIR`
 """
 
+import json
 import sys
 from pathlib import Path
 
-from relayrl.engines.run_parts import build_parts
-from relayrl.engines.run_settings import build_run_settings
-from relayrl.training.queues import PolicyQueue, TrajectoryQueue
-from relayrl.training.rl_trainer import RolloutTrainer
-from relayrl.training.statistics import Statistics
-from relayrl.training.statistics_writers import ProgressCsv
+from relayrl import TrainerSettings
+from relayrl.extend import PolicyQueue, RolloutTrainer, Statistics, StatisticsWriter, TrajectoryQueue, make_run_parts
+
+NUM_STEPS = 16_384
+
+
+class Lines(StatisticsWriter):
+    """A line of JSON for every row of statistics."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, num_env_steps: int, row: dict[str, float]) -> None:
+        with self.path.open("a") as file:
+            print(json.dumps({"num_env_steps": num_env_steps, **row}), file=file)
 
 
 def main(folder: Path) -> None:
     """Train CartPole by calling `advance()`."""
-    settings = build_run_settings("CartPole-v1", None, {"trainer.max_steps": 16_384}, [])
     folder.mkdir(parents=True, exist_ok=True)
-    parts = build_parts(settings)
+    parts = make_run_parts("CartPole-v1", settings={"max_steps": NUM_STEPS})
     trainer = RolloutTrainer(
         "CartPole",
-        settings.trainer,
+        TrainerSettings(max_steps=NUM_STEPS),
         make_policy=lambda behavior, group: parts.policies[behavior],
         make_learner=lambda policies: parts.trainer,
-        stats_reporter=Statistics([ProgressCsv(folder / "progress.csv")]),
+        stats_reporter=Statistics([Lines(folder / "statistics.jsonl")]),
     )
     for behavior, group in parts.env.groups.items():
         trainer.add_policy(behavior, trainer.create_policy(behavior, group))

@@ -10,51 +10,43 @@ from pathlib import Path
 from uuid import UUID
 
 import numpy as np
-import torch
 from gymnasium import spaces
 
-from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.settings import NetworkSettings
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.async_agent import AsyncRelayRLAgent
-from relayrl.sinks.contract import open_source
+from relayrl import AgentBuilder, RelayRLAgent, RelayRLTrainer, TrainerArgs, open_source
 
 OBSERVATION = spaces.Box(-5, 5, (2,), np.float32)
 ACTION = spaces.Box(-1, 1, (1,), np.float32)
 NUM_WORLDS, NUM_STEPS = 32, 50
 
 
-def fresh_policy(path: Path) -> Path:
+def fresh_policy(folder: Path) -> Path:
     """An untrained policy stands in for the `model.onnx` of a run."""
-    policy = ActorCritic(OBSERVATION, ACTION, NetworkSettings(hidden_sizes=(64, 64)), torch.Generator().manual_seed(0))
-    metadata = PolicyMetadata("pond", "ppo", "agent", 1, False, OBSERVATION, ACTION)
-    return export_policy(policy, metadata, path, ExportFormat.ONNX)
+    args = TrainerArgs("pond", folder, observation_space=OBSERVATION, action_space=ACTION)
+    return RelayRLTrainer.ppo(args).acquire_model("onnx").path
 
 
-async def drift(agent: AsyncRelayRLAgent, actor_id: UUID, seed: int) -> None:
+async def drift(agent: RelayRLAgent, actor_id: UUID, seed: int) -> None:
     """A boat on a pond; it is to stay in the middle."""
     rng, ids = np.random.default_rng(seed), (actor_id,)
     position, speed, reward = rng.uniform(-1, 1), 0.0, 0.0
     for _ in range(NUM_STEPS):
         obs = np.array([[position, speed]], np.float32).clip(-5, 5)
-        record = await agent.request_action(ids, obs, reward=reward)
+        record = await agent.aio.request_action(ids, obs, reward=reward)
         speed = 0.9 * speed + 0.1 * float(record.action[0, 0])
         position += speed + rng.normal(0, 0.01)
         reward = -abs(position)
         await asyncio.sleep(0)  # the world takes its time
     final = np.array([[position, speed]], np.float32).clip(-5, 5)
-    await agent.flag_last_action(ids, reward=reward, truncated=True, final_obs=final)
+    await agent.aio.flag_last_action(ids, reward=reward, truncated=True, final_obs=final)
 
 
 async def play(folder: Path, url: str) -> int:
     """All boats at once; gives how many requests were made."""
-    builder = AgentBuilder().actor_count(NUM_WORLDS).default_model(fresh_policy(folder / "model.onnx")).sink(url)
+    builder = AgentBuilder().actor_count(NUM_WORLDS).default_model(fresh_policy(folder)).sink(url)
     agent = builder.build()
     async with agent.aio as aio:
         ids = await aio.get_actor_ids()
-        await asyncio.gather(*(drift(aio, actor_id, seed) for seed, actor_id in enumerate(ids)))
+        await asyncio.gather(*(drift(agent, actor_id, seed) for seed, actor_id in enumerate(ids)))
     return int(agent.metrics["runtime/requests_total"].read())
 
 

@@ -7,15 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 from gymnasium import spaces
 
-from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.settings import NetworkSettings
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.sinks.contract import open_source
+from relayrl import AgentBuilder, RelayRLTrainer, TrainerArgs, open_source
 
 OBSERVATION = spaces.Box(-10, 10, (2,), np.float32)
 ACTION = spaces.Discrete(3)
@@ -41,17 +35,16 @@ class Warehouse:
         return self.look(), -0.1, self.cart == self.lit
 
 
-def fresh_policy(path: Path) -> Path:
+def fresh_policy(folder: Path) -> Path:
     """An untrained policy stands in for the `model.onnx` of a run."""
-    policy = ActorCritic(OBSERVATION, ACTION, NetworkSettings(hidden_sizes=(64, 64)), torch.Generator().manual_seed(0))
-    metadata = PolicyMetadata("warehouse", "ppo", "agent", 1, False, OBSERVATION, ACTION)
-    return export_policy(policy, metadata, path, ExportFormat.ONNX)
+    args = TrainerArgs("warehouse", folder, observation_space=OBSERVATION, action_space=ACTION)
+    return RelayRLTrainer.ppo(args).acquire_model("onnx").path
 
 
 def main(folder: Path) -> None:
     """Play, then read back what was recorded."""
     url = f"arrow:{folder / 'experience'}"
-    builder = AgentBuilder().default_model(fresh_policy(folder / "model.onnx")).sink(url).seed(0)
+    builder = AgentBuilder().default_model(fresh_policy(folder)).sink(url).seed(0)
     num_steps = 0
     with builder.build() as agent:
         ids = agent.get_actor_ids()

@@ -9,28 +9,19 @@ from pathlib import Path
 from uuid import UUID
 
 import numpy as np
-import torch
 from gymnasium import spaces
 
-from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.settings import NetworkSettings
-from relayrl.runtime.agent import RelayRLAgent
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.sinks.contract import open_source
+from relayrl import AgentBuilder, RelayRLAgent, RelayRLTrainer, TrainerArgs, open_source
 
 OBSERVATION = spaces.Box(0, 20, (1,), np.float32)
 ACTION = spaces.Discrete(2)
 NUM_THREADS, NUM_EPISODES, EPISODE_STEPS = 8, 10, 40
 
 
-def policy_file(path: Path, version: int) -> Path:
-    """What a trainer would publish as version `version`."""
-    network = NetworkSettings(hidden_sizes=(64, 64))
-    policy = ActorCritic(OBSERVATION, ACTION, network, torch.Generator().manual_seed(version))
-    metadata = PolicyMetadata("junction", "ppo", "agent", version, False, OBSERVATION, ACTION)
-    return export_policy(policy, metadata, path, ExportFormat.ONNX)
+def policy_file(folder: Path, seed: int) -> Path:
+    """An untrained policy stands in for what a trainer would publish."""
+    args = TrainerArgs("junction", folder, observation_space=OBSERVATION, action_space=ACTION, seed=seed)
+    return RelayRLTrainer.ppo(args).acquire_model("onnx").path
 
 
 def control(agent: RelayRLAgent, actor_id: UUID, seed: int, newest_is_out: threading.Event) -> None:
@@ -55,7 +46,7 @@ def control(agent: RelayRLAgent, actor_id: UUID, seed: int, newest_is_out: threa
 def main(folder: Path) -> None:
     """Run all lights, publish newer policies meanwhile, then read back what each version did."""
     url = f"arrow:{folder / 'experience'}"
-    files = [policy_file(folder / f"model-{version}.onnx", version) for version in range(1, 4)]
+    files = [policy_file(folder / f"policy-{version}", version) for version in range(3)]
     builder = AgentBuilder().actor_count(NUM_THREADS).router_scale(2).default_model(files[0]).sink(url)
     with builder.build() as agent:
         ids = agent.get_actor_ids()
@@ -63,8 +54,8 @@ def main(folder: Path) -> None:
         threads = [threading.Thread(target=control, args=(agent, each, i, newest_is_out)) for i, each in enumerate(ids)]
         for thread in threads:
             thread.start()
-        for newer in files[1:]:
-            agent.update_model(newer)
+        for version, newer in enumerate(files[1:], start=1):
+            agent.update_model(newer, version=version)
         newest_is_out.set()
         for thread in threads:
             thread.join(60)
@@ -76,7 +67,7 @@ def main(folder: Path) -> None:
     print(f"steps per policy version: {dict(zip(numbers.tolist(), counts.tolist(), strict=True))}")
     print(f"requests: {latency.count}")
     assert len(versions) == NUM_THREADS * NUM_EPISODES * EPISODE_STEPS
-    assert versions.max() == 3
+    assert versions.max() == 2
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 from gymnasium import spaces
 from PIL import Image, ImageDraw, ImageFont
 
-from relayrl.envs import native
+import relayrl
 
 HERE = Path(__file__).parent
 CAPTION_PIXELS = 26
@@ -16,8 +18,7 @@ CAPTION_PIXELS = 26
 
 def picture_of(name: str, seed: int = 2, num_steps: int = 12) -> Image.Image:
     """One world after some random steps."""
-    env = native.make(name)
-    env.init_num_envs(1)
+    env = relayrl.make_env(f"native:{name}", num_envs=1)
     env.reset(seed=seed)
     rng = np.random.default_rng(seed)
     for _ in range(num_steps):
@@ -34,7 +35,9 @@ def picture_of(name: str, seed: int = 2, num_steps: int = 12) -> Image.Image:
 
 def sheet(columns: int = 4, side: int = 240) -> Image.Image:
     """All environments, captioned."""
-    names = native.names()
+    command = [sys.executable, "-m", "relayrl", "list", "envs"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    names = [name.removeprefix("native:") for name in listed if name.startswith("native:")]
     rows = -(-len(names) // columns)
     page = Image.new("RGB", (columns * (side + 8) + 8, rows * (side + CAPTION_PIXELS + 8) + 8), (255, 255, 255))
     font = ImageFont.load_default(size=14)
@@ -89,8 +92,8 @@ def animation(num_frames: int = 75, height: int = 150) -> list[Image.Image]:
     names = ("CartPole", "Pendulum", "simple_spread", "simple_tag")
     envs, seen = [], []
     for name in names:
-        env = native.make(name, **({"max_cycles": 25} if name.startswith("simple") else {}))
-        env.init_num_envs(1)
+        options = {"max_cycles": 25} if name.startswith("simple") else {}
+        env = relayrl.make_env(f"native:{name}", num_envs=1, **options)
         result = env.reset(seed=5)
         envs.append(env)
         seen.append({key: group.obs.copy() for key, group in result.groups.items()})

@@ -2,22 +2,134 @@
 
     run = relayrl.train("CartPole-v1", algo="ppo", steps=50_000)
 
-`train`, `load_run` and `Run` come from `relayrl.api` and are loaded when they are first used: importing this package costs
-nothing.
+What is public are the names in this module and those of `relayrl.extend` (for authors of environments, algorithms, networks,
+sinks and writers), `relayrl.errors` and `relayrl.testing`. Every other module is private and may change. A name is imported
+when it is first used: importing this package costs nothing.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from relayrl.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from relayrl.api import Run, load_run, train
+    from relayrl import errors as errors
+    from relayrl import extend as extend
+    from relayrl import testing as testing
+    from relayrl.algorithms.params import DDPGParams as DDPGParams
+    from relayrl.algorithms.params import MADDPGParams as MADDPGParams
+    from relayrl.algorithms.params import PPOParams as PPOParams
+    from relayrl.algorithms.params import REINFORCEParams as REINFORCEParams
+    from relayrl.algorithms.params import SACParams as SACParams
+    from relayrl.algorithms.params import TD3Params as TD3Params
+    from relayrl.api import Run as Run
+    from relayrl.api import load_run as load_run
+    from relayrl.api import train as train
+    from relayrl.data.codec import decode_trajectory as decode_trajectory
+    from relayrl.data.codec import encode as encode
+    from relayrl.data.columns import LaneHeader as LaneHeader
+    from relayrl.data.columns import Rollout as Rollout
+    from relayrl.data.columns import Trajectory as Trajectory
+    from relayrl.data.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
+    from relayrl.engines.plugins import register_algorithm as register_algorithm
+    from relayrl.engines.plugins import register_environment as register_environment
+    from relayrl.engines.plugins import register_network as register_network
+    from relayrl.engines.plugins import register_reward_signal as register_reward_signal
+    from relayrl.engines.plugins import register_sink as register_sink
+    from relayrl.engines.plugins import register_writer as register_writer
+    from relayrl.envs.contract import MultiAgentEnvironment as MultiAgentEnvironment
+    from relayrl.envs.contract import ScalarEnvironment as ScalarEnvironment
+    from relayrl.envs.contract import VectorEnvironment as VectorEnvironment
+    from relayrl.envs.registry import make_env as make_env
+    from relayrl.models.actor import Actor as Actor
+    from relayrl.models.settings import NetworkSettings as NetworkSettings
+    from relayrl.observability.logs import configure_logging as configure_logging
+    from relayrl.observability.otel_exporter import OtelExporter as OtelExporter
+    from relayrl.observability.profiling import profile as profile
+    from relayrl.observability.prometheus_exporter import PrometheusExporter as PrometheusExporter
+    from relayrl.runtime.agent import RelayRLAgent as RelayRLAgent
+    from relayrl.runtime.agent_builder import AgentBuilder as AgentBuilder
+    from relayrl.runtime.policy_model import CustomPolicy as CustomPolicy
+    from relayrl.runtime.termination import shutdown_on_signal as shutdown_on_signal
+    from relayrl.sinks.contract import TrajectorySink as TrajectorySink
+    from relayrl.sinks.contract import TrajectorySource as TrajectorySource
+    from relayrl.sinks.contract import open_sink as open_sink
+    from relayrl.sinks.contract import open_source as open_source
+    from relayrl.sinks.fan_out import FanOutSink as FanOutSink
+    from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
+    from relayrl.training.behavior_trainer import Trainer as Trainer
+    from relayrl.training.facade import RelayRLTrainer as RelayRLTrainer
+    from relayrl.training.facade_args import TrainerArgs as TrainerArgs
+    from relayrl.training.rl_trainer import RLTrainer as RLTrainer
+    from relayrl.training.settings import TrainerSettings as TrainerSettings
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "load_run", "train"]
 
+_HOMES = {
+    # runs
+    "train": "relayrl.api",
+    "load_run": "relayrl.api",
+    "Run": "relayrl.api",
+    # training from trajectories
+    "RelayRLTrainer": "relayrl.training.facade",
+    "TrainerArgs": "relayrl.training.facade_args",
+    "NetworkSettings": "relayrl.models.settings",
+    "REINFORCEParams": "relayrl.algorithms.params",
+    "PPOParams": "relayrl.algorithms.params",
+    "DDPGParams": "relayrl.algorithms.params",
+    "MADDPGParams": "relayrl.algorithms.params",
+    "TD3Params": "relayrl.algorithms.params",
+    "SACParams": "relayrl.algorithms.params",
+    # training through queues
+    "Trainer": "relayrl.training.behavior_trainer",
+    "RLTrainer": "relayrl.training.rl_trainer",
+    "TrainerSettings": "relayrl.training.settings",
+    # acting in a simulator of one's own
+    "AgentBuilder": "relayrl.runtime.agent_builder",
+    "RelayRLAgent": "relayrl.runtime.agent",
+    "Actor": "relayrl.models.actor",
+    "CustomPolicy": "relayrl.runtime.policy_model",
+    "shutdown_on_signal": "relayrl.runtime.termination",
+    # environments
+    "make_env": "relayrl.envs.registry",
+    "ScalarEnvironment": "relayrl.envs.contract",
+    "MultiAgentEnvironment": "relayrl.envs.contract",
+    "VectorEnvironment": "relayrl.envs.contract",
+    # data
+    "Trajectory": "relayrl.data.columns",
+    "Rollout": "relayrl.data.columns",
+    "LaneHeader": "relayrl.data.columns",
+    "TrajectoryBuilder": "relayrl.data.trajectory_builder",
+    "encode": "relayrl.data.codec",
+    "decode_trajectory": "relayrl.data.codec",
+    # sinks
+    "open_sink": "relayrl.sinks.contract",
+    "open_source": "relayrl.sinks.contract",
+    "TrajectorySink": "relayrl.sinks.contract",
+    "TrajectorySource": "relayrl.sinks.contract",
+    "FanOutSink": "relayrl.sinks.fan_out",
+    "SinkSettings": "relayrl.sinks.sink_settings",
+    # registration
+    "register_environment": "relayrl.engines.plugins",
+    "register_algorithm": "relayrl.engines.plugins",
+    "register_network": "relayrl.engines.plugins",
+    "register_reward_signal": "relayrl.engines.plugins",
+    "register_sink": "relayrl.engines.plugins",
+    "register_writer": "relayrl.engines.plugins",
+    # observability
+    "configure_logging": "relayrl.observability.logs",
+    "profile": "relayrl.observability.profiling",
+    "PrometheusExporter": "relayrl.observability.prometheus_exporter",
+    "OtelExporter": "relayrl.observability.otel_exporter",
+}
+_MODULES = ("errors", "extend", "testing")
+__all__ = [*_HOMES, *_MODULES, "__version__"]
 
-def __getattr__(name: str) -> Any:
-    if name in ("Run", "load_run", "train"):
-        from relayrl import api
+if not TYPE_CHECKING:  # so that a name that does not exist is an error to type checkers
+    _get_name, _ = lazy_names(__name__, _HOMES)
 
-        return getattr(api, name)
-    raise AttributeError(f"module 'relayrl' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        return importlib.import_module(f"{__name__}.{name}") if name in _MODULES else _get_name(name)
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

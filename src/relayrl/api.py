@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.interrupts import Interrupt, StartInterrupted
 from relayrl.engines.progress_display import progress_display
 from relayrl.engines.run_directory import RunDirectory
@@ -149,12 +150,12 @@ class Run:
         """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given."""
         import numpy as np
 
-        from relayrl.engines.plugins import environment_name
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
 
         self._require_trusted()
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
-        env = make_evaluation_env(environment_name(self.settings.env), self.settings.environment, episodes)
+        with explaining_registrations(self.path):
+            env = make_evaluation_env(self.settings.env, self.settings.environment, episodes)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng, bounds=bounds)
@@ -170,7 +171,8 @@ class Run:
         from relayrl.engines.local import LocalEngine
 
         not_recording = self.settings.model_copy(update={"record": None})
-        engine = LocalEngine(not_recording, self.directory, tensorboard=False)
+        with explaining_registrations(self.path):
+            engine = LocalEngine(not_recording, self.directory, tensorboard=False)
         try:
             if best:
                 engine.init_from(self.directory.best_checkpoint())

@@ -3,6 +3,7 @@
     RelayRLError
     ├── ConfigError               a setting, flag or file is wrong; the message says what to write instead (exit code 2)
     │   ├── UnknownNameError      a name that does not exist, with the nearest one that does
+    │   ├── UntrustedError        a file names code to run that the user did not name
     │   └── MissingExtraError     an optional dependency is not installed, with the pip line
     ├── DecodeError               bytes that are not a RelayRL message of this version
     ├── EnvError                  an environment did something outside its contract
@@ -11,8 +12,12 @@
     │   ├── ObservationError          it produced NaN or an observation outside its space
     │   └── ActionMaskError           an agent that must act is allowed no action
     ├── ExportError               a policy could not be written, or differs from its exported file
-    ├── SinkError                 a sink or source could not do its work (relayrl.sinks.contract)
-    ├── DiskError                 a file of a run cannot be written (relayrl.training.atomic_files)
+    ├── SinkError                 a sink or source could not do its work
+    │   ├── SinkClosedError           it was used after it was closed
+    │   └── SinkWriteError            trajectories could not be made durable; the sink still holds them
+    ├── DiskError                 a file of a run cannot be written
+    ├── QueueClosedError          a trajectory queue was closed by whoever stopped
+    ├── QueueTimeoutError         the other side of a queue did not move before the deadline
     ├── AgentStateError           a verb that needs a running agent came before start() or after shutdown()
     ├── InferenceError            a policy could not act: its file, device or output is at fault; nothing was recorded
     ├── BufferFullError           a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
@@ -51,7 +56,7 @@ class UnknownNameError(ConfigError):
         near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names[:12])}"
         super().__init__(f"unknown {kind} {name!r:.200}; {hint}")
-        self.name = name
+        self.kind, self.name = kind, name
         self.nearest = tuple(near)
 
 
@@ -107,6 +112,34 @@ class ActionMaskError(EnvError):
 
 class ExportError(RelayRLError):
     """A policy could not be exported, or its exported file gives other numbers."""
+
+
+class SinkError(RelayRLError):
+    """A sink or source could not do its work."""
+
+
+class SinkClosedError(SinkError):
+    """A sink or source was used after it was closed."""
+
+
+class SinkWriteError(SinkError):
+    """Trajectories could not be made durable; the sink still holds `num_trajectories` of them unless it was closed."""
+
+    def __init__(self, reason: str, num_trajectories: int) -> None:
+        super().__init__(f"{num_trajectories} trajectories are not durable yet: {reason}")
+        self.num_trajectories = num_trajectories
+
+
+class DiskError(RelayRLError):
+    """A file of the run cannot be written; the message names it and says that what was there is intact."""
+
+
+class QueueClosedError(RelayRLError):
+    """A trajectory queue was closed by whoever stopped."""
+
+
+class QueueTimeoutError(RelayRLError):
+    """The other side of a queue did not move before the deadline."""
 
 
 class AgentStateError(RelayRLError):

@@ -22,7 +22,7 @@ from relayrl.data.space_json import DTYPES
 from relayrl.data.splitting import trajectory_id
 from relayrl.data.trees import Space, allocate, leaves, map_tree
 from relayrl.sinks.value_ranges import num_options
-from relayrl.testing.example_trajectories import random_values
+from relayrl.testing.trajectory_examples import random_values
 
 
 def examples(count: int) -> settings:

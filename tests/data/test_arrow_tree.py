@@ -11,7 +11,7 @@ from relayrl.compiled.loader import OFF, VARIABLE, kernels
 from relayrl.data.columns import Trajectory
 from relayrl.sinks.layout_book import LayoutBook
 from relayrl.sinks.row_batches import to_batch
-from relayrl.testing.example_trajectories import example_trajectories
+from relayrl.testing.trajectory_examples import example_trajectories
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no compiled kernels here")
 

@@ -1,23 +1,22 @@
 """Plugins by entry point, from a package that lies on the path as an installed one does."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from relayrl.engines.plugins import PluginKind, load_plugin, plugin_names
+from relayrl import open_sink, open_source
+from relayrl.config.plugin_registry import PluginKind, load_plugin, plugin_names
 from relayrl.errors import ConfigError, UnknownNameError
 
 MODULE = """
 import numpy as np
-from relayrl.algorithms.params import PPOParams
-from relayrl.engines.assembly import Assembly, assemble
-from relayrl.engines.plugins import AlgorithmPlugin
-from relayrl.testing.worlds import CountingWorld
-from relayrl.training.reward_signals import RewardSignal
-from relayrl.training.statistics_writers import StatisticsWriter
+from relayrl import PPOParams, open_sink, open_source
+from relayrl.extend import AlgorithmPlugin, RewardSignal, SinkPlugin, StatisticsWriter, assemble
+from relayrl.testing import CountingWorld
 
 
 class Doubling(RewardSignal):
@@ -63,6 +62,13 @@ def make_linear(network):
     return lambda encoder, num_outputs, output_gain, generator: nn.Linear(encoder.num_features, num_outputs)
 
 
+def arrow(url):
+    return "arrow:" + url.partition(":")[2]
+
+
+kept = SinkPlugin(lambda url, settings: open_sink(arrow(url), settings), lambda url: open_source(arrow(url)))
+
+
 def counting(terminate_at=4):
     return CountingWorld(terminate_at=terminate_at)
 """
@@ -73,6 +79,9 @@ counting = extra_parts:counting
 cautious = extra_parts:cautious
 wrong = extra_parts:not_a_plugin
 missing = extra_parts:nothing
+[relayrl.sinks]
+kept = extra_parts:kept
+broken = extra_parts:not_a_plugin
 [relayrl.networks]
 linear = extra_parts:make_linear
 [relayrl.reward_signals]
@@ -122,17 +131,38 @@ def test_a_run_of_plugins_alone(installed, tmp_path):
     arguments = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "relayrl.cli.main", "train", "counting", "--algo", "cautious", "--steps", "64"]
     done = subprocess.run(
-        [*command, *arguments, "--run-dir", "run", "--json", "--quiet"],
+        [*command, *arguments, "--record", "kept:experience", "--run-dir", "run", "--json", "--quiet"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         check=False,
-        env={"PYTHONPATH": str(installed), "PATH": ""},
+        env={"PYTHONPATH": os.pathsep.join([str(installed), *sys.path]), "PATH": ""},
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["env"], result["algo"], result["num_env_steps"]) == ("counting", "cautious", 64)
     assert (tmp_path / "run" / "lines.txt").read_text().split() == ["16", "32", "48", "64"]
+    with open_source("kept:" + str(tmp_path / "experience")) as source:
+        assert source.count().num_steps == 64
+
+
+def test_a_sink_of_the_wrong_kind_is_refused_and_an_unknown_one_names_the_nearest(installed):
+    with pytest.raises(ConfigError, match="must be a SinkPlugin, not 3"):
+        open_sink("broken:x")
+    with pytest.raises(UnknownNameError, match="unknown kind of sink 'kep'; did you mean 'kept'"):
+        open_source("kep:x")
+
+
+def test_check_env_knows_the_environments_of_plugins(installed, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "relayrl.cli.main", "check-env", "counting"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env={"PYTHONPATH": os.pathsep.join([str(installed), *sys.path]), "PATH": ""},
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_signal_is_added_to_rewards_with_its_strength_and_keeps_its_state(installed):

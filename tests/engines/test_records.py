@@ -14,8 +14,8 @@ from relayrl.engines.local import LocalEngine, RunResult
 from relayrl.engines.recording import DURABLE_ROWS, RECORDED_STEPS, Recorder
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import build_run_settings
-from relayrl.errors import ConfigError
-from relayrl.sinks.contract import SinkWriteError, TrajectorySink, open_sink, open_source
+from relayrl.errors import ConfigError, SinkWriteError
+from relayrl.sinks.contract import TrajectorySink, open_sink, open_source
 
 SMALL = {"environment.num_envs": 2, "network.hidden_sizes": (16,), "evaluation.episodes": 2}
 TD3 = {"params.learning_starts": 100, "params.batch_size": 16, "params.buffer_size": 5000}

@@ -10,8 +10,7 @@ import pytest
 from relayrl.engines.local import LocalEngine, RunInterrupted
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings, build_run_settings
-from relayrl.errors import ConfigError, TrainingDivergedError
-from relayrl.training.atomic_files import DiskError
+from relayrl.errors import ConfigError, DiskError, TrainingDivergedError
 from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
 
 QUICK = {

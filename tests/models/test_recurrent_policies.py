@@ -165,9 +165,9 @@ def test_images_act_in_torch():
 def test_what_has_a_memory_does_not_act_without_it(tmp_path):
     policy = make_policy(VECTOR, ACTIONS["discrete"], MemoryKind.GRU)
     for actor in (live_actor(policy), ExportedActor(exported(policy, tmp_path))):
-        with pytest.raises(ConfigError, match="LaneMemory"):
+        with pytest.raises(ConfigError, match="step"):
             actor.distribution(sample(VECTOR, 2))
-        with pytest.raises(ConfigError, match="LaneMemory"):
+        with pytest.raises(ConfigError, match="step"):
             actor.act_greedily(sample(VECTOR, 2))
 
 

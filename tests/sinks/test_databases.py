@@ -17,8 +17,8 @@ from postgres_server import PostgresServer
 from recorded_steps import plain_trajectory
 
 from relayrl.config.passwords import without_password
-from relayrl.errors import ConfigError
-from relayrl.sinks.contract import SinkError, SinkWriteError, SourceCount, open_sink, open_source
+from relayrl.errors import ConfigError, SinkError, SinkWriteError
+from relayrl.sinks.contract import SourceCount, open_sink, open_source
 from relayrl.sinks.postgres_connection import connect
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings

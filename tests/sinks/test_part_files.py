@@ -12,8 +12,8 @@ from recorded_steps import plain_trajectory
 
 from relayrl.data.codec import Compression
 from relayrl.data.columns import Trajectory
-from relayrl.errors import ConfigError, DecodeError
-from relayrl.sinks.contract import SinkWriteError, SourceCount, open_sink, open_source
+from relayrl.errors import ConfigError, DecodeError, SinkWriteError
+from relayrl.sinks.contract import SourceCount, open_sink, open_source
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
 
 Place = Callable[[str], str]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from recorded_steps import plain_trajectory
 
-from relayrl.errors import ConfigError, UnknownNameError
-from relayrl.sinks.contract import SinkWriteError, open_sink, open_source
+from relayrl.errors import ConfigError, SinkWriteError, UnknownNameError
+from relayrl.sinks.contract import open_sink, open_source
 from relayrl.sinks.fan_out import FanOutSink
 from relayrl.sinks.memory import forget
 from relayrl.sinks.sink_settings import SinkSettings

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from relayrl.data.columns import Trajectory
-from relayrl.sinks.contract import SCHEMES, SinkError, TrajectorySink, open_sink, open_source
+from relayrl.errors import SinkError
+from relayrl.sinks.contract import SCHEMES, TrajectorySink, open_sink, open_source
 from relayrl.sinks.fan_out import FanOutSink
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
 from relayrl.testing.sink_contract import CHECKS, check_sink

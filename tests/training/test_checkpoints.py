@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from relayrl.errors import CheckpointError
-from relayrl.training.atomic_files import DiskError, write_whole
+from relayrl.errors import CheckpointError, DiskError
+from relayrl.training.atomic_files import write_whole
 from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
 from waiting import wait_until
 

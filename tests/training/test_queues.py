@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from relayrl.errors import ConfigError, RelayRLError
-from relayrl.training.queues import PolicyQueue, QueueClosedError, QueueTimeoutError, TrajectoryQueue
+from relayrl.errors import ConfigError, QueueClosedError, QueueTimeoutError, RelayRLError
+from relayrl.training.queues import PolicyQueue, TrajectoryQueue
 from waiting import DEADLINE_S
 
 

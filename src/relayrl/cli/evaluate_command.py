@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.config.settings_text import parse_assignment
 from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.contract import VectorEnvironment
@@ -109,9 +110,8 @@ def _play(
     bounds: EvaluationBounds,
     on_step: Callable[[VectorEnvironment], None] | None = None,
 ) -> EvaluationResult:
-    from relayrl.engines.plugins import environment_name
-
-    env = make_evaluation_env(environment_name(name), environment, request.episodes)
+    with explaining_registrations(request.run):
+        env = make_evaluation_env(name, environment, request.episodes)
     try:
         check_fits(env, actors)
         _require_same_spaces(env, actors, environment.options, trained.options)

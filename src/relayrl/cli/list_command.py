@@ -16,7 +16,7 @@ def lines(what: str) -> Iterator[str]:
 
 
 def _envs() -> Iterator[str]:
-    from relayrl.engines.plugins import PluginKind, plugin_names
+    from relayrl.config.plugin_registry import PluginKind, plugin_names
     from relayrl.envs.registry import list_environments
 
     yield from list_environments()
@@ -25,7 +25,8 @@ def _envs() -> Iterator[str]:
 
 def _algos() -> Iterator[str]:
     from relayrl.algorithms.registry import algorithms
-    from relayrl.engines.plugins import PluginKind, algorithm_entry, plugin_names
+    from relayrl.config.plugin_registry import PluginKind, plugin_names
+    from relayrl.engines.plugins import algorithm_entry
 
     added = [algorithm_entry(name) for name in plugin_names(PluginKind.ALGORITHM)]
     for entry in [*algorithms().values(), *added]:
@@ -40,7 +41,7 @@ def _presets() -> Iterator[str]:
 
 
 def _plugins() -> Iterator[str]:
-    from relayrl.engines.plugins import PluginKind, plugin_names
+    from relayrl.config.plugin_registry import PluginKind, plugin_names
 
     for kind in PluginKind:
         for name in plugin_names(kind):

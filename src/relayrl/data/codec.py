@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from relayrl.config.enum_members import member_of
 from relayrl.data.batch_reader import rollout_from_batch, trajectory_from_batch
 from relayrl.data.batch_writer import rollout_to_batch, trajectory_to_batch
 from relayrl.data.columns import Rollout, Trajectory
@@ -42,11 +43,12 @@ class Compression(Enum):
     ZSTD = "zstd"
 
 
-def encode(steps: Trajectory | Rollout, compression: Compression = Compression.NONE) -> pa.Buffer:
+def encode(steps: Trajectory | Rollout, compression: Compression | str = Compression.NONE) -> pa.Buffer:
     """The bytes of a trajectory or rollout, as a buffer that `memoryview` and `bytes` take.
 
-    `ConfigError` if columns and spaces do not fit each other.
+    `compression` is `none`, `lz4` or `zstd`. `ConfigError` if columns and spaces do not fit each other.
     """
+    compression = member_of(Compression, compression, "compression")
     batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else trajectory_to_batch(steps)
     if compression is not Compression.NONE:
         sink = pa.BufferOutputStream()

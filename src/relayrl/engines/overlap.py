@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from relayrl.data.columns import Rollout
 from relayrl.data.joining import copied
 from relayrl.engines.phase_clock import PhaseClock
-from relayrl.errors import TrainingDivergedError
+from relayrl.errors import QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
 from relayrl.training.behavior_trainer import PolicySnapshot
 from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.queues import PolicyQueue, QueueClosedError, TrajectoryQueue
+from relayrl.training.queues import PolicyQueue, TrajectoryQueue
 from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.statistics import Statistics
 

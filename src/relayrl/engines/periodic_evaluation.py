@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relayrl.engines.plugins import environment_name
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.models.live_actor import live_actor
@@ -75,7 +74,7 @@ class PeriodicEvaluation:
             env.close()
 
     def _make_env(self, episodes: int) -> VectorEnvironment:
-        return make_evaluation_env(environment_name(self._settings.env), self._settings.environment, episodes)
+        return make_evaluation_env(self._settings.env, self._settings.environment, episodes)
 
     def _play(
         self,

@@ -1,42 +1,31 @@
-"""What others add to RelayRL by entry point, without a change here.
+"""Plugins of runs: algorithms, networks, and `relayrl.register_…`, by which a program adds what it does not install.
 
-    group                          name = "package.module:what"
-    relayrl.environments           a factory of environments: NAME is then one for `relayrl train NAME`
-    relayrl.algorithms             an `AlgorithmPlugin`
-    relayrl.networks               `make(network_settings) -> KernelFactory`
-    relayrl.reward_signals         a `RewardSignal` class
-    relayrl.statistics_writers     `make(run_path) -> StatisticsWriter`
-
-Nothing is imported before it is named. Names that RelayRL has itself cannot be taken.
+Every `register_…` takes what an entry point of the same kind names (`config.plugin_registry`). Names that RelayRL has itself
+cannot be taken.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from relayrl.algorithms.registry import AlgorithmEntry, algorithms
+from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names, register_plugin
 from relayrl.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from relayrl.engines.assembly import Assembly
     from relayrl.engines.run_settings import RunSettings
     from relayrl.envs.contract import VectorEnvironment
     from relayrl.models.kernels import KernelFactory
     from relayrl.models.settings import NetworkSettings
-
-
-class PluginKind(Enum):
-    """What can be added, with the entry-point group that it is found under."""
-
-    ENVIRONMENT = "relayrl.environments"
-    ALGORITHM = "relayrl.algorithms"
-    NETWORK = "relayrl.networks"
-    REWARD_SIGNAL = "relayrl.reward_signals"
-    STATISTICS_WRITER = "relayrl.statistics_writers"
+    from relayrl.sinks.contract import SinkPlugin
+    from relayrl.training.reward_signals import RewardSignal
+    from relayrl.training.statistics_writers import StatisticsWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +37,51 @@ class AlgorithmPlugin:
     assemble: Callable[[RunSettings, VectorEnvironment], Assembly]
 
 
-def plugin_names(kind: PluginKind) -> list[str]:
-    """Names of installed plugins."""
-    return sorted({point.name for point in entry_points(group=kind.value)})
+def register_environment(name: str, factory: Callable[..., Any]) -> None:
+    """Make `name` an environment for this process: `factory(**options)` gives a `gymnasium.Env`, a PettingZoo environment, or
+    one of RelayRL's three kinds. With `workers`, it must be at the top level of a module, where worker processes import it."""
+    import gymnasium
+
+    if ":" in name or name in gymnasium.registry:
+        raise ConfigError(
+            f"environment {name!r} would hide a built-in name; choose one without ':' that is no Gymnasium id"
+        )
+    _register(PluginKind.ENVIRONMENT, name, factory)
 
 
-def plugin_values(kind: PluginKind) -> list[str]:
-    """What the installed plugins of one kind stand for, as `module:what`."""
-    return sorted({point.value for point in entry_points(group=kind.value)})
+def register_algorithm(name: str, plugin: AlgorithmPlugin) -> None:
+    """Make `name` an algorithm for this process, as in `train(algo=name)`."""
+    if name in algorithms():
+        raise ConfigError(f"{name!r} is an algorithm of RelayRL; choose another name")
+    register_plugin(PluginKind.ALGORITHM, name, _checked_algorithm(name, plugin))
 
 
-def plugin_packages() -> set[str]:
-    """Top-level packages that declare a plugin of any kind."""
-    return {value.partition(":")[0].partition(".")[0] for kind in PluginKind for value in plugin_values(kind)}
+def register_network(name: str, make: Callable[[NetworkSettings], KernelFactory]) -> None:
+    """Make `name` a network for this process, as in `train(settings={"network.kernel": name})`."""
+    _register(PluginKind.NETWORK, name, make)
 
 
-def load_plugin(kind: PluginKind, name: str) -> Any:
-    """What the entry point names; an unknown name raises with the nearest one."""
-    point = _find(kind, name)
-    if point is None:
-        what = kind.value.removeprefix("relayrl.").replace("_", " ").removesuffix("s")
-        raise UnknownNameError(what, name, plugin_names(kind))
-    try:
-        return point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"plugin {name!r} of {kind.value} cannot be loaded from {point.value}: {error}") from error
+def register_reward_signal(name: str, make: Callable[..., RewardSignal]) -> None:
+    """Make `name` a reward signal for this process: `make(**options)`, as `reward_signals.NAME` of a run says."""
+    _register(PluginKind.REWARD_SIGNAL, name, make)
+
+
+def register_writer(name: str, make: Callable[[Path], StatisticsWriter]) -> None:
+    """Make `name` a statistics writer for this process: `make(run_path)`, for runs with it in `statistics.writers`."""
+    _register(PluginKind.STATISTICS_WRITER, name, make)
+
+
+def register_sink(scheme: str, plugin: SinkPlugin) -> None:
+    """Make `scheme:…` a URL of sinks and sources for this process."""
+    from relayrl.sinks.contract import SCHEMES, SinkPlugin
+
+    if re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme) is None or scheme in (*SCHEMES, "postgres"):
+        raise ConfigError(
+            f"{scheme!r} cannot be the scheme of a sink; choose two or more of a-z, 0-9, +.- that are not taken"
+        )
+    if not isinstance(plugin, SinkPlugin):
+        raise ConfigError(f"sink {scheme!r} must be a SinkPlugin, not {plugin!r}")
+    register_plugin(PluginKind.SINK, scheme, plugin)
 
 
 def network_kernels(network: NetworkSettings) -> KernelFactory | None:
@@ -83,18 +92,12 @@ def network_kernels(network: NetworkSettings) -> KernelFactory | None:
     return kernels
 
 
-def environment_name(name: str) -> str:
-    """The name that the environment registry takes: where a plugin has this name, the factory it stands for."""
-    point = _find(PluginKind.ENVIRONMENT, name)
-    return name if point is None else point.value
-
-
 def algorithm_entry(name: str) -> AlgorithmEntry:
     """An algorithm of RelayRL or of a plugin."""
     own = algorithms()
     if name in own:
         return own[name]
-    if _find(PluginKind.ALGORITHM, name) is None:
+    if not has_plugin(PluginKind.ALGORITHM, name):
         raise UnknownNameError("algorithm", name, [*own, *plugin_names(PluginKind.ALGORITHM)])
     plugin = algorithm_plugin(name)
     return AlgorithmEntry(name, plugin.params, plugin.summary)
@@ -102,11 +105,16 @@ def algorithm_entry(name: str) -> AlgorithmEntry:
 
 def algorithm_plugin(name: str) -> AlgorithmPlugin:
     """The plugin of an algorithm."""
-    plugin = load_plugin(PluginKind.ALGORITHM, name)
+    return _checked_algorithm(name, load_plugin(PluginKind.ALGORITHM, name))
+
+
+def _checked_algorithm(name: str, plugin: Any) -> AlgorithmPlugin:
     if not isinstance(plugin, AlgorithmPlugin):
         raise ConfigError(f"plugin {name!r} of {PluginKind.ALGORITHM.value} must be an AlgorithmPlugin, not {plugin!r}")
     return plugin
 
 
-def _find(kind: PluginKind, name: str) -> EntryPoint | None:
-    return next((point for point in entry_points(group=kind.value) if point.name == name), None)
+def _register(kind: PluginKind, name: str, make: Any) -> None:
+    if not name or not callable(make):
+        raise ConfigError(f"{kind.noun} {name!r} must be a name and a function or class that makes one, not {make!r}")
+    register_plugin(kind, name, make)

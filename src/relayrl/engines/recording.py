@@ -18,8 +18,9 @@ from relayrl.data.joining import copied, joined
 from relayrl.data.splitting import on_branch
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.engines.recorded_ahead import RecordedAhead
+from relayrl.errors import QueueClosedError
 from relayrl.sinks.contract import TrajectorySink
-from relayrl.training.queues import QueueClosedError, TrajectoryQueue
+from relayrl.training.queues import TrajectoryQueue
 
 logger = logging.getLogger(__name__)
 RECORDED_STEPS = 256

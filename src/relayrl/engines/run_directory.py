@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.config.settings_text import read_mapping
 from relayrl.engines.run_settings import RunSettings
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, DiskError
 from relayrl.models.exported import ExportFormat
-from relayrl.training.atomic_files import DiskError, write_whole
+from relayrl.training.atomic_files import write_whole
 from relayrl.training.file_names import file_name_part
 
 
@@ -161,7 +162,8 @@ class RunDirectory:
         """The settings of the run that lies here."""
         from relayrl.config.settings import parse_settings
 
-        return parse_settings(RunSettings, read_mapping(self.require()))
+        with explaining_registrations(self.path):
+            return parse_settings(RunSettings, read_mapping(self.require()))
 
     def model(self, group: str, num_groups: int, file_format: ExportFormat) -> Path:
         """`model.onnx`, or `model.<group>.onnx` where a run has several policies; unusual characters percent-encoded."""

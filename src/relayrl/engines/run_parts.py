@@ -8,19 +8,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import threadpoolctl
 import torch
 
 from relayrl.algorithms.registry import algorithms
+from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.memory_needs import require_fits_memory
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
-from relayrl.engines.plugins import PluginKind, algorithm_plugin, environment_name, load_plugin
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.plugins import algorithm_plugin
+from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
@@ -91,10 +92,16 @@ class RunParts:
         return Overlapping(driven, self.acting, self.collector, clock, self._on_rollouts)
 
 
+def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, Any] | None = None) -> RunParts:
+    """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, where it has one."""
+    flags = {} if algo is None else {"algo": algo}
+    return build_parts(build_run_settings(env, None, flags, list((settings or {}).items())))
+
+
 def build_parts(settings: RunSettings) -> RunParts:
     """Make everything, with the threads that the settings allow; where that fails, the worlds are closed."""
     limit_threads(settings.threads)
-    env = on_host(make_vector(environment_name(settings.env), settings.environment))
+    env = on_host(make_vector(settings.env, settings.environment))
     try:
         return _build(settings, env)
     except BaseException:

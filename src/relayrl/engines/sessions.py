@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.garbage import collection_paused, living_set_aside
 from relayrl.engines.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
@@ -129,12 +130,11 @@ class _Trial:
 
 
 def _one_world(settings: RunSettings) -> VectorEnvironment:
-    from relayrl.engines.plugins import environment_name
     from relayrl.envs.registry import make_vector
 
     environment = settings.environment
     one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
-    return make_vector(environment_name(settings.env), one, own_number=True)
+    return make_vector(settings.env, one, own_number=True)
 
 
 def _check_learning_starts(settings: RunSettings, notes: list[str]) -> None:
@@ -228,7 +228,8 @@ def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
     from relayrl.engines.local import LocalEngine
 
     try:
-        engine = LocalEngine(session.settings, session.directory)
+        with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():
+            engine = LocalEngine(session.settings, session.directory)
         try:
             _begin(engine, session)
             if engine.settings != session.settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relayrl.engines.plugins import PluginKind, load_plugin
+from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings
 from relayrl.training.statistics import Statistics

@@ -3,11 +3,12 @@
 `module:factory` imports and calls code, so a name from a run directory, a model file or a config is followed only where
 
 - the user gave the same name, on the command line or in Python, or trusts the file (`--trust`, `trust=True`), or
+- this program registered it itself, or
 - it leads to installed code that is known to make environments: a registered Gymnasium id, a library with an adapter here, an
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
-algorithms, networks, reward signals and writers, which are named by installed entry points only (`plugins`).
+algorithms, networks, reward signals, writers and sinks, which are plugins only (`config.plugin_registry`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Collection
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from relayrl.engines.plugins import PluginKind, environment_name, plugin_packages, plugin_values
+from relayrl.config.plugin_registry import PluginKind, plugin_environment, plugin_packages, plugin_values
 from relayrl.envs.recipes import LIBRARIES
 from relayrl.errors import UntrustedError
 
@@ -53,7 +54,10 @@ def require_trusted(env: str, source: Path, *, named: Collection[str | None], tr
 
 def is_installed_environment(env: str) -> bool:
     """Whether a file may name `env` without the user's word."""
-    module, colon, name = environment_name(env).partition(":")
+    made_by = plugin_environment(env)
+    if not isinstance(made_by, str):
+        return True  # the program that runs has registered it
+    module, colon, name = made_by.partition(":")
     if not colon:
         return module not in MAKES_ANY_OTHER
     package = module.partition(".")[0]
@@ -61,7 +65,7 @@ def is_installed_environment(env: str) -> bool:
         return True
     known = (
         module in LIBRARIES
-        or environment_name(env) in plugin_values(PluginKind.ENVIRONMENT)
+        or made_by in plugin_values(PluginKind.ENVIRONMENT)
         # A factory could be any function of the package, also one that imports what its options say: only ids.
         or (package in (*ENVIRONMENT_PACKAGES, *plugin_packages()) and re.fullmatch(r"[\w/.-]+-v\d+", name) is not None)
     )

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from relayrl.config.plugin_registry import PluginKind, plugin_names
 from relayrl.envs.cartpole_vector import CartPoleVector, is_cartpole
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.gymnasium_vector import GymnasiumVector
@@ -44,7 +45,7 @@ def known_ids() -> list[str]:
 def find(env_id: str) -> partial[Any]:
     """What makes the environment `env_id`; raises `UnknownNameError` when it is not registered."""
     if env_id not in gymnasium.registry:
-        raise UnknownNameError("environment", env_id, gymnasium.registry)
+        raise UnknownNameError("environment", env_id, [*gymnasium.registry, *plugin_names(PluginKind.ENVIRONMENT)])
     return partial(make, env_id)
 
 

@@ -5,6 +5,7 @@
     pettingzoo:classic.connect_four_v3     PettingZoo
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched worlds
+    corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
 Where there is a choice, the fastest way that gives the same numbers is taken: an environment's own vector implementation where
@@ -20,8 +21,10 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from relayrl.config.plugin_registry import plugin_environment
+from relayrl.config.settings import parse_settings
 from relayrl.envs import gymnasium_adapter
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.failures import WorldFailure
@@ -42,7 +45,15 @@ def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool =
     A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
     explicitly, unless the caller takes any (`own_number`).
     """
-    return regrouped(_make_worlds(env, settings, own_number=own_number), settings.sharing)
+    made_by = plugin_environment(env) if isinstance(env, str) else env
+    return regrouped(_make_worlds(made_by, settings, own_number=own_number), settings.sharing)
+
+
+def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
+    """A vector environment of `env`, an ENV string or a factory with its options, ready to reset. Without `num_envs` it has 8
+    environments, or as many as a factory of vector environments makes."""
+    chosen = {} if num_envs is None else {"num_envs": num_envs}
+    return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
 
 
 def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
@@ -50,6 +61,8 @@ def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool)
     if settings.workers > 0:
         if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
             raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
+        if isinstance(env, str) and ":" not in env:
+            find_factory(env)  # a Gymnasium id or nothing; looking it up here runs nothing of a user's
         from relayrl.envs.worker_pool import WorkerPool
 
         return vectorise(lambda: WorkerPool(recipe, settings), settings)

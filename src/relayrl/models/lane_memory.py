@@ -18,7 +18,7 @@ from relayrl.data.trees import Array, Tree
 from relayrl.errors import ConfigError
 from relayrl.models.actor import Actor
 
-MEMORY_DECIDES = "this policy has a memory, which decides as well; act through a LaneMemory, or call step()"
+MEMORY_DECIDES = "this policy has a memory, which decides as well; call step(obs, mask, memory)"
 
 
 class RecurrentActor(Actor):

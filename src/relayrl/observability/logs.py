@@ -18,6 +18,8 @@ from enum import Enum
 from pathlib import Path
 from typing import IO, Any
 
+from relayrl.config.enum_members import member_of
+
 ROOT_LOGGER = "relayrl"
 _OWN_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -77,13 +79,17 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(
-    level: LogLevel = LogLevel.INFO,
-    line_format: LogFormat = LogFormat.TEXT,
+    level: LogLevel | str = LogLevel.INFO,
+    line_format: LogFormat | str = LogFormat.TEXT,
     *,
-    path: Path | None = None,
+    path: Path | str | None = None,
     stream: IO[str] | None = None,
 ) -> logging.Handler:
-    """Log everything of RelayRL to `path`, `stream`, or standard error; gives the handler, for `stop_logging`."""
+    """Log everything of RelayRL to `path`, `stream`, or standard error; gives the handler, for `stop_logging`.
+
+    Levels are `debug`, `info`, `warning` and `error`, formats `text` and `json`.
+    """
+    level, line_format = member_of(LogLevel, level, "log level"), member_of(LogFormat, line_format, "log format")
     handler = logging.FileHandler(path, delay=True) if path is not None else logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if line_format is LogFormat.JSON else TextFormatter())
     logger = logging.getLogger(ROOT_LOGGER)

@@ -1,6 +1,6 @@
 """Where the time goes: a sampling profiler in Python that writes a flame graph, and torch's own trace beside it.
 
-    with profile(Path("run.svg")):          # or run.speedscope.json, for https://speedscope.app
+    with profile("run.svg"):                # or run.speedscope.json, for https://speedscope.app
         train()
 
 All threads are sampled, a hundred times a second or so, by a thread of the profiler's own; what is profiled runs at its usual
@@ -74,8 +74,9 @@ class StackSampler:
 
 
 @contextlib.contextmanager
-def profile(path: Path, *, interval_s: float = 0.01) -> Iterator[ProfileResult]:
+def profile(path: Path | str, *, interval_s: float = 0.01) -> Iterator[ProfileResult]:
     """Profile the block; writes `path`, an SVG or, by the suffix `.json`, a speedscope file, also when the block raises."""
+    path = Path(path)
     if path.suffix not in (".svg", ".json"):
         raise ConfigError(f"cannot write a profile to {path}; use the suffix .svg or .json")
     trace = path.with_name(f"{path.name.split('.')[0]}.torch.json") if "torch" in sys.modules else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
+from relayrl.config.enum_members import member_of
 from relayrl.config.settings import parse_settings
 from relayrl.errors import ConfigError
 from relayrl.runtime.action_choice import ActionChoice
@@ -61,14 +62,14 @@ class AgentBuilder:
         self._path = Path(path)
         return self
 
-    def inference_mode(self, mode: InferenceMode) -> Self:
-        """SHARED: one policy per device for all its actors. INDEPENDENT: each actor may be given its own."""
-        self._mode = mode
+    def inference_mode(self, mode: InferenceMode | str) -> Self:
+        """`"shared"`: one policy per device for all its actors. `"independent"`: each actor may be given its own."""
+        self._mode = member_of(InferenceMode, mode, "inference mode")
         return self
 
-    def action_choice(self, choice: ActionChoice) -> Self:
-        """SAMPLE draws actions, GREEDY takes the most likely ones."""
-        self._choice = choice
+    def action_choice(self, choice: ActionChoice | str) -> Self:
+        """`"sample"` draws actions, `"greedy"` takes the most likely ones."""
+        self._choice = member_of(ActionChoice, choice, "action choice")
         return self
 
     def seed(self, seed: int) -> Self:
@@ -81,7 +82,7 @@ class AgentBuilder:
         urls = tuple(each for each in sinks if isinstance(each, str))
         objects = [each for each in sinks if not isinstance(each, str)]
         if objects and (urls or len(objects) > 1):
-            raise ConfigError("give either URLs or one sink object; relayrl.sinks.fan_out joins several objects")
+            raise ConfigError("give either URLs or one sink object; relayrl.FanOutSink joins several objects")
         self._urls, self._given_sink = urls, objects[0] if objects else None
         return self
 

@@ -14,7 +14,8 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
-from relayrl.sinks.contract import SinkClosedError, TrajectorySink
+from relayrl.errors import SinkClosedError
+from relayrl.sinks.contract import TrajectorySink
 from relayrl.sinks.layout_book import layout_book
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.stored_block import StoredBlock

@@ -8,6 +8,8 @@
 
     arrow:DIR   parquet:DIR   csv:DIR   sqlite:FILE   postgresql://user@host/database   memory:NAME
 
+Other schemes are plugins (`SinkPlugin`): entry points of `relayrl.sinks`, or what `relayrl.register_sink` named.
+
 A sink keeps every field of a trajectory bit for bit. What it promises:
 
 - `write` takes all of a call's trajectories or, when it raises, none of them. They are the sink's until the next flush:
@@ -20,7 +22,7 @@ A sink keeps every field of a trajectory bit for bit. What it promises:
 - `close` flushes, may be called twice, and lets go of files and connections even when the flush fails.
 - All methods may be called from any thread. Any number of sinks and sources, in any number of processes, may use one URL.
 
-`relayrl.testing.sink_contract` checks all this on any sink. Not here: how each kind stores (`arrow_files`, …), buffering
+`relayrl.testing.check_sink` checks all this on any sink. Not here: how each kind stores (`arrow_files`, …), buffering
 (`buffered`).
 """
 
@@ -28,33 +30,18 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from relayrl.config.passwords import without_password
+from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
-from relayrl.errors import ConfigError, RelayRLError, UnknownNameError
+from relayrl.errors import ConfigError, SinkError, UnknownNameError
 from relayrl.sinks.sink_settings import SinkSettings
-
-
-class SinkError(RelayRLError):
-    """A sink or source could not do its work."""
-
-
-class SinkClosedError(SinkError):
-    """A sink or source was used after it was closed."""
-
-
-class SinkWriteError(SinkError):
-    """Trajectories could not be made durable; the sink still holds `num_trajectories` of them unless it was closed."""
-
-    def __init__(self, reason: str, num_trajectories: int) -> None:
-        super().__init__(f"{num_trajectories} trajectories are not durable yet: {reason}")
-        self.num_trajectories = num_trajectories
 
 
 class TrajectorySink(ABC):
@@ -180,17 +167,22 @@ _MODULES = {
 SCHEMES = tuple(_MODULES)
 
 
+@dataclass(frozen=True, slots=True)
+class SinkPlugin:
+    """A kind of sink from outside. Both functions are given the whole URL."""
+
+    open_sink: Callable[[str, SinkSettings], TrajectorySink]
+    open_source: Callable[[str], TrajectorySource]
+
+
 def open_sink(url: str, settings: SinkSettings | None = None) -> TrajectorySink:
     """The sink at a URL; what is there already is kept and added to."""
-    module = importlib.import_module(f"relayrl.sinks.{_module_of(url)}")
-    sink: TrajectorySink = module.open_sink(url, settings or SinkSettings())
-    return sink
+    return _opener(url).open_sink(url, settings or SinkSettings())
 
 
 def open_source(url: str, *, with_abandoned: bool = False) -> TrajectorySource:
     """The source at a URL, without what runs took back unless it is asked for; `ConfigError` if nothing was recorded there."""
-    module = importlib.import_module(f"relayrl.sinks.{_module_of(url)}")
-    source: TrajectorySource = module.open_source(url)
+    source = _opener(url).open_source(url)
     source.with_abandoned = with_abandoned
     return source
 
@@ -203,7 +195,13 @@ def rest_of(url: str, what: str) -> str:
     return rest
 
 
-def _module_of(url: str) -> str:
+def is_sink_url(text: str) -> bool:
+    """Whether `text` begins with the scheme of a sink."""
+    scheme, separator, _ = text.partition(":")
+    return bool(separator) and (scheme in (*SCHEMES, "postgres") or has_plugin(PluginKind.SINK, scheme))
+
+
+def _opener(url: str) -> SinkPlugin:
     scheme, separator, _ = url.partition(":")
     if not separator:
         raise ConfigError(f"{url!r} is no URL of a sink; write for example arrow:{url or 'DIR'}")
@@ -211,6 +209,12 @@ def _module_of(url: str) -> str:
         raise ConfigError(f"the URL {without_password(url)!r} holds a zero character")
     if scheme == "postgres":
         scheme = "postgresql"
-    if scheme not in _MODULES:
-        raise UnknownNameError("kind of sink", scheme, SCHEMES)
-    return _MODULES[scheme]
+    if scheme in _MODULES:
+        module = importlib.import_module(f"relayrl.sinks.{_MODULES[scheme]}")
+        return SinkPlugin(module.open_sink, module.open_source)
+    if not has_plugin(PluginKind.SINK, scheme):
+        raise UnknownNameError(PluginKind.SINK.noun, scheme, [*SCHEMES, *plugin_names(PluginKind.SINK)])
+    plugin = load_plugin(PluginKind.SINK, scheme)
+    if not isinstance(plugin, SinkPlugin):
+        raise ConfigError(f"plugin {scheme!r} of {PluginKind.SINK.value} must be a SinkPlugin, not {plugin!r}")
+    return plugin

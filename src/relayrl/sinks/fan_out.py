@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
-from relayrl.errors import ConfigError
-from relayrl.sinks.contract import SinkClosedError, SinkWriteError, TrajectorySink
+from relayrl.errors import ConfigError, SinkClosedError, SinkWriteError
+from relayrl.sinks.contract import TrajectorySink
 
 
 class FanOutSink(TrajectorySink):

@@ -12,11 +12,10 @@ from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, SinkClosedError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
     ReadReport,
-    SinkClosedError,
     SourceCount,
     TrajectorySink,
     TrajectorySource,

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from relayrl.data.arrow_arrays import names_from_arrow, successors_to_arrow, to_arrow
 from relayrl.data.schema import Layout, Leaf
-from relayrl.errors import DecodeError
-from relayrl.sinks.contract import SinkWriteError, TrajectorySink, TrajectorySource
+from relayrl.errors import DecodeError, SinkWriteError
+from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
 from relayrl.sinks.part_files import PartsSource, sync_path
 from relayrl.sinks.part_sums import SummedFile, check_sums

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
-from relayrl.errors import ConfigError, DecodeError
-from relayrl.sinks.contract import ReadReport, SinkClosedError, SourceCount, TrajectorySource, rest_of
+from relayrl.errors import ConfigError, DecodeError, SinkClosedError
+from relayrl.sinks.contract import ReadReport, SourceCount, TrajectorySource, rest_of
 from relayrl.sinks.part_sums import check_sums
 from relayrl.sinks.row_batches import count_rows, from_batch
 

@@ -13,8 +13,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from relayrl.data.schema import Layout
+from relayrl.errors import SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
-from relayrl.sinks.contract import SinkWriteError, rest_of
+from relayrl.sinks.contract import rest_of
 from relayrl.sinks.part_files import PartNames, make_directory, sync_path
 from relayrl.sinks.part_sums import SummedFile
 from relayrl.sinks.row_batches import to_batches

@@ -15,13 +15,10 @@ from uuid import UUID
 from relayrl.config.passwords import without_password
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
-from relayrl.errors import ConfigError, DecodeError
+from relayrl.errors import ConfigError, DecodeError, SinkClosedError, SinkError, SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
     ReadReport,
-    SinkClosedError,
-    SinkError,
-    SinkWriteError,
     SourceCount,
     TrajectorySink,
     TrajectorySource,

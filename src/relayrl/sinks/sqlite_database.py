@@ -17,13 +17,10 @@ from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import REWARD, Layout
-from relayrl.errors import ConfigError, DecodeError, RelayRLError
+from relayrl.errors import ConfigError, DecodeError, RelayRLError, SinkClosedError, SinkError, SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
     ReadReport,
-    SinkClosedError,
-    SinkError,
-    SinkWriteError,
     SourceCount,
     TrajectorySink,
     TrajectorySource,

@@ -3,13 +3,12 @@
 In a test of yours:
 
     def test_my_environment_keeps_the_contract():
-        make = lambda n: make_vector("my_package:MyEnv", EnvSettings(num_envs=n))
+        make = lambda n: relayrl.make_env("my_package:MyEnv", num_envs=n)
         check_environment(make).raise_if_failed()
 
-with `make_vector` from `relayrl.envs.registry` and `EnvSettings` from `relayrl.envs.settings`; or from the command line,
-`relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.contract`; each check states one fact, which is its
-function's docstring, and plays random actions that keep to the masks. A check is skipped where it does not apply, and where
-one that it builds on has failed. The suite knows nothing of pytest.
+or from the command line, `relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.contract`; each check states one
+fact, which is its function's docstring, and plays random actions that keep to the masks. A check is skipped where it does not
+apply, and where one that it builds on has failed. The suite knows nothing of pytest.
 """
 
 from __future__ import annotations

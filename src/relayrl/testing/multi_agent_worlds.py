@@ -1,4 +1,4 @@
-"""Toy worlds with several agents; `relayrl.testing.worlds` is where to import them from."""
+"""Toy worlds with several agents; import them from `relayrl.testing`."""
 
 from __future__ import annotations
 

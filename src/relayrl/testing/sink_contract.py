@@ -21,10 +21,10 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
-from relayrl.errors import ConfigError, RelayRLError
-from relayrl.sinks.contract import SinkClosedError, SinkError, TrajectorySink, TrajectorySource
+from relayrl.errors import ConfigError, RelayRLError, SinkClosedError, SinkError
+from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.testing.contract_report import CheckResult, ContractReport, Outcome
-from relayrl.testing.example_trajectories import difference, example_trajectories
+from relayrl.testing.trajectory_examples import difference, example_trajectories
 
 __all__ = ["CHECKS", "SinkContractReport", "check_sink", "difference", "example_trajectories"]
 

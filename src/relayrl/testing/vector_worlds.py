@@ -1,4 +1,4 @@
-"""Toy vector environments; `relayrl.testing.worlds` is where to import them from.
+"""Toy vector environments; import them from `relayrl.testing`.
 
 `Herd` shows every rule of the contract at once in plain NumPy and is what the contract suite's own tests break on purpose.
 `TorchCounting` stands in for an environment on a device. torch is imported when one is made, not before.

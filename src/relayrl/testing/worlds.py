@@ -1,6 +1,6 @@
 """Toy environments whose every number is known in advance: what tests, examples and benchmarks stand on.
 
-Each class is also a factory: `relayrl.testing.worlds:CountingWorld` with keyword options makes one. Worlds that exist for
+Each class is also a factory: `relayrl.testing:CountingWorld` with keyword options makes one. Worlds that exist for
 learning are not here, nor are fakes of other components. `Herd` and `TorchCounting` are vector environments; the others are
 one world each. Step numbers count from 1: the first step of an episode is step 1.
 """

@@ -12,13 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from relayrl.errors import RelayRLError
+from relayrl.errors import DiskError
 
 TEMPORARY_SUFFIX = ".tmp"
-
-
-class DiskError(RelayRLError):
-    """A file of the run cannot be written; the message names it and says that what was there is intact."""
 
 
 @contextlib.contextmanager

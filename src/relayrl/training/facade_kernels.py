@@ -1,6 +1,6 @@
 """Networks that a caller of the facade brings: a `KernelFactory`, or finished modules for the actor and its critics.
 
-What a network must do is in `relayrl.models.kernels`, and `relayrl.testing.kernel_contract` checks it. Finished modules are
+What a network must do is in `relayrl.models.kernels`, and `relayrl.testing.check_kernel` checks it. Finished modules are
 copied for every policy group, so they must fit the spaces of all of them. A critic sees what the algorithm's critics see: the
 observation, the whole environment (`ma…`), and for learning from replay the actions behind it.
 """

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from relayrl.data.codec import decode_trajectory
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError
-from relayrl.sinks.contract import SCHEMES, open_source
+from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
 from relayrl.sinks.part_files import SUFFIXES
 
 TrajectorySource: TypeAlias = "Trajectory | bytes | bytearray | memoryview | Path | str"
@@ -28,7 +28,7 @@ def read_trajectories(source: TrajectorySource) -> Iterator[Trajectory]:
         yield source
     elif isinstance(source, bytes | bytearray | memoryview):
         yield decode_trajectory(source)
-    elif isinstance(source, str) and source.partition(":")[0] in (*SCHEMES, "postgres"):
+    elif isinstance(source, str) and is_sink_url(source):
         yield from _from_url(source)
     elif Path(source).is_dir():
         yield from _from_url(f"{_kind_of_folder(Path(source))}:{source}")

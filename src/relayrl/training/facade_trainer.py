@@ -25,8 +25,10 @@ from relayrl.config.settings import Settings
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
 from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
 from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.models.actor import Actor
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
+from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.training.construction import Learner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup, TrainerArgs
@@ -195,16 +197,24 @@ class TrajectoryTrainer:
 
     def acquire_model(self, file_format: str = "onnx", group: str | None = None) -> ModelModule:
         """The policy as a model module in `"onnx"` or `"torchscript"`; with several policies, that of `group`."""
+        name = self._policy_name(group)
+        formats = {kind.value: kind for kind in ExportFormat}
+        if file_format not in formats:
+            raise UnknownNameError("model format", file_format, formats)
+        return self._exported(name, formats[file_format])
+
+    def actor(self, group: str | None = None) -> Actor:
+        """Acts in this process, always with the newest parameters; with several policies, with that of `group`."""
+        return live_actor(self.policies[self._policy_name(group)])
+
+    def _policy_name(self, group: str | None) -> str:
         names = list(self.policies)
         if group is None and len(names) > 1:
             raise ConfigError(f"there are {len(names)} policies; name one of {names}, or use acquire_models()")
         name = names[0] if group is None else group
         if name not in names:
             raise UnknownNameError("policy group", name, names)
-        formats = {kind.value: kind for kind in ExportFormat}
-        if file_format not in formats:
-            raise UnknownNameError("model format", file_format, formats)
-        return self._exported(name, formats[file_format])
+        return name
 
     def acquire_models(self, file_format: str = "onnx") -> dict[str, ModelModule]:
         """The policies of all groups."""

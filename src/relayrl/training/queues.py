@@ -16,17 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from relayrl.errors import ConfigError, RelayRLError
+from relayrl.errors import ConfigError, QueueClosedError, QueueTimeoutError
 
 T = TypeVar("T")
-
-
-class QueueClosedError(RelayRLError):
-    """A trajectory queue was closed by whoever stopped."""
-
-
-class QueueTimeoutError(RelayRLError):
-    """The other side of a queue did not move before the deadline."""
 
 
 class TrajectoryQueue(Generic[T]):

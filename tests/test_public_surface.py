@@ -1,0 +1,166 @@
+"""What is public: names, signatures, that importing them costs nothing, and that docs and examples use nothing else.
+
+`python tests/test_public_surface.py` prints the snapshot; a change of `public_surface.txt` is a change that users can notice.
+"""
+
+import ast
+import enum
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import relayrl
+import relayrl.errors
+import relayrl.extend
+import relayrl.testing
+
+ROOT = Path(__file__).parent.parent
+SNAPSHOT = Path(__file__).parent / "public_surface.txt"
+MODULES = ("relayrl", "relayrl.extend", "relayrl.testing", "relayrl.errors")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "docs").rglob("*.py"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def public_names(module: str) -> list[str]:
+    """In the order of the module's table."""
+    found = importlib.import_module(module)
+    if module == "relayrl.errors":
+        return [name for name, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module]
+    return [name for name in found.__all__ if name != "__version__"]
+
+
+def signature(thing: object) -> str:
+    """Parameters without what pydantic and enums make of them in one Python version or another."""
+    if inspect.isclass(thing) and issubclass(thing, enum.Enum):
+        return f"({', '.join(member.name for member in thing)})"
+    if inspect.isclass(thing) and issubclass(thing, BaseException) and not inspect.isfunction(thing.__init__):
+        return "(message)"
+    shown = []
+    for each in inspect.signature(thing).parameters.values():
+        annotation = f": {each.annotation}" if isinstance(each.annotation, str) else ""
+        star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        if each.kind is each.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        if each.default is each.empty:
+            default = ""
+        else:
+            simple = each.default is None or type(each.default) in (bool, int, float, str)
+            default = f" = {each.default!r}" if simple else " = …"
+        shown.append(f"{star}{each.name}{annotation}{default}")
+    return f"({', '.join(shown)})"
+
+
+def snapshot() -> str:
+    lines = []
+    for module in MODULES:
+        found = importlib.import_module(module)
+        for name in public_names(module):
+            thing = getattr(found, name)
+            lines.append(f"{module}.{name}{'' if inspect.ismodule(thing) else signature(thing)}")
+    return "\n".join(lines) + "\n"
+
+
+def test_names_and_signatures_are_those_of_the_snapshot():
+    assert snapshot().splitlines() == SNAPSHOT.read_text().splitlines()
+
+
+def test_the_main_module_has_few_names():
+    assert len(public_names("relayrl")) == 49
+
+
+@pytest.mark.parametrize("module", ["relayrl", "relayrl.extend", "relayrl.testing"])
+def test_dir_shows_the_surface(module):
+    assert dir(importlib.import_module(module)) == sorted(importlib.import_module(module).__all__)
+
+
+@pytest.mark.parametrize("module", ["relayrl", "relayrl.extend", "relayrl.testing"])
+def test_an_unknown_name_is_an_attribute_error(module):
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'trian'"):
+        _ = importlib.import_module(module).trian
+
+
+@pytest.mark.parametrize("package", [relayrl, relayrl.testing])
+def test_no_name_is_hidden_by_a_private_module(package):
+    """Importing a submodule sets an attribute of its package, in place of a lazy name."""
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert modules & set(package.__all__) <= {"errors", "extend", "testing"}
+
+
+@pytest.mark.parametrize("module", ["relayrl", "relayrl.extend", "relayrl.testing"])
+def test_type_checkers_see_the_same_names(module):
+    tree = ast.parse(Path(importlib.import_module(module).__file__).read_text())
+    imports = next(
+        node for node in tree.body if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    )
+    seen = {name.asname for node in imports.body for name in node.names}
+    assert seen == set(public_names(module))
+
+
+def test_importing_costs_nothing():
+    heavy = {"torch", "numpy", "pyarrow", "gymnasium", "pydantic", "relayrl.api", "relayrl.engines", "relayrl.envs"}
+    program = (
+        f"import sys, relayrl, relayrl.errors, relayrl.extend, relayrl.testing; print({heavy!r} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_api_page_lists_the_surface():
+    text = (ROOT / "docs" / "api.md").read_text()
+    chapters = {part.partition("`")[0]: part for part in text.split("## `")}
+    for module in ("relayrl", "relayrl.extend", "relayrl.testing"):
+        rows = re.findall(r"^\| `(\w+)` \|", chapters[module], re.MULTILINE)
+        assert rows == [name for name in public_names(module) if f"relayrl.{name}" not in MODULES]
+    assert "(docs/api.md)" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", [*PAGES, *PROGRAMS], ids=lambda path: path.name)
+def test_docs_and_examples_use_public_names_only(path):
+    text = path.read_text()
+    for code in BLOCK.findall(text) if path.suffix == ".md" else [text]:
+        assert private_uses(ast.parse(code)) == []
+    assert re.findall(r"-m\W+relayrl\.", text) == []  # the command is `relayrl` or `python -m relayrl`
+    environments = re.findall(r"\b(relayrl\.[\w.]+):(\w+)", text)
+    assert [name for name in environments if name[0] != "relayrl.testing" or name[1] not in dir(relayrl.testing)] == []
+
+
+def private_uses(tree: ast.AST) -> list[str]:
+    """What a program imports or reads of RelayRL that is not public, also inside of programs that it holds as text."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [each.name for each in node.names if each.name.startswith("relayrl") and each.name not in MODULES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "relayrl":
+            found += [f"{node.module}.{each.name}" for each in node.names if not is_public(node.module, each.name)]
+        elif isinstance(node, ast.Attribute) and (owner := ast.unparse(node.value)) in MODULES:
+            found += [] if is_public(owner, node.attr) else [f"{owner}.{node.attr}"]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import" in node.value:
+            found += private_uses_of_text(node.value)
+    return found
+
+
+def private_uses_of_text(text: str) -> list[str]:
+    try:
+        return private_uses(ast.parse(text))
+    except SyntaxError:
+        return []  # prose
+
+
+def is_public(module: str, name: str) -> bool:
+    return module in MODULES and (name == "__version__" or name in public_names(module))
+
+
+def test_a_private_import_would_be_seen():
+    program = "from relayrl.envs.registry import make_vector\nPART = 'from relayrl import Foo'\nrelayrl.api.train()"
+    assert private_uses(ast.parse(program)) == ["relayrl.envs.registry.make_vector", "relayrl.Foo", "relayrl.api"]
+
+
+if __name__ == "__main__":
+    print(snapshot(), end="")
