@@ -61,7 +61,7 @@ ROWS = (
         "ppo",
         20_000,
         ("network.memory={kind: lstm, size: 64}",),
-        num_seeds=5,
+        num_seeds=3,
     ),
     Row("mpe2:simple_spread_v3", "ippo", 30_000, num_seeds=3),
     Row("InvertedPendulum-v5", "sac", 5_000, num_seeds=3),
