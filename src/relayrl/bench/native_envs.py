@@ -8,8 +8,7 @@ torch thread. VMAS does not reset finished worlds by itself and is not asked to;
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -62,7 +61,9 @@ def native_env_rows() -> list[Row]:
     rows.append(
         _row("simple_spread", 1024, _mpe2_single("simple_spread_v3"), "mpe2 simple_spread_v3", MPE2_LARGE_TARGET)
     )
-    with _one_torch_thread():
+    from relayrl.models.one_thread import one_thread
+
+    with one_thread():
         rows += [
             _row(
                 "simple_spread", n, _vmas_spread(n), "VMAS simple_spread, as many worlds", VMAS_TARGET, continuous=True
@@ -187,15 +188,3 @@ def _vmas_spread(num_envs: int) -> Stepper:
         return len(actions) * num_envs
 
     return step
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
