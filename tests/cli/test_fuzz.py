@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from cli_in_process import relayrl, short_run
 
 """Of one command, on a busy machine; what is asked for takes less than a second."""

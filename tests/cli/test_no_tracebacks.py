@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_in_process import relayrl, short_run
 
 import relayrl as library
+from cli_in_process import relayrl, short_run
 from relayrl.engines import run_parts
 from relayrl.errors import DecodeError
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli_in_process import relayrl
 
+from cli_in_process import relayrl
 from relayrl.config.passwords import hide_password_of, without_hidden, without_password
 from relayrl.engines.run_settings import RunSettings
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli_in_process import relayrl as relayrl_here
+from cli_in_process import short_run
 from waiting import DEADLINE_S, wait_until
 
 RUN_FILES = {"config.yaml", "checkpoints", "model.onnx", "model.pt", "progress.csv", "run.log", "result.json"}
@@ -309,3 +312,31 @@ def test_an_environment_that_exits_is_an_error_and_not_the_end_of_a_good_run(tmp
     assert process.returncode == 1
     assert "failed at step 1: step() raised SystemExit: 0" in errors
     assert "get_stuck" in errors
+
+
+def test_plot_joins_seeds_of_equal_settings_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short_run("zero", "--seed", "0", "--steps", "320")
+    short_run("one", "--seed", "1", "--steps", "320", "--record", "arrow:records")
+    short_run("other", "--seed", "1", "--steps", "320", "--set", "lam=0.5")
+    done = relayrl_here("plot", "zero", "one", "other", "-o", "all.svg")
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / "all.svg").read_text()
+    assert "params.lam=0.5" in drawn
+    assert "params.lam=0.95, mean and 95% interval of 2 seeds" in drawn
+    shutil.copytree("one", "copy")
+    done = relayrl_here("plot", "one", "copy")
+    assert done.returncode != 0
+    assert "equal settings and seed 1" in done.complaint
+
+
+def test_plot_draws_any_metric_over_steps_or_seconds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short_run("run", "--steps", "320")
+    done = relayrl_here("plot", "run", "--metric", "value/loss", "--x", "seconds", "-o", "loss.svg")
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / "loss.svg").read_text()
+    assert "value/loss" in drawn
+    assert "seconds of training" in drawn
+    assert "did you mean" in relayrl_here("plot", "run", "--x", "second").complaint
+    assert "value/loss" in relayrl_here("plot", "run", "--metric", "value/los").complaint

@@ -9,9 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 import yaml
-from cli_in_process import relayrl, short_run
 
 import relayrl as library
+from cli_in_process import relayrl, short_run
 from relayrl.engines.trust import require_trusted
 from relayrl.errors import ConfigError
 

@@ -26,7 +26,7 @@ from relayrl.testing.sink_contract import difference
 from waiting import DEADLINE_S, wait_until
 
 Place = Callable[[str], str]
-VERSIONS = {"sqlite": 4, "postgresql": 3}
+VERSIONS = {"sqlite": 5, "postgresql": 4}
 DATABASES = list(VERSIONS)
 
 
@@ -52,8 +52,8 @@ def test_tables_of_an_older_version_are_migrated_and_keep_their_rows(kind: str, 
     url = place(kind)
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 0)])
-    views = ("DROP VIEW returns_by_policy_version", "DROP VIEW experience", "DROP TABLE abandoned")
-    _sql(url, *views, "UPDATE relayrl_schema SET version = 1")
+    views = [f"DROP VIEW {name}" for name in ("returns_by_policy_version", "episodes", "experience")]
+    _sql(url, *views, "DROP TABLE abandoned", "UPDATE relayrl_schema SET version = 1")
     if kind == "sqlite":
         _sql(url, "ALTER TABLE trajectories DROP COLUMN crc32")
     with open_sink(url) as sink:
@@ -213,8 +213,8 @@ def test_a_database_from_before_there_were_marks_is_read_as_it_is(kind: str, pla
     url = place(kind)
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 0)])
-    views = ("DROP VIEW returns_by_policy_version", "DROP VIEW experience", "DROP TABLE abandoned")
-    _sql(url, *views, "UPDATE relayrl_schema SET version = 2")
+    views = [f"DROP VIEW {name}" for name in ("returns_by_policy_version", "episodes", "experience")]
+    _sql(url, *views, "DROP TABLE abandoned", "UPDATE relayrl_schema SET version = 2")
     with open_source(url) as source:
         assert [each.episode for each in source] == [0]
         assert source.count().num_steps == 20

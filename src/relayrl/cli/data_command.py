@@ -149,7 +149,8 @@ def _describe(name: str, group: GroupSummary) -> list[str]:
     if facts["mean_return"] is not None:
         lines.append(
             f"  returns of {facts['num_whole_episodes']:,} whole episodes: mean {facts['mean_return']:.2f} ± "
-            f"{facts['std_return']:.2f}, from {facts['min_return']:.2f} to {facts['max_return']:.2f}"
+            f"{facts['std_return']:.2f}, from {facts['min_return']:.2f} to {facts['max_return']:.2f}; "
+            f"the longest has {facts['longest_episode']:,} steps"
         )
     return lines
 

@@ -158,12 +158,15 @@ def export(
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds of one setting become one curve.")],
     output: Annotated[Path, typer.Option("-o", help="Picture to write (.png or .svg).")] = Path("returns.png"),
+    metric: Annotated[str, typer.Option(help="Column of progress.csv.")] = "episode/return_mean",
+    x: Annotated[str, typer.Option(help="steps or seconds.")] = "steps",
     debug: DebugFlag = False,
 ) -> None:
     """Draw learning curves."""
     from relayrl.cli import plot_command
+    from relayrl.config.enum_members import member_of
 
-    typer.echo(plot_command.run(runs, output))
+    typer.echo(plot_command.run(runs, output, metric, member_of(plot_command.XAxis, x, "x axis")))
 
 
 @app.command(name="list")

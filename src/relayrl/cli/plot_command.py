@@ -1,12 +1,15 @@
-"""`relayrl plot`: learning curves; runs that differ in their seed alone become one curve with an interval.
+"""`relayrl plot`: curves of a metric; runs whose settings differ in the seed alone become one curve with an interval.
 
-Solid: returns of training episodes. Dashed: evaluations during the run, where there were any.
+Solid: the metric over training. Dashed: evaluations during the run, where returns are drawn and there were any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,36 +20,104 @@ from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
 
 Curve = tuple[Array, Array]
 TRAINING, EVALUATION = "episode/return_mean", "evaluation/return_mean"
+_OF_NO_CONSEQUENCE = frozenset({"seed", "threads", "record", "statistics"})
+"""Settings that runs of one curve may differ in: what they do not change is the learning."""
 
 
-def run(paths: list[Path], output: Path) -> Path:
-    """Draw the runs' returns; gives the picture's path."""
+class XAxis(Enum):
+    """What curves are drawn over."""
+
+    STEPS = "steps"
+    SECONDS = "seconds"
+
+    @property
+    def column(self) -> str:
+        """Of `progress.csv`."""
+        return STEP_COLUMN if self is XAxis.STEPS else "time/seconds"
+
+    @property
+    def label(self) -> str:
+        return "environment steps" if self is XAxis.STEPS else "seconds of training"
+
+
+class _Run(NamedTuple):
+    """One run: its settings without those of no consequence, flat, and its curves by column."""
+
+    path: Path
+    seed: int
+    settings: Mapping[str, Any]
+    curves: Mapping[str, Curve]
+
+
+def run(paths: list[Path], output: Path, metric: str = TRAINING, x: XAxis = XAxis.STEPS) -> Path:
+    """Draw a metric of the runs; gives the picture's path."""
     if output.suffix not in (".png", ".svg"):
         raise ConfigError(f"-o {output} must end in .png or .svg")
+    runs = [_read(RunDirectory(path), metric, x) for path in {path.resolve(): path for path in paths}.values()]
     curves: dict[tuple[str, str], list[Curve]] = {}
-    for path in paths:
-        directory = RunDirectory(path)
-        settings = directory.settings()
-        for column, curve in _read(directory).items():
-            curves.setdefault((f"{settings.algo} on {settings.env}", column), []).append(curve)
-    _draw(curves, output)
+    for label, members in _by_settings(runs).items():
+        for member in members:
+            for column, curve in member.curves.items():
+                curves.setdefault((label, column), []).append(curve)
+    _draw(curves, output, metric, x)
     return output
 
 
-def _read(directory: RunDirectory) -> dict[str, Curve]:
-    """Curves by column; the training episodes' is always there."""
+def _read(directory: RunDirectory, metric: str, x: XAxis) -> _Run:
+    settings = directory.settings()
     if not directory.progress.exists():
         raise ConfigError(f"{directory.path} has no progress.csv yet; let the run write its first summary")
     table = {name: np.array(column, dtype=float) for name, column in read_progress(directory.progress).items()}
-    found = {}
-    for column in (TRAINING, EVALUATION):
+    curves = {}
+    for column in (TRAINING, EVALUATION) if metric == TRAINING else (metric,):
         values = table.get(column, np.zeros(0))
         known = np.flatnonzero(np.isfinite(values))
         if len(known):
-            found[column] = (table[STEP_COLUMN][known], values[known])
-    if TRAINING not in found:
-        raise ConfigError(f"{directory.progress} has no finished episode yet; train longer")
-    return found
+            curves[column] = (table[x.column][known], values[known])
+    if metric not in curves:
+        raise ConfigError(f"{directory.progress} {_why_not(metric, table)}")
+    dumped = settings.model_dump(mode="json", exclude=set(_OF_NO_CONSEQUENCE))
+    return _Run(directory.path, settings.seed, _flat(dumped), curves)
+
+
+def _why_not(metric: str, table: Mapping[str, Array]) -> str:
+    if metric == TRAINING:
+        return "has no finished episode yet; train longer"
+    if metric in table:
+        return f"has no finite value of {metric} yet; train longer"
+    near = get_close_matches(metric, table, n=3, cutoff=0.4) or sorted(table)
+    return f"has no metric {metric!r}; it has {', '.join(near)}{'' if len(near) == len(table) else ', …'}"
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted names, as `--set` takes them."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _by_settings(runs: list[_Run]) -> dict[str, list[_Run]]:
+    """Runs with equal settings together, under a label that names what differs from the others."""
+    groups: list[list[_Run]] = []
+    for one in runs:
+        own = next((group for group in groups if group[0].settings == one.settings), None)
+        if own is None:
+            groups.append([one])
+            continue
+        twin = next((other for other in own if other.seed == one.seed), None)
+        if twin is not None:
+            raise ConfigError(
+                f"{twin.path} and {one.path} are the same run: equal settings and seed {one.seed}; give one of them"
+            )
+        own.append(one)
+    names = [f"{group[0].settings['algo']} on {group[0].settings['env']}" for group in groups]
+    labels = {}
+    for name, group in zip(names, groups, strict=True):
+        rivals = [other[0].settings for other, theirs in zip(groups, names, strict=True) if theirs == name]
+        differ = [key for key in group[0].settings if len({str(rival.get(key)) for rival in rivals}) > 1]
+        labels[", ".join([name, *(f"{key}={group[0].settings[key]}" for key in differ)])] = group
+    return labels
 
 
 def aggregate(seeds: list[Curve]) -> tuple[Array, Array, Array]:
@@ -61,7 +132,7 @@ def aggregate(seeds: list[Curve]) -> tuple[Array, Array, Array]:
     return grid, values.mean(0), 1.96 * spread / np.sqrt(len(seeds))
 
 
-def _draw(curves: dict[tuple[str, str], list[Curve]], output: Path) -> None:
+def _draw(curves: dict[tuple[str, str], list[Curve]], output: Path, metric: str, x: XAxis) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -79,7 +150,7 @@ def _draw(curves: dict[tuple[str, str], list[Curve]], output: Path) -> None:
         colors[name] = line.get_color()
         if len(seeds) > 1:
             axes.fill_between(grid, mean - half, mean + half, alpha=0.25, color=line.get_color(), linewidth=0)
-    axes.set(xlabel="environment steps", ylabel="return of episodes")
+    axes.set(xlabel=x.label, ylabel="return of episodes" if metric == TRAINING else metric)
     axes.grid(alpha=0.3)
     axes.legend()
     output.parent.mkdir(parents=True, exist_ok=True)

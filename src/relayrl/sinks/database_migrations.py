@@ -8,6 +8,7 @@ opens it applies what is missing, in one transaction. What was released is never
     steps           one row per step, for queries
     abandoned       trajectory_id of those that their run took back
     experience      view: steps with who acted and the flags of the step
+    episodes        view: the trajectories of one agent in one episode together, and whether they are all of it
     returns_by_policy_version   view over whole episodes
 """
 
@@ -128,13 +129,35 @@ _SQLITE_TABLES = (
        action)""",
 )
 
+_EPISODES = (
+    f"""CREATE VIEW episodes AS
+       SELECT t.env_id, t.agent_group, t.agent_id, t.episode, count(*) AS num_trajectories, sum(t.num_steps) AS num_steps,
+              sum(t.episode_return) AS episode_return, max(t.max_policy_version) AS policy_version,
+              count(CASE WHEN t.terminated THEN 1 END) > 0 AS terminated,
+              count(CASE WHEN t.truncated THEN 1 END) > 0 AS truncated,
+              count(CASE WHEN t.failed THEN 1 END) > 0 AS failed,
+              min(t.first_step) = 0 AND sum(t.num_steps) = max(t.first_step + t.num_steps)
+              AND count(CASE WHEN t.terminated OR t.truncated THEN 1 END) > 0
+              AND count(CASE WHEN t.failed THEN 1 END) = 0 AS is_whole
+       FROM trajectories t
+       WHERE {_KEPT}
+       GROUP BY t.env_id, t.agent_group, t.agent_id, t.episode""",
+    "DROP VIEW returns_by_policy_version",
+    """CREATE VIEW returns_by_policy_version AS
+       SELECT agent_group, policy_version, count(*) AS num_episodes,
+              avg(episode_return) AS mean_return, min(episode_return) AS min_return, max(episode_return) AS max_return
+       FROM episodes
+       WHERE is_whole
+       GROUP BY agent_group, policy_version""",
+)
+
 _POSTGRES_ABANDONED = ("CREATE TABLE abandoned (trajectory_id uuid PRIMARY KEY)", *_VIEWS_OF_KEPT)
 _SQLITE_ABANDONED = ("CREATE TABLE abandoned (trajectory_id TEXT PRIMARY KEY) WITHOUT ROWID", *_VIEWS_OF_KEPT)
 # NULL where an older RelayRL wrote the row. PostgreSQL checks its own pages (`initdb --data-checksums`).
 _SQLITE_CHECKSUMS = ("ALTER TABLE trajectories ADD COLUMN crc32 INTEGER",)
 
-POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS, _POSTGRES_ABANDONED)
-SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED, _SQLITE_CHECKSUMS)
+POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS, _POSTGRES_ABANDONED, _EPISODES)
+SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED, _SQLITE_CHECKSUMS, _EPISODES)
 MARKS_SINCE = 3
 """The version from which on a database has the table `abandoned`."""
 SQLITE_CHECKSUMS_SINCE = 4

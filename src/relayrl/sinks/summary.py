@@ -1,15 +1,43 @@
-"""What a source holds, in a few numbers per group: for `relayrl data inspect`."""
+"""What a source holds, in a few numbers per group: for `relayrl data inspect`.
+
+An episode that is longer than a rollout is stored in several trajectories; they are joined before anything is said of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array
+
+
+@dataclass(slots=True)
+class _Episode:
+    """What is known of one agent's episode, from the trajectories that came so far, in any order."""
+
+    num_steps: int = 0
+    end: int = 0  # the step after the last one that is known
+    total: float = 0.0
+    newest_version: int = -(2**63)
+    has_ended: bool = False
+
+    def add(self, trajectory: Trajectory, newest: int) -> None:
+        self.num_steps += len(trajectory)
+        self.end = max(self.end, trajectory.first_step + len(trajectory))
+        self.newest_version = max(self.newest_version, newest)
+        self.has_ended |= (trajectory.terminated or trajectory.truncated) and not trajectory.failed
+        with np.errstate(all="ignore"):
+            self.total += trajectory.episode_return
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every step from the first to the regular end is there."""
+        return self.has_ended and self.num_steps == self.end
 
 
 @dataclass(slots=True)
@@ -27,6 +55,8 @@ class GroupSummary:
     versions: list[int] = field(default_factory=list)
     """The newest version in each whole episode; beside it in `returns` what it brought."""
     returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    _running: dict[tuple[UUID, str, int], _Episode] = field(default_factory=dict)
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one trajectory in."""
@@ -37,10 +67,14 @@ class GroupSummary:
         newest = int(trajectory.policy_version.max())
         self.oldest_version = min(self.oldest_version, int(trajectory.policy_version.min()))
         self.newest_version = max(self.newest_version, newest)
-        if trajectory.is_whole:
-            self.versions.append(newest)
-            with np.errstate(all="ignore"):
-                self.returns.append(trajectory.episode_return)
+        key = trajectory.env_id, trajectory.agent_id, trajectory.episode
+        episode = self._running.setdefault(key, _Episode())
+        episode.add(trajectory, newest)
+        if episode.is_whole:
+            del self._running[key]
+            self.versions.append(episode.newest_version)
+            self.returns.append(episode.total)
+            self.lengths.append(episode.num_steps)
 
     def mean_return_by_version(self) -> tuple[Array, Array]:
         """The versions that finished whole episodes, and the mean return of each."""
@@ -59,6 +93,7 @@ class GroupSummary:
             "num_trajectories": self.num_trajectories,
             "num_steps": self.num_steps,
             "num_whole_episodes": len(self.returns),
+            "longest_episode": max(self.lengths, default=None),
             "num_failed": self.num_failed,
             "agents": sorted(self.agents),
             "policy_versions": [self.oldest_version, self.newest_version],
