@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relayrl.envs.vmas_random import VmasStream
+from relayrl.envs.adapters.vmas_random import VmasStream
 
 
 def draw(normals: int) -> list[float]:

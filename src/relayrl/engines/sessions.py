@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_record import Progress, RunResult
     from relayrl.engines.run_settings import Assignment, RunSettings
-    from relayrl.envs.contract import VectorEnvironment
+    from relayrl.envs.environment_contract import VectorEnvironment
 
 _log = logging.getLogger("relayrl.engines.sessions")
 
@@ -127,7 +127,7 @@ class _Trial:
 
 
 def _one_world(settings: RunSettings) -> VectorEnvironment:
-    from relayrl.envs.registry import make_vector
+    from relayrl.envs.environment_registry import make_vector
 
     environment = settings.environment
     one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
