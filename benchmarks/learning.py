@@ -28,9 +28,9 @@ from learning_records import RECORDS, Point, SeedRecord, append_record, read_rec
 from learning_rows import ROWS, LearningRow
 from learning_tables import write_sections
 from relayrl.engines.run_settings import build_run_settings, preset
-from relayrl.envs.on_host import on_host
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
+from relayrl.envs.vector.on_host import on_host
 from relayrl.testing.random_play import random_actions
 from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
 

@@ -79,7 +79,7 @@ def _environment_ms(settings: Any, num_env_steps: int) -> float:
     """Milliseconds of so many steps of the environment alone, the median of several goes."""
     import numpy as np
 
-    from relayrl.envs.registry import make_vector
+    from relayrl.envs.environment_registry import make_vector
     from relayrl.testing.random_play import random_actions
 
     env = make_vector(settings.env, settings.environment)

@@ -29,7 +29,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from relayrl.bench.sinks import postgres_server
+from relayrl.bench.sink_rows import postgres_server
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata

@@ -158,8 +158,12 @@ def is_public(module: str, name: str) -> bool:
 
 
 def test_a_private_import_would_be_seen():
-    program = "from relayrl.envs.registry import make_vector\nPART = 'from relayrl import Foo'\nrelayrl.api.train()"
-    assert private_uses(ast.parse(program)) == ["relayrl.envs.registry.make_vector", "relayrl.Foo", "relayrl.api"]
+    program = "from relayrl.envs.environment_registry import make_vector\nPART = 'from relayrl import Foo'\nrelayrl.api.train()"
+    assert private_uses(ast.parse(program)) == [
+        "relayrl.envs.environment_registry.make_vector",
+        "relayrl.Foo",
+        "relayrl.api",
+    ]
 
 
 if __name__ == "__main__":

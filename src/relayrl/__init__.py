@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from relayrl.engines.plugins import register_reward_signal as register_reward_signal
     from relayrl.engines.plugins import register_sink as register_sink
     from relayrl.engines.plugins import register_writer as register_writer
-    from relayrl.envs.contract import MultiAgentEnvironment as MultiAgentEnvironment
-    from relayrl.envs.contract import ScalarEnvironment as ScalarEnvironment
-    from relayrl.envs.contract import VectorEnvironment as VectorEnvironment
-    from relayrl.envs.registry import make_env as make_env
+    from relayrl.envs.environment_contract import MultiAgentEnvironment as MultiAgentEnvironment
+    from relayrl.envs.environment_contract import ScalarEnvironment as ScalarEnvironment
+    from relayrl.envs.environment_contract import VectorEnvironment as VectorEnvironment
+    from relayrl.envs.environment_registry import make_env as make_env
     from relayrl.models.actor import Actor as Actor
     from relayrl.models.settings import NetworkSettings as NetworkSettings
     from relayrl.observability.logs import configure_logging as configure_logging
@@ -91,10 +91,10 @@ _HOMES = {
     "CustomPolicy": "relayrl.runtime.policy_model",
     "shutdown_on_signal": "relayrl.runtime.termination",
     # environments
-    "make_env": "relayrl.envs.registry",
-    "ScalarEnvironment": "relayrl.envs.contract",
-    "MultiAgentEnvironment": "relayrl.envs.contract",
-    "VectorEnvironment": "relayrl.envs.contract",
+    "make_env": "relayrl.envs.environment_registry",
+    "ScalarEnvironment": "relayrl.envs.environment_contract",
+    "MultiAgentEnvironment": "relayrl.envs.environment_contract",
+    "VectorEnvironment": "relayrl.envs.environment_contract",
     # data
     "Trajectory": "relayrl.data.columns",
     "Rollout": "relayrl.data.columns",

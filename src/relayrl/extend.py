@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from relayrl.engines.assembly import assemble as assemble
     from relayrl.engines.plugins import AlgorithmPlugin as AlgorithmPlugin
     from relayrl.engines.run_parts import make_run_parts as make_run_parts
-    from relayrl.envs.contract import AgentGroup as AgentGroup
-    from relayrl.envs.contract import FinalObservations as FinalObservations
-    from relayrl.envs.contract import GroupObservation as GroupObservation
-    from relayrl.envs.contract import GroupStep as GroupStep
-    from relayrl.envs.contract import MultiAgentReset as MultiAgentReset
-    from relayrl.envs.contract import MultiAgentStep as MultiAgentStep
-    from relayrl.envs.contract import ScalarReset as ScalarReset
-    from relayrl.envs.contract import ScalarStep as ScalarStep
-    from relayrl.envs.contract import StatefulEnvironment as StatefulEnvironment
-    from relayrl.envs.contract import VectorReset as VectorReset
-    from relayrl.envs.contract import VectorStep as VectorStep
+    from relayrl.envs.environment_contract import AgentGroup as AgentGroup
+    from relayrl.envs.environment_contract import FinalObservations as FinalObservations
+    from relayrl.envs.environment_contract import GroupObservation as GroupObservation
+    from relayrl.envs.environment_contract import GroupStep as GroupStep
+    from relayrl.envs.environment_contract import MultiAgentReset as MultiAgentReset
+    from relayrl.envs.environment_contract import MultiAgentStep as MultiAgentStep
+    from relayrl.envs.environment_contract import ScalarReset as ScalarReset
+    from relayrl.envs.environment_contract import ScalarStep as ScalarStep
+    from relayrl.envs.environment_contract import StatefulEnvironment as StatefulEnvironment
+    from relayrl.envs.environment_contract import VectorReset as VectorReset
+    from relayrl.envs.environment_contract import VectorStep as VectorStep
     from relayrl.envs.native.array_namespace import namespace_of as namespace_of
     from relayrl.envs.native.batched_environment import BatchedEnvironment as BatchedEnvironment
-    from relayrl.envs.native.worlds import Blueprint as Blueprint
-    from relayrl.envs.native.worlds import Worlds as Worlds
+    from relayrl.envs.native.native_worlds import Blueprint as Blueprint
+    from relayrl.envs.native.native_worlds import Worlds as Worlds
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 _HOMES = {
     # environments
-    "ScalarReset": "relayrl.envs.contract",
-    "ScalarStep": "relayrl.envs.contract",
-    "MultiAgentReset": "relayrl.envs.contract",
-    "MultiAgentStep": "relayrl.envs.contract",
-    "AgentGroup": "relayrl.envs.contract",
-    "VectorReset": "relayrl.envs.contract",
-    "VectorStep": "relayrl.envs.contract",
-    "GroupObservation": "relayrl.envs.contract",
-    "GroupStep": "relayrl.envs.contract",
-    "FinalObservations": "relayrl.envs.contract",
-    "StatefulEnvironment": "relayrl.envs.contract",
+    "ScalarReset": "relayrl.envs.environment_contract",
+    "ScalarStep": "relayrl.envs.environment_contract",
+    "MultiAgentReset": "relayrl.envs.environment_contract",
+    "MultiAgentStep": "relayrl.envs.environment_contract",
+    "AgentGroup": "relayrl.envs.environment_contract",
+    "VectorReset": "relayrl.envs.environment_contract",
+    "VectorStep": "relayrl.envs.environment_contract",
+    "GroupObservation": "relayrl.envs.environment_contract",
+    "GroupStep": "relayrl.envs.environment_contract",
+    "FinalObservations": "relayrl.envs.environment_contract",
+    "StatefulEnvironment": "relayrl.envs.environment_contract",
     "BatchedEnvironment": "relayrl.envs.native.batched_environment",
-    "Blueprint": "relayrl.envs.native.worlds",
-    "Worlds": "relayrl.envs.native.worlds",
+    "Blueprint": "relayrl.envs.native.native_worlds",
+    "Worlds": "relayrl.envs.native.native_worlds",
     "namespace_of": "relayrl.envs.native.array_namespace",
     # algorithms and trainers
     "AlgorithmPlugin": "relayrl.engines.plugins",

@@ -19,7 +19,7 @@ from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import build_run_settings
-from relayrl.envs.registry import make_vector
+from relayrl.envs.environment_registry import make_vector
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.settings import NetworkSettings

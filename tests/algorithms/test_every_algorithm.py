@@ -10,7 +10,7 @@ from relayrl.algorithms.registry import algorithms
 from relayrl.data.trees import map_tree
 from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import RunSettings, build_run_settings
-from relayrl.envs.registry import make_vector
+from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata

@@ -15,7 +15,7 @@ from relayrl.algorithms.critic_sight import CriticSight, StateOffer, critic_sigh
 from relayrl.algorithms.params import PPOParams
 from relayrl.engines.assembly import assemble
 from relayrl.engines.run_settings import RunSettings
-from relayrl.envs.registry import make_vector
+from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.models.settings import CriticInput, NetworkSettings
 from relayrl.runtime.collector import Collector

@@ -16,7 +16,7 @@ from relayrl.compiled import loader
 from relayrl.data.columns import Rollout
 from relayrl.engines.assembly import assemble
 from relayrl.engines.run_settings import RunSettings
-from relayrl.envs.registry import make_vector
+from relayrl.envs.environment_registry import make_vector
 from relayrl.models.shared_rows import SharedRows
 from relayrl.runtime.collector import Collector
 from relayrl.training.rl_trainer import RLTrainer

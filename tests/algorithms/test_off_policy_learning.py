@@ -9,7 +9,7 @@ from gymnasium import spaces
 from relayrl.engines.local import LocalEngine
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import build_run_settings
-from relayrl.envs.contract import ScalarEnvironment, ScalarReset, ScalarStep
+from relayrl.envs.environment_contract import ScalarEnvironment, ScalarReset, ScalarStep
 
 
 class Homecoming(ScalarEnvironment):

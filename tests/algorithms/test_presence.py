@@ -10,7 +10,7 @@ from relayrl.algorithms.critic_sight import CriticSight
 from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
-from relayrl.envs.contract import FinalObservations
+from relayrl.envs.environment_contract import FinalObservations
 
 BOX = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 OBSERVATIONS = CriticSight(observations=True, state=False)

@@ -13,7 +13,7 @@ from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import MADDPGParams
 from relayrl.engines.assembly import assemble
 from relayrl.engines.run_settings import RunSettings
-from relayrl.envs.registry import make_vector
+from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import CheckpointError
 from relayrl.models.settings import NetworkSettings
 from relayrl.runtime.collector import Collector

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.codec import decode_rollout, decode_trajectory, encode
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.errors import DecodeError

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 from hostile_examples import DECODE, KINDS, MAX_BYTES, decodes_to_something_sound, example
 
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.codec import Compression, decode_rollout, encode
 from relayrl.data.ipc_limits import read_claims
 from relayrl.errors import DecodeError
@@ -135,7 +135,7 @@ def _points_to_fields(data: bytearray, vector: int, count: int) -> bool:
 FORGED_LENGTH = """
 import struct, sys
 import numpy as np, pyarrow as pa
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.codec import Compression, decode_rollout, encode
 from relayrl.errors import DecodeError
 

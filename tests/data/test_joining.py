@@ -7,8 +7,8 @@ import pytest
 
 from relayrl.data.codec import encode
 from relayrl.data.joining import copied, joined
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import likelihood_head
 from relayrl.runtime.collector import Collector

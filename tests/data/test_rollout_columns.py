@@ -7,7 +7,7 @@ import pytest
 from data_strategies import examples, rollouts
 from hypothesis import given
 
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.columns import Rollout
 from relayrl.data.row_rules import number_rows, rows_are_numbered, rows_with_successor
 

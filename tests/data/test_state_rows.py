@@ -15,7 +15,7 @@ from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.joining import joined
 from relayrl.data.stacking import stack_jointly
 from relayrl.data.state_rows import StateBuilder, states_after
-from relayrl.envs.contract import FinalObservations
+from relayrl.envs.environment_contract import FinalObservations
 from relayrl.errors import ConfigError, DecodeError, EnvError
 
 SPACE = spaces.Box(0.0, 100.0, (1,), np.float32)

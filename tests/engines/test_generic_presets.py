@@ -11,7 +11,7 @@ from relayrl.algorithms.registry import algorithms
 from relayrl.engines.generic_presets import ProblemKind, generic_preset, problem_kinds
 from relayrl.engines.run_settings import preset
 from relayrl.engines.sessions import TrainRequest, open_session
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 
 
 def settled(env, **given):

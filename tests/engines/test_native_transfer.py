@@ -9,8 +9,8 @@ import pytest
 from relayrl.engines.local import LocalEngine
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import build_run_settings
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.models.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, evaluate
 

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.columns import Trajectory
 from relayrl.data.splitting import trajectory_id
 from relayrl.engines.local import LocalEngine, RunResult

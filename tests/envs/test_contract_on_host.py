@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from relayrl.envs import vmas_adapter
-from relayrl.envs.contract import StatefulEnvironment, VectorEnvironment
-from relayrl.envs.on_host import on_host
+from relayrl.envs.adapters import vmas_adapter
+from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment
+from relayrl.envs.vector.on_host import on_host
 from relayrl.testing.worlds import Herd, TorchCounting
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import gymnasium
 import pytest
 
-from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.testing.env_contract import Outcome, check_environment
 
 WORLDS = "relayrl.testing.worlds"

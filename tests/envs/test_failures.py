@@ -12,10 +12,10 @@ import pytest
 from worker_worlds import Dice, Relay, Trouble
 
 from relayrl.engines.interrupts import Interrupt, LeaveAtOnce, StartInterrupted
-from relayrl.envs.contract import VectorEnvironment, VectorReset, VectorStep, world_seeds
+from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, world_seeds
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import RestartBudget
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, ObservationError
 from relayrl.testing.worlds import Herd
 

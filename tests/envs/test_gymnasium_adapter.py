@@ -11,11 +11,11 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from worker_worlds import Masked
 
-from relayrl.envs.contract import StatefulEnvironment, VectorEnvironment, VectorStep, world_seeds
-from relayrl.envs.gymnasium_adapter import EQUAL_VECTORS, equal_vector, known_ids, make, own_vector
-from relayrl.envs.gymnasium_vector import GymnasiumVector
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings, FailurePolicy, VectorChoice
+from relayrl.envs.adapters.gymnasium_adapter import EQUAL_VECTORS, equal_vector, known_ids, make, own_vector
+from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorStep, world_seeds
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.errors import CheckpointError, ConfigError, EnvError
 
 NUM_ENVS = 3

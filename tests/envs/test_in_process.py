@@ -11,9 +11,9 @@ from gymnasium import spaces
 from worker_worlds import Dice, Masked, Relay
 
 from relayrl.envs.agent_groups import group_agents
-from relayrl.envs.contract import StatefulEnvironment, world_seeds
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_contract import StatefulEnvironment, world_seeds
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import EnvError
 from relayrl.testing.worlds import CountingWorld, MaskedBandit, NestedSpaces
 

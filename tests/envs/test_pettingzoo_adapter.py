@@ -12,11 +12,11 @@ from mpe2 import simple_spread_v3
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper
 
-from relayrl.envs import pettingzoo_adapter
-from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentStep, StatefulEnvironment
-from relayrl.envs.pettingzoo_modules import known_names
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.adapters import pettingzoo_adapter
+from relayrl.envs.adapters.pettingzoo_modules import known_names
+from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep, StatefulEnvironment
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import CheckpointError, ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 

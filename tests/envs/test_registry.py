@@ -15,9 +15,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from worker_worlds import Dice, Relay
 
-from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.registry import list_environments, make_vector
-from relayrl.envs.settings import EnvSettings, FailurePolicy
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_registry import list_environments, make_vector
+from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 
 
@@ -132,8 +132,8 @@ def test_a_module_that_fails_to_import_says_how(tmp_path: Path, monkeypatch: pyt
 def test_a_missing_library_names_its_extra(name: str, module: str, extra: str) -> None:
     code = (
         f"import sys; sys.modules[{module!r}] = None\n"
-        "from relayrl.envs.registry import make_vector\n"
-        "from relayrl.envs.settings import EnvSettings\n"
+        "from relayrl.envs.environment_registry import make_vector\n"
+        "from relayrl.envs.environment_settings import EnvSettings\n"
         f"make_vector({name!r}, EnvSettings(num_envs=1))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -143,7 +143,7 @@ def test_a_missing_library_names_its_extra(name: str, module: str, extra: str) -
 
 def test_the_registry_and_the_workers_do_not_import_torch() -> None:
     code = (
-        "import sys, relayrl.envs.registry, relayrl.envs.worker_pool, relayrl.envs.worker_process\n"
+        "import sys, relayrl.envs.environment_registry, relayrl.envs.workers.worker_pool, relayrl.envs.workers.worker_process\n"
         "assert not {'torch', 'pettingzoo', 'vmas', 'mpe2'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.registry import make_vector
-from relayrl.envs.regrouped import regrouped
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
+from relayrl.envs.vector.regrouped import regrouped
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.testing.env_contract import check_environment
 from relayrl.testing.worlds import Herd

@@ -14,8 +14,8 @@ import torch
 import vmas
 from gymnasium import spaces
 
-from relayrl.envs import vmas_adapter
-from relayrl.envs.contract import VectorEnvironment, VectorStep
+from relayrl.envs.adapters import vmas_adapter
+from relayrl.envs.environment_contract import VectorEnvironment, VectorStep
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, UnknownNameError
 
 
@@ -215,6 +215,6 @@ def test_stepping_before_reset_is_refused() -> None:
 
 
 def test_importing_vmas_prints_nothing() -> None:
-    program = "from relayrl.envs.vmas_scenarios import known_names; known_names()"
+    program = "from relayrl.envs.adapters.vmas_scenarios import known_names; known_names()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert (done.stdout, done.stderr) == ("", "")

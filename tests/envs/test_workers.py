@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from worker_worlds import Dice, Masked, Mortal, Relay, Trouble, imports_torch
 
-from relayrl.envs.contract import VectorEnvironment, VectorStep, world_seeds
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings, FailurePolicy
-from relayrl.envs.vectorise import VectorisedWorlds
-from relayrl.envs.worker_pool import WorkerPool
+from relayrl.envs.environment_contract import VectorEnvironment, VectorStep, world_seeds
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
+from relayrl.envs.vector.vectorise import VectorisedWorlds
+from relayrl.envs.workers.worker_pool import WorkerPool
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, ObservationError
 from waiting import wait_until
 
@@ -358,8 +358,8 @@ SCRIPT = """
     import os, sys, time
     import numpy as np
     from worker_worlds import Trouble
-    from relayrl.envs.registry import make_vector
-    from relayrl.envs.settings import EnvSettings
+    from relayrl.envs.environment_registry import make_vector
+    from relayrl.envs.environment_settings import EnvSettings
 
     def mine(**options):
         return Trouble(**options)

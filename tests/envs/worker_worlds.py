@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.envs.contract import (
+from relayrl.envs.environment_contract import (
     MultiAgentEnvironment,
     MultiAgentReset,
     MultiAgentStep,

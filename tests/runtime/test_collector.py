@@ -5,8 +5,8 @@ import pytest
 
 from relayrl.algorithms.returns import gae
 from relayrl.data.trees import Array, Tree
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings, FailurePolicy
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.errors import ActionMaskError
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import likelihood_head as action_head

@@ -14,9 +14,9 @@ import relayrl
 from relayrl.cli.main import app
 from relayrl.data.trees import Array, Tree
 from relayrl.engines.run_record import RunResult
-from relayrl.envs.gymnasium_vector import GymnasiumVector
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings, EvaluationBounds
+from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import likelihood_head
 from relayrl.runtime.evaluation import Bound, evaluate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from relayrl.envs.contract import VectorReset, VectorStep, new_env_ids
+from relayrl.envs.environment_contract import VectorReset, VectorStep, new_env_ids
 from relayrl.testing.env_contract import CHECKS, Outcome, check_environment
 from relayrl.testing.worlds import Herd
 
@@ -164,7 +164,7 @@ class EndsASheepTwice(Herd):
 
 
 def _some_final(result: VectorStep) -> Any:
-    from relayrl.envs.contract import FinalObservations
+    from relayrl.envs.environment_contract import FinalObservations
 
     return result.groups["sheep"].final or FinalObservations(np.zeros(0), np.zeros(0), np.zeros((0, 2)))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relayrl.data.trees import index
-from relayrl.envs.contract import AgentGroup, GroupObservation
+from relayrl.envs.environment_contract import AgentGroup, GroupObservation
 from relayrl.testing.env_contract import random_actions
 from relayrl.testing.random_play import Player
 

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentStep, ScalarEnvironment, ScalarStep, world_seeds
+from relayrl.envs.environment_contract import (
+    MultiAgentEnvironment,
+    MultiAgentStep,
+    ScalarEnvironment,
+    ScalarStep,
+    world_seeds,
+)
 from relayrl.testing import worlds
 
 

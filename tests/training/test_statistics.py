@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from relayrl.errors import MissingExtraError
-from relayrl.training.event_records import first_record, restart_record, scalars_record
 from relayrl.training.statistics import RECENT_EPISODES, Statistics
 from relayrl.training.statistics_writers import (
     ProgressCsv,
@@ -117,24 +116,20 @@ def test_tensorboard_shows_the_rows_and_forgets_those_of_a_killed_session(tmp_pa
     assert [(event.step, event.value) for event in events.Scalars("a")] == [(10, 10.0), (20, 20.0), (30, -1.0)]
 
 
-def test_event_files_are_those_of_tensorboards_own_writer(tmp_path):
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.record_writer import RecordWriter
+def test_numbers_that_float32_does_not_hold_become_infinities(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     row = {"a/b": 1.5, "ü": -1e-30, "nan": math.nan, "large": 1e30, "too large": -1e300}
-    summary = Summary(value=[Summary.Value(tag=name, simple_value=number) for name, number in row.items()])
-    with (tmp_path / "theirs").open("wb") as file:
-        records = RecordWriter(file)
-        for event in (
-            Event(wall_time=1.25, file_version="brain.Event:2"),
-            Event(wall_time=2.5, step=21, session_log=SessionLog(status=SessionLog.START)),
-            Event(wall_time=3.0, step=10_000_000_000, summary=summary),
-        ):
-            records.write(event.SerializeToString())
-        records.flush()
-    ours = first_record(1.25) + restart_record(2.5, 21) + scalars_record(3.0, 10_000_000_000, row)
-    assert ours == (tmp_path / "theirs").read_bytes()
+    writer = TensorBoardEvents(tmp_path)
+    writer.write(10_000_000_000, row)
+    writer.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    read = {name: events.Scalars(name)[0] for name in row}
+    assert {event.step for event in read.values()} == {10_000_000_000}
+    assert (read["a/b"].value, read["too large"].value) == (1.5, -math.inf)
+    assert (read["ü"].value, read["large"].value) == (pytest.approx(-1e-30), pytest.approx(1e30))
+    assert math.isnan(read["nan"].value)
 
 
 FAKE_WANDB = """

@@ -7,7 +7,7 @@ import time
 
 import typer
 
-from relayrl.bench.registry import BENCHMARKS, benchmark
+from relayrl.bench.benchmark_registry import BENCHMARKS, benchmark
 from relayrl.bench.rows import Row
 
 

@@ -7,9 +7,9 @@ import json
 import typer
 
 from relayrl.config.settings_text import parse_assignment
-from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 
 
 def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> int:

@@ -15,8 +15,8 @@ import typer
 from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.config.settings_text import parse_assignment
 from relayrl.data.trees import Space, space_leaves
-from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.settings import EnvSettings, EvaluationBounds
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
 from relayrl.errors import ConfigError
 from relayrl.models.exported import ExportedActor
 from relayrl.runtime.evaluation import (

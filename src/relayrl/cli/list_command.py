@@ -17,7 +17,7 @@ def lines(what: str) -> Iterator[str]:
 
 def _envs() -> Iterator[str]:
     from relayrl.config.plugin_registry import PluginKind, plugin_names
-    from relayrl.envs.registry import list_environments
+    from relayrl.envs.environment_registry import list_environments
 
     yield from list_environments()
     yield from plugin_names(PluginKind.ENVIRONMENT)

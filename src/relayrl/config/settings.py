@@ -1,7 +1,7 @@
 """The base of every settings object: frozen, validated, and strict about names.
 
-A component owns its settings class (for example `relayrl.envs.settings.EnvSettings`) and is given the whole object. A key
-that does not exist is an error that names the nearest one.
+A component owns its settings class (for example `EnvSettings` of `relayrl.envs.environment_settings`) and is given the whole
+object. A key that does not exist is an error that names the nearest one.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from relayrl.algorithms.critic_sight import StateOffer
 from relayrl.algorithms.registry import algorithm
 from relayrl.engines.plugins import network_kernels
 from relayrl.engines.run_settings import RunSettings
-from relayrl.envs.contract import AgentGroup, VectorEnvironment
+from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.models.actor import Actor
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy

@@ -16,7 +16,7 @@ import yaml
 from relayrl.engines.run_settings import merged
 
 if TYPE_CHECKING:
-    from relayrl.envs.contract import AgentGroup
+    from relayrl.envs.environment_contract import AgentGroup
 
 PARTICLES = ("mpe2:", "vmas:", "native:simple_")
 """Names of the particle family: short episodes, in which what an agent does now is paid for soon."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.engines.run_settings import RunSettings
-from relayrl.envs.contract import VectorEnvironment
+from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError
 
 _GIB = 1 << 30

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 
 Values = dict[str, Any]

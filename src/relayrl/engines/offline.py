@@ -14,7 +14,7 @@ from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.engines.overlap import Pace
 from relayrl.engines.phase_clock import PhaseClock
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
 from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_source

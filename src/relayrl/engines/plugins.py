@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from relayrl.engines.assembly import Assembly
     from relayrl.engines.run_settings import RunSettings
-    from relayrl.envs.contract import VectorEnvironment
+    from relayrl.envs.environment_contract import VectorEnvironment
     from relayrl.models.kernels import KernelFactory
     from relayrl.models.settings import NetworkSettings
     from relayrl.sinks.contract import SinkPlugin

@@ -20,7 +20,7 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import leaves
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.sinks.contract import open_source
 
 Lane = tuple[UUID, str]

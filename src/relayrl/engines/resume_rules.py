@@ -77,7 +77,7 @@ def check_changes(before: RunSettings, after: RunSettings) -> list[str]:
 
 def _require_same_form(before: RunSettings, after: RunSettings) -> None:
     """An environment that steps by its own vector implementation without workers is saved in another form than with them."""
-    from relayrl.envs.gymnasium_adapter import EQUAL_VECTORS
+    from relayrl.envs.adapters.gymnasium_adapter import EQUAL_VECTORS
 
     workers = before.environment.workers, after.environment.workers
     if bool(workers[0]) != bool(workers[1]) and before.env in EQUAL_VECTORS:

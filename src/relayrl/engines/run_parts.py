@@ -22,9 +22,9 @@ from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin
 from relayrl.engines.run_settings import RunSettings, build_run_settings
-from relayrl.envs.contract import VectorEnvironment
-from relayrl.envs.on_host import on_host
-from relayrl.envs.registry import make_vector
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
 from relayrl.models.live_actor import live_actor

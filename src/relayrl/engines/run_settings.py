@@ -17,7 +17,7 @@ from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.config.settings_text import parse_assignment, read_mapping
 from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.plugins import algorithm_entry
-from relayrl.envs.settings import EnvSettings
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.settings import NetworkSettings
 from relayrl.training.reward_signals import RewardSignalSettings

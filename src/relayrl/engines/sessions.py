@@ -1,6 +1,6 @@
 """Beginning, resuming and watching a run: what the command line and the Python interface have in common.
 
-Heavy imports happen inside functions, beside the loading of torch's libraries (`torch_preload`).
+Heavy imports happen inside functions: a wrong setting is reported before torch is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.garbage import collection_paused, living_set_aside
 from relayrl.engines.interrupts import Interrupt
-from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_record import Progress, RunResult
     from relayrl.engines.run_settings import Assignment, RunSettings
-    from relayrl.envs.contract import VectorEnvironment
+    from relayrl.envs.environment_contract import VectorEnvironment
 
 _log = logging.getLogger("relayrl.engines.sessions")
 
@@ -63,8 +62,6 @@ class Session:
 @collection_paused()
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     """Settle the settings and, unless `create` is False, create the directory; its lock is held until `run_session` ends."""
-    if create:
-        preload_torch()
     from relayrl.engines.run_directory import RunDirectory
     from relayrl.engines.run_settings import build_run_settings
 
@@ -130,7 +127,7 @@ class _Trial:
 
 
 def _one_world(settings: RunSettings) -> VectorEnvironment:
-    from relayrl.envs.registry import make_vector
+    from relayrl.envs.environment_registry import make_vector
 
     environment = settings.environment
     one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from relayrl.data.action_masks import mask_parts
 from relayrl.data.trees import Space
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import EnvError
 
 _NUMBERED = re.compile(r"(.+)_\d+")

@@ -1,7 +1,7 @@
 """From the name of an environment to one built environment.
 
 `EnvRecipe` is what travels to worker processes: a name (or a factory) and its options. Libraries are imported only when a
-name asks for them. How many worlds there are and where they run is `registry`'s business.
+name asks for them. How many worlds there are and where they run is `environment_registry`'s business.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 import gymnasium
 
-from relayrl.envs import gymnasium_adapter
-from relayrl.envs.contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
-from relayrl.envs.gymnasium_vector import GymnasiumVector
+from relayrl.envs.adapters import gymnasium_adapter
+from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.environment_contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
 from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 
 Factory = Callable[..., Any]
@@ -69,7 +69,7 @@ class EnvRecipe:
         if isinstance(built, gymnasium.vector.VectorEnv):
             return GymnasiumVector(built)
         if _is_pettingzoo(built):
-            from relayrl.envs import pettingzoo_adapter
+            from relayrl.envs.adapters import pettingzoo_adapter
 
             return pettingzoo_adapter.wrap(built)
         raise ConfigError(
@@ -87,11 +87,11 @@ def find_factory(env: str | Factory) -> Factory:
         return gymnasium_adapter.find(env)
     with _missing_library(library):
         if library in PETTINGZOO_LIBRARIES:
-            from relayrl.envs import pettingzoo_adapter
+            from relayrl.envs.adapters import pettingzoo_adapter
 
             return partial(pettingzoo_adapter.make, library, name)
         if library == "vmas":
-            from relayrl.envs import vmas_adapter
+            from relayrl.envs.adapters import vmas_adapter
 
             return partial(vmas_adapter.make, name)
         if library == "native":

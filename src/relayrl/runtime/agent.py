@@ -30,7 +30,7 @@ from relayrl.runtime.policy_model import CPU, ModelSource
 from relayrl.runtime.request_plan import ActionCall
 
 if TYPE_CHECKING:
-    from relayrl.envs.settings import EnvSettings
+    from relayrl.envs.environment_settings import EnvSettings
     from relayrl.runtime.async_agent import AsyncRelayRLAgent
 
 
@@ -178,7 +178,7 @@ class RelayRLAgent:
         self, actor_id: UUID, env: Any, count: int = 1, *, settings: EnvSettings | None = None, seed: int = 0
     ) -> None:
         """Give an actor `count` copies of `env` (a name as on the command line, or a factory) for `run_env`."""
-        from relayrl.envs.settings import EnvSettings
+        from relayrl.envs.environment_settings import EnvSettings
 
         chosen = (settings or EnvSettings()).model_copy(update={"num_envs": count})
         self._coordinator.set_env(actor_id, env, chosen, seed)

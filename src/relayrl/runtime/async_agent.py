@@ -29,7 +29,7 @@ from relayrl.runtime.policy_model import ModelSource
 from relayrl.runtime.request_plan import ActionCall, DrawnCall
 
 if TYPE_CHECKING:
-    from relayrl.envs.settings import EnvSettings
+    from relayrl.envs.environment_settings import EnvSettings
     from relayrl.runtime.agent import RelayRLAgent
 
 _Waiting = tuple[ActionCall, "asyncio.Future[DrawnCall]"]

@@ -40,7 +40,7 @@ from relayrl.runtime.state_manager import StateManager
 from relayrl.runtime.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
-    from relayrl.envs.settings import EnvSettings
+    from relayrl.envs.environment_settings import EnvSettings
 
 _log = logging.getLogger("relayrl.runtime.client_coordinator")
 

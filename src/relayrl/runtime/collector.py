@@ -18,7 +18,7 @@ from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.state_rows import StateBuilder
 from relayrl.data.trees import Array, Tree, map_tree
-from relayrl.envs.contract import (
+from relayrl.envs.environment_contract import (
     AgentGroup,
     GroupObservation,
     StatefulEnvironment,

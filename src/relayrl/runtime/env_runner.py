@@ -3,7 +3,7 @@
 Steps go through the same `Collector` as training, and from there as trajectories to the actor's router. A block of steps is
 played with one version of the policy; the next block takes the newest.
 
-Not its job: making environments (`relayrl.envs.registry`), or acting for simulators that ask by themselves.
+Not its job: making environments (`relayrl.envs.environment_registry`), or acting for simulators that ask by themselves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from relayrl.runtime.state_manager import ActorHandle
 from relayrl.runtime.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
-    from relayrl.envs.contract import VectorEnvironment
-    from relayrl.envs.settings import EnvSettings
+    from relayrl.envs.environment_contract import VectorEnvironment
+    from relayrl.envs.environment_settings import EnvSettings
 
 MAX_BLOCK_STEPS = 128
 
@@ -128,8 +128,8 @@ class EnvRunner:
 
     def set_env(self, handle: ActorHandle, env: Any, settings: EnvSettings, seed: int) -> None:
         """Give an actor worlds, in place of those it has."""
-        from relayrl.envs.on_host import on_host
-        from relayrl.envs.registry import make_vector
+        from relayrl.envs.environment_registry import make_vector
+        from relayrl.envs.vector.on_host import on_host
 
         new = ActorEnvironment(handle, on_host(make_vector(env, settings)), seed)
         with self._lock:

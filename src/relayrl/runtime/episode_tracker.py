@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.contract import VectorEnvironment, VectorStep
+from relayrl.envs.environment_contract import VectorEnvironment, VectorStep
 
 
 @dataclass(slots=True)

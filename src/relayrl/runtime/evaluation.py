@@ -11,10 +11,10 @@ from enum import Enum
 import numpy as np
 
 from relayrl.data.trees import Array, map_tree
-from relayrl.envs.contract import GroupObservation, VectorEnvironment, VectorStep
-from relayrl.envs.on_host import on_host
-from relayrl.envs.registry import make_vector
-from relayrl.envs.settings import EnvSettings, EvaluationBounds
+from relayrl.envs.environment_contract import GroupObservation, VectorEnvironment, VectorStep
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
+from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
 from relayrl.models.actor import Actor
 from relayrl.models.lane_memory import LaneMemory

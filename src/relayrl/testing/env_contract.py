@@ -6,9 +6,9 @@ In a test of yours:
         make = lambda n: relayrl.make_env("my_package:MyEnv", num_envs=n)
         check_environment(make).raise_if_failed()
 
-or from the command line, `relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.contract`; each check states one
-fact, which is its function's docstring, and plays random actions that keep to the masks. A check is skipped where it does not
-apply, and where one that it builds on has failed. The suite knows nothing of pytest.
+or from the command line, `relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.environment_contract`; each check
+states one fact, which is its function's docstring, and plays random actions that keep to the masks. A check is skipped where it
+does not apply, and where one that it builds on has failed. The suite knows nothing of pytest.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from relayrl.envs.contract import VectorEnvironment
+from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError, RelayRLError
-from relayrl.testing import contract_array_checks as arrays
-from relayrl.testing import contract_episode_checks as episodes
-from relayrl.testing import contract_repeat_checks as repeats
-from relayrl.testing.contract_recording import Workbench
+from relayrl.testing.checks import contract_array_checks as arrays
+from relayrl.testing.checks import contract_episode_checks as episodes
+from relayrl.testing.checks import contract_repeat_checks as repeats
+from relayrl.testing.checks.contract_recording import Workbench
 from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
 from relayrl.testing.random_play import random_actions
 

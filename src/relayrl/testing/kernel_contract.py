@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.models.kernels import KernelFactory
-from relayrl.testing import kernel_checks as checks
-from relayrl.testing import kernel_export_checks as exports
-from relayrl.testing import kernel_path_checks as paths
+from relayrl.testing.checks import kernel_checks as checks
+from relayrl.testing.checks import kernel_export_checks as exports
+from relayrl.testing.checks import kernel_path_checks as paths
+from relayrl.testing.checks.kernel_bench import KernelBench
 from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
-from relayrl.testing.kernel_bench import KernelBench
 
 __all__ = ["CHECKS", "Check", "CheckResult", "KernelReport", "Outcome", "check_kernel"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space
-from relayrl.envs.contract import SINGLE_AGENT, MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
+from relayrl.envs.environment_contract import SINGLE_AGENT, MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
 
 PRISONERS_DILEMMA = (((-1.0, -3.0), (0.0, -2.0)), ((-1.0, 0.0), (-3.0, -2.0)))
 """`[player][row action][column action]`; action 0 keeps silent, action 1 betrays."""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, index, leaf_dtype, map_tree, space_leaves, unflatten
-from relayrl.envs.contract import AgentGroup, GroupObservation
+from relayrl.envs.environment_contract import AgentGroup, GroupObservation
 
 
 def random_actions(

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, index
-from relayrl.envs.contract import (
+from relayrl.envs.environment_contract import (
     SINGLE_AGENT,
     AgentGroup,
     FinalObservations,

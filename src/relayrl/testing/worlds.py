@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array
-from relayrl.envs.contract import ScalarEnvironment, ScalarReset, ScalarStep, StatefulEnvironment
+from relayrl.envs.environment_contract import ScalarEnvironment, ScalarReset, ScalarStep, StatefulEnvironment
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
 from relayrl.testing.memory_worlds import RecallCue
 from relayrl.testing.multi_agent_worlds import DyingAgents, HiddenSign, MaskedBandit, MatrixGame, TakingTurns

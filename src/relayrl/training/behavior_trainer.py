@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import UnknownNameError
 from relayrl.models.policy import Policy
 from relayrl.training.queues import PolicyQueue, TrajectoryQueue

@@ -17,7 +17,7 @@ import numpy as np
 
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.models.policy import Policy
 from relayrl.training.behavior_trainer import PolicySnapshot, Trainer
 from relayrl.training.policy_trainer import PolicyTrainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
-from relayrl.envs.settings import EvaluationBounds
+from relayrl.envs.environment_settings import EvaluationBounds
 
 MAX_EPISODES = 1_000_000
 

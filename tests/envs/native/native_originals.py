@@ -15,7 +15,7 @@ import numpy as np
 
 from relayrl.data.trees import Array
 from relayrl.envs import native
-from relayrl.envs.contract import SINGLE_AGENT, VectorStep
+from relayrl.envs.environment_contract import SINGLE_AGENT, VectorStep
 from relayrl.envs.native import BatchedEnvironment
 
 MPE2_VERSIONS = {

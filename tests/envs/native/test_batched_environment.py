@@ -10,7 +10,7 @@ import pytest
 from native_originals import last_seen, random_actions
 
 from relayrl.envs import native
-from relayrl.envs.contract import SINGLE_AGENT
+from relayrl.envs.environment_contract import SINGLE_AGENT
 from relayrl.envs.native import BatchedEnvironment
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 

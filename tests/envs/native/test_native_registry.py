@@ -12,7 +12,7 @@ from native_originals import MPE2_VERSIONS, ParticleTwin, random_actions, twin_o
 
 from relayrl.envs import native
 from relayrl.envs.agent_groups import group_agents
-from relayrl.envs.contract import SINGLE_AGENT
+from relayrl.envs.environment_contract import SINGLE_AGENT
 from relayrl.errors import ConfigError, UnknownNameError
 
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in native.names()]

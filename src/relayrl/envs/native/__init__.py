@@ -10,7 +10,7 @@ To write your own, subclass `Worlds`, describe it in a `Blueprint` and hand that
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
 from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.native_registry import make, names, settings_class
-from relayrl.envs.native.worlds import Blueprint, Worlds
+from relayrl.envs.native.native_worlds import Blueprint, Worlds
 
 __all__ = [
     "ArrayNamespace",

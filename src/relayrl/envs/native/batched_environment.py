@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.contract import (
+from relayrl.envs.environment_contract import (
     FinalObservations,
     StatefulEnvironment,
     VectorEnvironment,
@@ -24,8 +24,8 @@ from relayrl.envs.contract import (
 from relayrl.envs.native.array_namespace import XArray
 from relayrl.envs.native.episode_beginnings import EpisodeBeginnings
 from relayrl.envs.native.group_lanes import GroupLanes
+from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.random_streams import fresh_seed, world_keys
-from relayrl.envs.native.worlds import Blueprint, Worlds
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from relayrl.envs.native.array_namespace import XArray
+from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.random_streams import uniforms
-from relayrl.envs.native.worlds import Blueprint, Worlds
 
 
 class EpisodeBeginnings:

@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import leaf_dtype
-from relayrl.envs.contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
+from relayrl.envs.environment_contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray
-from relayrl.envs.native.worlds import Worlds
+from relayrl.envs.native.native_worlds import Worlds
 from relayrl.errors import EnvError
 
 

@@ -9,7 +9,8 @@ from relayrl.config.settings import parse_settings
 from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.classic import acrobot, cart_pole, mountain_car_continuous, pendulum
 from relayrl.envs.native.native_settings import NativeSettings
-from relayrl.envs.native.particles import (
+from relayrl.envs.native.native_worlds import Blueprint
+from relayrl.envs.native.particles.scenarios import (
     simple_adversary,
     simple_crypto,
     simple_push,
@@ -19,7 +20,6 @@ from relayrl.envs.native.particles import (
     simple_tag,
     simple_world_comm,
 )
-from relayrl.envs.native.worlds import Blueprint
 from relayrl.errors import UnknownNameError
 
 _Entry: TypeAlias = tuple[type[NativeSettings], Callable[[Any], Blueprint]]

@@ -15,12 +15,12 @@ from gymnasium import spaces
 from pydantic import Field
 
 from relayrl.data.trees import Array
-from relayrl.envs.contract import SINGLE_AGENT
+from relayrl.envs.environment_contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
 from relayrl.envs.native.native_settings import NativeSettings
+from relayrl.envs.native.native_worlds import Blueprint
 from relayrl.envs.native.rasteriser import BLUE, GREY, INK, SAND, Canvas
-from relayrl.envs.native.worlds import Blueprint
 
 STEP_S = 0.2
 LENGTH = 1.0

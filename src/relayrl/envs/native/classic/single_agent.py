@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from relayrl.data.trees import Space
-from relayrl.envs.contract import SINGLE_AGENT, AgentGroup
+from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup
 from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName
-from relayrl.envs.native.worlds import Worlds
+from relayrl.envs.native.native_worlds import Worlds
 
 
 class SingleAgentWorlds(Worlds):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray
 from relayrl.envs.native.particles.layout import NUM_MOVES, AgentBody
 

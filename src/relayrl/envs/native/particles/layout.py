@@ -13,11 +13,11 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space
 from relayrl.envs.agent_groups import group_agents
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.array_namespace import namespace_of
 from relayrl.envs.native.native_settings import ParticleSettings
+from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.rasteriser import INK, Colour
-from relayrl.envs.native.worlds import Blueprint, Worlds
 
 NUM_MOVES = 5
 """Stay, left, right, down, up."""

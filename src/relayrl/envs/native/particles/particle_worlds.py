@@ -12,15 +12,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.contract import AgentGroup
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.array_namespace import XArray, namespace_of
 from relayrl.envs.native.native_settings import ParticleSettings
+from relayrl.envs.native.native_worlds import Worlds
 from relayrl.envs.native.particles.controls import GroupControls
 from relayrl.envs.native.particles.drawing import draw_particles
 from relayrl.envs.native.particles.geometry import Contacts, Geometry
 from relayrl.envs.native.particles.layout import Layout
 from relayrl.envs.native.rasteriser import Colour
-from relayrl.envs.native.worlds import Worlds
 
 STEP_S = 0.1
 DAMPING = 0.25

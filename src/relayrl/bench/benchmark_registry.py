@@ -1,0 +1,111 @@
+"""Every benchmark by name, for `relayrl bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relayrl.bench.rows import Row
+from relayrl.errors import UnknownNameError
+
+
+def _codec() -> list[Row]:
+    from relayrl.bench.codec_rows import codec_rows
+
+    return codec_rows()
+
+
+def _envs() -> list[Row]:
+    from relayrl.bench.env_rows import env_rows
+    from relayrl.bench.native_env_rows import native_env_rows
+
+    return [*env_rows(), *native_env_rows()]
+
+
+def _metrics() -> list[Row]:
+    from relayrl.bench.metric_rows import metric_rows
+
+    return metric_rows()
+
+
+def _replay() -> list[Row]:
+    from relayrl.bench.replay_rows import replay_rows
+
+    return replay_rows()
+
+
+def _runtime() -> list[Row]:
+    from relayrl.bench.runtime_rows import runtime_rows
+
+    return runtime_rows()
+
+
+def _recording() -> list[Row]:
+    from relayrl.bench.workloads.recording_rows import recording_rows
+
+    return recording_rows()
+
+
+def _sinks() -> list[Row]:
+    from relayrl.bench.sink_rows import sink_rows
+
+    return sink_rows()
+
+
+def _w1() -> list[Row]:
+    from relayrl.bench.workloads.ppo_rows import ppo_rows
+
+    return ppo_rows("W1", num_envs=8, num_steps=30 * 8 * 128)
+
+
+def _w2() -> list[Row]:
+    from relayrl.bench.workloads.ppo_rows import ppo_rows
+
+    return ppo_rows("W2", num_envs=64, num_steps=10 * 64 * 128)
+
+
+def _w2k() -> list[Row]:
+    from relayrl.bench.workloads.native_ppo_rows import w2k_rows
+
+    return w2k_rows()
+
+
+def _w4() -> list[Row]:
+    from relayrl.bench.workloads.native_ppo_rows import w4_rows
+
+    return w4_rows()
+
+
+def _startup() -> list[Row]:
+    from relayrl.bench.workloads.startup_rows import startup_rows
+
+    return startup_rows()
+
+
+def _w5() -> list[Row]:
+    from relayrl.bench.workloads.off_policy_rows import off_policy_rows
+
+    return off_policy_rows()
+
+
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    "codec": _codec,
+    "envs": _envs,
+    "metrics": _metrics,
+    "recording": _recording,
+    "replay": _replay,
+    "runtime": _runtime,
+    "sinks": _sinks,
+    "startup": _startup,
+    "W1": _w1,
+    "W2": _w2,
+    "W2k": _w2k,
+    "W4": _w4,
+    "W5": _w5,
+}
+
+
+def benchmark(name: str) -> Callable[[], list[Row]]:
+    """The benchmark of that name; an unknown one raises with the nearest."""
+    if name not in BENCHMARKS:
+        raise UnknownNameError("benchmark", name, BENCHMARKS)
+    return BENCHMARKS[name]

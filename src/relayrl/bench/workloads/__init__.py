@@ -1,0 +1,1 @@
+"""Whole runs as users start them: PPO, MAPPO and off-policy workloads, recording, and the start-up."""

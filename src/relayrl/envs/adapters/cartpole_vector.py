@@ -1,0 +1,145 @@
+"""Gymnasium's own vectorised CartPole, kept to the contract exactly.
+
+`CartPoleVectorEnv` resets in the step after an end and draws for all worlds from one generator. Here ended worlds are reset
+in place within the step, and each world draws from a generator of its own: world `b` plays the very episodes that a scalar
+`CartPole` with the same seed plays, bit for bit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import VectorEnv
+
+from relayrl.data.trees import Array
+from relayrl.envs.environment_contract import (
+    SINGLE_AGENT,
+    AgentGroup,
+    FinalObservations,
+    GroupObservation,
+    GroupStep,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+    new_env_ids,
+    world_seeds,
+)
+from relayrl.envs.generator_words import generator_from_words, generator_to_words
+from relayrl.errors import CheckpointError, EnvError
+
+_STATE_SIZE = 4
+_STARTS_AHEAD = 32
+"""First states drawn per world at a time: one call of a generator costs as much as many numbers from it."""
+_LOW, _HIGH = -0.05, 0.05
+
+
+def is_cartpole(env: Any) -> bool:
+    """Whether `env` is what this file knows how to run."""
+    return type(env) is CartPoleVectorEnv
+
+
+class CartPoleVector(VectorEnvironment, StatefulEnvironment):
+    """`CartPoleVectorEnv` with same-step resets and a random stream per world."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        # Gymnasium declares `state`, which is an array here, as None.
+        self._env: Any = env
+        self.groups: Mapping[str, AgentGroup] = {
+            SINGLE_AGENT: AgentGroup(
+                SINGLE_AGENT, (SINGLE_AGENT,), env.single_observation_space, env.single_action_space
+            )
+        }
+
+    def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
+        if num_envs != self._env.num_envs:
+            raise EnvError(f"asked for {num_envs} worlds, {self._env.num_envs} were built")
+        self.env_ids = new_env_ids(num_envs)
+        self._env.state = np.zeros((_STATE_SIZE, num_envs))
+        self._generators = [np.random.default_rng() for _ in range(num_envs)]
+        self._starts = np.zeros((num_envs, _STARTS_AHEAD, _STATE_SIZE))
+        self._next_start = np.full(num_envs, _STARTS_AHEAD)
+        self._active = np.ones((num_envs, 1), dtype=np.bool_)
+        self._obs = np.zeros((num_envs, _STATE_SIZE), dtype=np.float32)
+        self._has_reset = False
+        return self.env_ids
+
+    def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
+        worlds = range(self.num_envs) if env_ids is None else [self.env_ids.index(env_id) for env_id in env_ids]
+        if seed is not None:
+            seeds = world_seeds(seed, self.num_envs)
+            for b in worlds:
+                self._generators[b] = np.random.default_rng(seeds[b])
+                self._next_start[b] = _STARTS_AHEAD
+        self._begin(np.fromiter(worlds, dtype=np.int64))
+        self._has_reset = self._has_reset or env_ids is None
+        return self.build_observation()
+
+    def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        if not self._has_reset:
+            raise EnvError("step() before reset(); reset all worlds first")
+        env = self._env
+        self._obs, reward, terminated, truncated, _ = env.step(np.asarray(actions[SINGLE_AGENT])[:, 0])
+        episode_over = env.prev_done
+        worlds = np.flatnonzero(episode_over)
+        final = None
+        if worlds.size:
+            final = FinalObservations(worlds, np.zeros_like(worlds), self._obs[worlds])
+            self._begin(worlds)
+        step = GroupStep(
+            self._obs[:, None],
+            self._active,
+            reward=reward[:, None],
+            terminated=terminated[:, None],
+            truncated=truncated[:, None],
+            final=final,
+        )
+        return VectorStep({SINGLE_AGENT: step}, episode_over=episode_over)
+
+    def build_observation(self) -> VectorReset:
+        """The current observations, as the last `reset` or `step` gave them."""
+        return VectorReset({SINGLE_AGENT: GroupObservation(self._obs[:, None], self._active)})
+
+    def get_state(self) -> dict[str, Array]:
+        return {
+            "state": np.array(self._env.state),
+            "steps": self._env.steps.copy(),
+            "starts": self._starts.copy(),
+            "next_start": self._next_start.copy(),
+            "generators": np.stack([generator_to_words(generator) for generator in self._generators]),
+        }
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        if state["state"].shape != (_STATE_SIZE, self.num_envs):
+            raise CheckpointError(
+                f"the state holds {state['state'].shape[-1]} worlds, this environment {self.num_envs}"
+            )
+        self._env.state = np.array(state["state"])
+        self._env.steps = np.array(state["steps"])
+        self._env.prev_done = np.zeros(self.num_envs, dtype=np.bool_)
+        self._starts = np.array(state["starts"])
+        self._next_start = np.array(state["next_start"])
+        self._generators = [generator_from_words(words) for words in state["generators"]]
+        self._obs = self._env.state.T.astype(np.float32)
+        self._has_reset = True
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _begin(self, worlds: Array) -> None:
+        """Put `worlds` into their next first states."""
+        for b in worlds[self._next_start[worlds] == _STARTS_AHEAD].tolist():
+            self._starts[b] = self._generators[b].uniform(_LOW, _HIGH, (_STARTS_AHEAD, _STATE_SIZE))
+            self._next_start[b] = 0
+        first = self._starts[worlds, self._next_start[worlds]]
+        self._next_start[worlds] += 1
+        env = self._env
+        env.state[:, worlds] = first.T
+        env.steps[worlds] = 0
+        # A fresh array: the one that said who was done is the caller's result.
+        env.prev_done = np.zeros(self.num_envs, dtype=np.bool_)
+        self._obs[worlds] = first

@@ -1,0 +1,163 @@
+"""From the name of an environment and `EnvSettings` to worlds that are ready to reset.
+
+    CartPole-v1                            a Gymnasium id, also as module:Id-v0
+    mpe2:simple_spread_v3                  mpe2
+    pettingzoo:classic.connect_four_v3     PettingZoo
+    vmas:simple_spread                     VMAS
+    native:simple_spread                   RelayRL's own batched worlds
+    corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
+    package.module:factory                 a function or class of yours; the current directory is searched
+
+Where there is a choice, the fastest way that gives the same numbers is taken: an environment's own vector implementation where
+it is known to be the same environment (`vector: own` takes it wherever there is one), else one loop in this process, or worker
+processes when `workers` says so.
+
+With `workers`, nothing of a user's is imported or run in this process: what an environment does to its process, it does to a
+worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from relayrl.config.plugin_registry import plugin_environment
+from relayrl.config.settings import parse_settings
+from relayrl.envs.adapters import gymnasium_adapter
+from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
+from relayrl.envs.failures import WorldFailure
+from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.vector.guarded_vector import guard
+from relayrl.envs.vector.regrouped import regrouped
+from relayrl.envs.vector.vectorise import run_in_process, vectorise
+from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
+
+Built = TypeVar("Built")
+
+
+def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool = False) -> VectorEnvironment:
+    """`settings.num_envs` worlds of `env`, an ENV string or a factory, ready to reset.
+
+    A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
+    explicitly, unless the caller takes any (`own_number`).
+    """
+    made_by = plugin_environment(env) if isinstance(env, str) else env
+    return regrouped(_make_worlds(made_by, settings, own_number=own_number), settings.sharing)
+
+
+def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
+    """A vector environment of `env`, an ENV string or a factory with its options, ready to reset. Without `num_envs` it has 8
+    environments, or as many as a factory of vector environments makes."""
+    chosen = {} if num_envs is None else {"num_envs": num_envs}
+    return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
+
+
+def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+    recipe = EnvRecipe(env, settings.options, settings.num_envs)
+    if settings.workers > 0:
+        if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
+            raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
+        if isinstance(env, str) and ":" not in env:
+            find_factory(env)  # a Gymnasium id or nothing; looking it up here runs nothing of a user's
+        from relayrl.envs.workers.worker_pool import WorkerPool
+
+        return vectorise(lambda: WorkerPool(recipe, settings), settings)
+    find_factory(env)
+    own = _own_vector(recipe, settings)
+    if own is not None:
+        return _ready(guard(own, settings.observation_check), settings.num_envs)
+    return _in_process(recipe, settings, own_number=own_number)
+
+
+def list_environments() -> list[str]:
+    """Every ENV string that can be run with what is installed; factories of yours are not listed."""
+    names = gymnasium_adapter.known_ids()
+    for library in PETTINGZOO_LIBRARIES:
+        names += [f"{library}:{name}" for name in _pettingzoo_names(library)]
+    names += [f"vmas:{name}" for name in _vmas_names()]
+    names += [f"native:{name}" for name in _native_names()]
+    return names
+
+
+def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment | None:
+    """The vector implementation that a Gymnasium id comes with, where it is to be used; it cannot restart single worlds."""
+    env_id = gymnasium_id(recipe.env)
+    if env_id is None:
+        return None
+    if settings.vector is VectorChoice.OWN:
+        if settings.on_failure is FailurePolicy.RESTART:
+            raise _cannot_restart(recipe)
+        return _built(lambda: gymnasium_adapter.own_vector(env_id, settings.num_envs, recipe.options))
+    if settings.on_failure is FailurePolicy.RESTART:
+        return None
+    return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.options)
+
+
+def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+    first = _built(recipe.build)
+    if not isinstance(first, VectorEnvironment):
+        if settings.vector is VectorChoice.OWN:
+            first.close()
+            raise ConfigError(
+                f"{recipe.name} has no vector implementation of its own; set environment.vector to 'auto'"
+            )
+        return vectorise(
+            lambda: run_in_process(recipe.build, first, settings.num_envs, settings.observation_check), settings
+        )
+    if settings.on_failure is FailurePolicy.RESTART:
+        first.close()
+        raise _cannot_restart(recipe)
+    worlds = first if recipe.library is not None else guard(first, settings.observation_check)
+    if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
+        if "num_envs" in settings.model_fields_set and not own_number:
+            first.close()
+            raise ConfigError(
+                f"{recipe.name} makes a vector environment of {first.built_num_envs} worlds, num_envs says "
+                f"{settings.num_envs}; leave num_envs out, or give the factory an argument num_envs"
+            )
+        return _ready(worlds, first.built_num_envs)
+    return _ready(worlds, settings.num_envs)
+
+
+def _cannot_restart(recipe: EnvRecipe) -> ConfigError:
+    return ConfigError(f"{recipe.name} steps all worlds in one call and cannot restart one; set on_failure to 'raise'")
+
+
+def _built(build: Callable[[], Built]) -> Built:
+    try:
+        return build()
+    except RelayRLError:
+        raise
+    except BaseException as error:
+        raise WorldFailure.of_exception(0, error, "building it").as_error(uuid.uuid4(), None, 0) from error
+
+
+def _ready(env: VectorEnvironment, num_envs: int) -> VectorEnvironment:
+    env.init_num_envs(num_envs)
+    return env
+
+
+def _pettingzoo_names(library: str) -> Iterable[str]:
+    from relayrl.envs.adapters import pettingzoo_modules
+
+    with contextlib.suppress(MissingExtraError):
+        return pettingzoo_modules.known_names(library)
+    return ()
+
+
+def _vmas_names() -> Iterable[str]:
+    from relayrl.envs.adapters import vmas_scenarios
+
+    with contextlib.suppress(MissingExtraError):
+        return vmas_scenarios.known_names()
+    return ()
+
+
+def _native_names() -> Iterable[str]:
+    from relayrl.envs import native
+
+    return native.names()

@@ -1,0 +1,1 @@
+"""The scenarios: what the agents of each particle world see and earn."""

@@ -1,0 +1,125 @@
+"""What RelayRL adds to vector environments that others wrote: checked observations, and errors that name a world.
+
+The contract is kept by the environment inside; here its results are looked at and its exceptions are translated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relayrl.data.trees import Array, Tree, map_tree
+from relayrl.envs.environment_contract import (
+    GroupObservation,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+    world_seeds,
+)
+from relayrl.envs.environment_settings import ObservationCheck
+from relayrl.envs.failures import FailureKind, WorldFailure
+from relayrl.envs.vector.observation_check import ObservationChecker
+from relayrl.errors import RelayRLError
+
+
+def guard(env: VectorEnvironment, check: ObservationCheck) -> VectorEnvironment:
+    """`env`, with its observations checked and its exceptions raised as RelayRL's."""
+    if isinstance(env, StatefulEnvironment):
+        return _StatefulGuardedVector(env, env, check)
+    return _GuardedVector(env, check)
+
+
+class _GuardedVector(VectorEnvironment):
+    """A vector environment behind the guard."""
+
+    def __init__(self, env: VectorEnvironment, check: ObservationCheck) -> None:
+        self._env = env
+        # Arrays on a device are not looked at: a check there would wait for the device in every step.
+        self._check = check if env.device == "cpu" else ObservationCheck.OFF
+        self._seed: int | None = None
+        self._num_steps = 0
+
+    def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
+        with self._translated("init_num_envs()"):
+            self.env_ids = self._env.init_num_envs(num_envs)
+        self.groups = self._env.groups
+        self._checkers = {
+            name: ObservationChecker(group.observation_space, self._check) for name, group in self.groups.items()
+        }
+        self.state_space = self._env.state_space
+        self.state_repeats_observations = self._env.state_repeats_observations
+        self.device = self._env.device
+        self.independent_streams = self._env.independent_streams
+        return self.env_ids
+
+    def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
+        if seed is not None:
+            self._seed, self._num_steps = seed, 0
+        with self._translated("reset()"):
+            result = self._env.reset(seed=seed, env_ids=env_ids)
+        self._check_groups(result.groups)
+        return result
+
+    def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        self._num_steps += 1
+        with self._translated("step()"):
+            result = self._env.step(actions)
+        self._check_groups(result.groups)
+        for name, group in result.groups.items():
+            if group.final is not None:
+                everyone = np.ones((len(group.final.env), 1), dtype=np.bool_)
+                column: Tree = map_tree(lambda leaf: leaf[:, None], group.final.obs)
+                self._check_lanes(name, column, everyone, group.final.env)
+        return result
+
+    def build_observation(self) -> Any:
+        return self._env.build_observation()
+
+    def close(self) -> None:
+        with self._translated("close()"):
+            self._env.close()
+
+    def _check_groups(self, groups: Mapping[str, GroupObservation]) -> None:
+        if self._check is not ObservationCheck.OFF:
+            for name, group in groups.items():
+                self._check_lanes(name, group.obs, group.active, None)
+
+    def _check_lanes(self, name: str, obs: Tree, rows: Array, worlds: Array | None) -> None:
+        for lane in self._checkers[name].find_bad(obs, rows):
+            world = lane.env if worlds is None else int(worlds[lane.env])
+            who = f"agent {self.groups[name].agent_ids[lane.agent]!r}: " if worlds is None else "final "
+            raise self._error(WorldFailure(world, FailureKind.OBSERVATION, f"{who}{lane.reason}"))
+
+    @contextlib.contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except RelayRLError:
+            raise
+        except BaseException as error:
+            raise self._error(WorldFailure.of_exception(0, error, doing)) from error
+
+    def _error(self, failure: WorldFailure) -> RelayRLError:
+        b = failure.world
+        env_id = self.env_ids[b] if self.env_ids else uuid.uuid4()
+        seed = world_seeds(self._seed, b + 1)[b]
+        return failure.as_error(env_id, seed, self._num_steps)
+
+
+class _StatefulGuardedVector(_GuardedVector, StatefulEnvironment):
+    """The same for an environment whose state can be saved."""
+
+    def __init__(self, env: VectorEnvironment, state: StatefulEnvironment, check: ObservationCheck) -> None:
+        super().__init__(env, check)
+        self._state = state
+
+    def get_state(self) -> dict[str, Array]:
+        return self._state.get_state()
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        self._state.set_state(state)

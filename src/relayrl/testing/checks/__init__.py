@@ -1,0 +1,1 @@
+"""The checks that the contract suites consist of."""
