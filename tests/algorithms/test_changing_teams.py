@@ -24,7 +24,7 @@ from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.models.live_actor import live_actor
 from relayrl.runtime.collector import Collector
-from relayrl.training.replay import JointReplay, _GroupRecords
+from relayrl.training.replay.joint_replay import JointReplay, _GroupRecords
 
 MULTI_AGENT = sorted(name for name in algorithms() if name.removeprefix("ma").removeprefix("i") != name)
 

@@ -25,7 +25,7 @@ from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.settings import NetworkSettings
 from relayrl.models.shared_rows import laid_out
 from relayrl.runtime.collector import Collector
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 SCALED = spaces.Box(-1.0, 1.0, (1,), np.float32)

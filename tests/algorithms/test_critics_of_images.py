@@ -13,8 +13,8 @@ from relayrl.algorithms.params import PPOParams, SACParams, TD3Params
 from relayrl.data.columns import Trajectory
 from relayrl.models.kernels import ImageNetwork
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.construction import OffPolicyLearner
 from relayrl.training.facade import RelayRLTrainer, TrainerArgs
+from relayrl.training.trainers.construction import OffPolicyLearner
 
 CAMERA = spaces.Dict({"camera": spaces.Box(0, 255, (16, 20, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})
 QUICK = {"batch_size": 4, "learning_starts": 1, "update_interval": 4, "train_iters": 1}

@@ -19,7 +19,7 @@ from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.registry import make_vector
 from relayrl.models.shared_rows import SharedRows
 from relayrl.runtime.collector import Collector
-from relayrl.training.rl_trainer import RLTrainer
+from relayrl.training.queued.rl_trainer import RLTrainer
 
 NUM_AGENTS = 32
 

@@ -18,7 +18,7 @@ from relayrl.errors import CheckpointError
 from relayrl.models.settings import NetworkSettings
 from relayrl.runtime.collector import Collector
 from relayrl.training.facade import RelayRLTrainer, TrainerArgs
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
 
 HIDDEN = "relayrl.testing.worlds:HiddenSign"
 GAMMA = 0.5

@@ -22,8 +22,8 @@ from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
-from relayrl.training.construction import OnPolicyLearner
 from relayrl.training.facade import MultiAgentTrainer, RelayRLTrainer, TrainerArgs
+from relayrl.training.trainers.construction import OnPolicyLearner
 
 ALGORITHMS = algorithms()
 OBS_DIM, ACT_DIM = 3, 2

@@ -15,9 +15,9 @@ from relayrl.data.stacking import stack_jointly
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
 from relayrl.models.shared_rows import laid_out
-from relayrl.training.construction import OffPolicyLearner
 from relayrl.training.facade import RelayRLTrainer, TrainerArgs
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
+from relayrl.training.trainers.construction import OffPolicyLearner
 
 SEVERAL = [name for name in ALGORITHMS if name.startswith(("i", "ma"))]
 CENTRAL = [name for name in SEVERAL if ALGORITHMS[name].is_central]

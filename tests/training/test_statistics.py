@@ -7,8 +7,8 @@ import pytest
 
 from relayrl.errors import MissingExtraError
 from relayrl.training.event_records import first_record, restart_record, scalars_record
-from relayrl.training.statistics import RECENT_EPISODES, Statistics
-from relayrl.training.statistics_writers import (
+from relayrl.training.statistics.run_statistics import RECENT_EPISODES, Statistics
+from relayrl.training.statistics.statistics_writers import (
     ProgressCsv,
     StatisticsWriter,
     TensorBoardEvents,

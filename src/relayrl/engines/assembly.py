@@ -13,8 +13,8 @@ from relayrl.models.actor import Actor
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
-from relayrl.training.construction import GroupPlan, LearnerPlan, OffPolicyLearner, build_learner
-from relayrl.training.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, OffPolicyLearner, build_learner
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from relayrl.envs.contract import AgentGroup
 from relayrl.errors import ConfigError
 from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_source
-from relayrl.training.off_policy import OffPolicyTrainer
-from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.statistics import Statistics
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 logger = logging.getLogger(__name__)
 

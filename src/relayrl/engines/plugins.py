@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relayrl.models.settings import NetworkSettings
     from relayrl.sinks.contract import SinkPlugin
     from relayrl.training.reward_signals import RewardSignal
-    from relayrl.training.statistics_writers import StatisticsWriter
+    from relayrl.training.statistics.statistics_writers import StatisticsWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
-from relayrl.training.off_policy import OffPolicyTrainer
-from relayrl.training.policy_trainer import PolicyTrainer
+from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.reward_signals import RewardSignals
-from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
-from relayrl.training.seeding import Stream, stream_seed
-from relayrl.training.statistics import Statistics
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
     from relayrl.engines.recording import Recorder

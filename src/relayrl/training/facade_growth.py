@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from relayrl.algorithms.critic_views import CentralView
-from relayrl.training.construction import Learner, OffPolicyLearner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
+from relayrl.training.trainers.construction import Learner, OffPolicyLearner, OnPolicyLearner
 
 Groups = Mapping[str, PolicyGroup]
 Column = tuple[str, ...]

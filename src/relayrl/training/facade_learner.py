@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from relayrl.algorithms.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
-from relayrl.training.construction import GroupPlan, Learner, LearnerPlan, build_learner
 from relayrl.training.facade_args import PolicyGroup, TrainerArgs
 from relayrl.training.facade_kernels import Kernel, PairKernels, kernels_for_one_policy
+from relayrl.training.trainers.construction import GroupPlan, Learner, LearnerPlan, build_learner
 
 
 def make_learner(

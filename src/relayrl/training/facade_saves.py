@@ -17,10 +17,10 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.space_json import space_from_json, space_to_json
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.exported import MAX_SPACE_ELEMENTS
-from relayrl.training.atomic_files import replacing
-from relayrl.training.construction import Learner
 from relayrl.training.facade_args import PolicyGroup
-from relayrl.training.state_codec import read_state, write_state
+from relayrl.training.files.atomic_files import replacing
+from relayrl.training.files.state_codec import read_state, write_state
+from relayrl.training.trainers.construction import Learner
 
 SUFFIX = ".ckpt"
 

@@ -30,7 +30,6 @@ from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
-from relayrl.training.construction import Learner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup, TrainerArgs
 from relayrl.training.facade_checks import checked
 from relayrl.training.facade_kernels import Kernel
@@ -38,9 +37,10 @@ from relayrl.training.facade_learner import make_learner
 from relayrl.training.facade_model import ModelModule
 from relayrl.training.facade_saves import read_save, write_save
 from relayrl.training.facade_sources import TrajectorySource, read_trajectories
-from relayrl.training.file_names import file_name_part
-from relayrl.training.statistics import Statistics
-from relayrl.training.statistics_writers import ProgressCsv
+from relayrl.training.files.file_names import file_name_part
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.statistics.statistics_writers import ProgressCsv
+from relayrl.training.trainers.construction import Learner, OnPolicyLearner
 
 logger = logging.getLogger(__name__)
 SINGLE_AGENT = "agent"

@@ -12,7 +12,7 @@ from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.policy_gradients import Metrics
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
-from relayrl.training.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 
 class OnPolicyTrainer(PolicyTrainer):

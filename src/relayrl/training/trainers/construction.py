@@ -50,11 +50,11 @@ from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import actor_critic
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.off_policy import OffPolicyTrainer
-from relayrl.training.on_policy import OnPolicyTrainer
-from relayrl.training.seeding import Stream, stream_seed
+from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
+from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
+from relayrl.training.trainers.seeding import Stream, stream_seed
 
-_log = logging.getLogger("relayrl.training.construction")
+_log = logging.getLogger("relayrl.training.trainers.construction")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
-from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 
 class OffPolicyTrainer(PolicyTrainer):

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relayrl.errors import DecodeError, MissingExtraError
-from relayrl.training.atomic_files import disk_error, write_whole
 from relayrl.training.event_records import first_record, restart_record, scalars_record
+from relayrl.training.files.atomic_files import disk_error, write_whole
 
 STEP_COLUMN = "num_env_steps"
 _MAX_DIGITS = 18
