@@ -16,12 +16,12 @@ from relayrl.compiled import loader
 from relayrl.data.joining import copied
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.data.trees import Array
-from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
 from relayrl.envs.pettingzoo_adapter import wrap
 from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError
+from relayrl.extend import Assembly, assemble
 from relayrl.models.live_actor import live_actor
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay, _GroupRecords

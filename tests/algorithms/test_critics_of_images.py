@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.params import PPOParams, SACParams, TD3Params
 from relayrl.data.columns import Trajectory
 from relayrl.models.kernels import ImageNetwork
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
 from relayrl.training.trainers.construction import OffPolicyLearner
 
 CAMERA = spaces.Dict({"camera": spaces.Box(0, 255, (16, 20, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})

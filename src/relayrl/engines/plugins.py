@@ -18,7 +18,7 @@ from relayrl.errors import ConfigError, UnknownNameError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relayrl.engines.assembly import Assembly
+    from relayrl.engines.run_parts import Assembly
     from relayrl.engines.run_settings import RunSettings
     from relayrl.envs.contract import VectorEnvironment
     from relayrl.models.kernels import KernelFactory
