@@ -28,7 +28,7 @@ class Schedule(Enum):
 
 
 class AlgorithmParams(Settings):
-    """What whoever feeds an algorithm asks of its parameters."""
+    """What all algorithms' parameters answer."""
 
     @property
     def replay_size(self) -> int | None:
@@ -41,7 +41,7 @@ class AlgorithmParams(Settings):
         return self
 
     @property
-    def epoch_size(self) -> int:
+    def trajectories_per_epoch(self) -> int:
         """Trajectories per update when they arrive one by one."""
         return 1
 
@@ -63,7 +63,7 @@ class OnPolicyParams(AlgorithmParams):
     lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant; linear or cosine: to zero over the run")
 
     @property
-    def epoch_size(self) -> int:
+    def trajectories_per_epoch(self) -> int:
         return self.traj_per_epoch
 
 
@@ -132,7 +132,7 @@ class MADDPGParams(DDPGParams):
     traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
 
     @property
-    def epoch_size(self) -> int:
+    def trajectories_per_epoch(self) -> int:
         return self.traj_per_epoch
 
 

@@ -116,7 +116,7 @@ def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     plan = LearnerPlan(settings.params, is_central, settings.seed, env.num_envs, max_steps, state)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
-    actors = {name: trainer.actor(policy) for name, policy in policies.items()}
+    actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}
     return Assembly(policies, actors, trainer, trainer.rollout_steps(settings.trainer.time_horizon, env.num_envs))
 
 
@@ -156,7 +156,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     acting, actors = parts.policies, parts.actors
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
-        actors = {name: parts.trainer.actor(policy) for name, policy in acting.items()}
+        actors = {name: parts.trainer.actor_for(policy) for name, policy in acting.items()}
     collector = Collector(
         env,
         actors,

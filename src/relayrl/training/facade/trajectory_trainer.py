@@ -110,7 +110,7 @@ class TrajectoryTrainer:
     def is_ready(self) -> bool:
         """Whether an epoch is complete; learning from replay also waits for the first trajectory of every policy."""
         num_agents = sum(len(group.agent_ids) for group in self._groups.values())
-        if not self._pending or len(self._pending) < self.params.epoch_size * num_agents:
+        if not self._pending or len(self._pending) < self.params.trajectories_per_epoch * num_agents:
             return False
         known = self._met | {trajectory.group for trajectory in self._pending.values()}
         return self.params.replay_size is None or known == set(self._groups)

@@ -54,7 +54,7 @@ class OffPolicyTrainer(PolicyTrainer):
     def rollout_steps(self, time_horizon: int, num_envs: int) -> int:
         return max(1, self._params.update_interval // num_envs)
 
-    def actor(self, policy: Policy) -> Actor:
+    def actor_for(self, policy: Policy) -> Actor:
         return WarmupActor(live_actor(policy), lambda: self.is_warming_up)
 
     @property

@@ -52,7 +52,7 @@ class PolicyTrainer(ABC):
         del num_envs
         return time_horizon
 
-    def actor(self, policy: Policy) -> Actor:
+    def actor_for(self, policy: Policy) -> Actor:
         """What collects for this trainer with `policy`, one of those that it trains or a copy."""
         return live_actor(policy)
 
