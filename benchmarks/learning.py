@@ -32,7 +32,7 @@ from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.vector.on_host import on_host
 from relayrl.testing.random_play import random_actions
-from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
+from relayrl.training.statistics.statistics_writers import STEP_COLUMN, read_progress
 
 EPISODES = 100
 PLAY_SEED = 50_000

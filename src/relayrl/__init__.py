@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import open_source as open_source
     from relayrl.sinks.fan_out import FanOutSink as FanOutSink
     from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
-    from relayrl.training.behavior_trainer import Trainer as Trainer
-    from relayrl.training.facade import RelayRLTrainer as RelayRLTrainer
-    from relayrl.training.facade_args import TrainerArgs as TrainerArgs
-    from relayrl.training.rl_trainer import RLTrainer as RLTrainer
-    from relayrl.training.settings import TrainerSettings as TrainerSettings
+    from relayrl.training.facade.relayrl_trainer import RelayRLTrainer as RelayRLTrainer
+    from relayrl.training.facade.trainer_args import TrainerArgs as TrainerArgs
+    from relayrl.training.queued.behavior_trainer import Trainer as Trainer
+    from relayrl.training.queued.rl_trainer import RLTrainer as RLTrainer
+    from relayrl.training.trainer_settings import TrainerSettings as TrainerSettings
 
 __version__ = "0.1.0"
 
@@ -71,8 +71,8 @@ _HOMES = {
     "load_run": "relayrl.api",
     "Run": "relayrl.api",
     # training from trajectories
-    "RelayRLTrainer": "relayrl.training.facade",
-    "TrainerArgs": "relayrl.training.facade_args",
+    "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
+    "TrainerArgs": "relayrl.training.facade.trainer_args",
     "NetworkSettings": "relayrl.models.settings",
     "REINFORCEParams": "relayrl.algorithms.params",
     "PPOParams": "relayrl.algorithms.params",
@@ -81,9 +81,9 @@ _HOMES = {
     "TD3Params": "relayrl.algorithms.params",
     "SACParams": "relayrl.algorithms.params",
     # training through queues
-    "Trainer": "relayrl.training.behavior_trainer",
-    "RLTrainer": "relayrl.training.rl_trainer",
-    "TrainerSettings": "relayrl.training.settings",
+    "Trainer": "relayrl.training.queued.behavior_trainer",
+    "RLTrainer": "relayrl.training.queued.rl_trainer",
+    "TrainerSettings": "relayrl.training.trainer_settings",
     # acting in a simulator of one's own
     "AgentBuilder": "relayrl.runtime.agent_builder",
     "RelayRLAgent": "relayrl.runtime.agent",

@@ -116,7 +116,7 @@ class Run:
     @property
     def history(self) -> dict[str, list[float]]:
         """The rows of statistics as columns of equal length, NaN where a row has no value; `pandas.DataFrame` takes it."""
-        from relayrl.training.statistics_writers import read_progress
+        from relayrl.training.statistics.statistics_writers import read_progress
 
         return read_progress(self.directory.progress) if self.directory.progress.exists() else {}
 

@@ -9,9 +9,9 @@ from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from relayrl.data.schema import Layout as Layout
-    from relayrl.engines.assembly import Assembly as Assembly
-    from relayrl.engines.assembly import assemble as assemble
     from relayrl.engines.plugins import AlgorithmPlugin as AlgorithmPlugin
+    from relayrl.engines.run_parts import Assembly as Assembly
+    from relayrl.engines.run_parts import assemble as assemble
     from relayrl.engines.run_parts import make_run_parts as make_run_parts
     from relayrl.envs.environment_contract import AgentGroup as AgentGroup
     from relayrl.envs.environment_contract import FinalObservations as FinalObservations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
-    from relayrl.training.behavior_trainer import PolicySnapshot as PolicySnapshot
-    from relayrl.training.policy_trainer import PolicyTrainer as PolicyTrainer
-    from relayrl.training.queues import PolicyQueue as PolicyQueue
-    from relayrl.training.queues import TrajectoryQueue as TrajectoryQueue
+    from relayrl.training.queued.behavior_trainer import PolicySnapshot as PolicySnapshot
+    from relayrl.training.queued.queues import PolicyQueue as PolicyQueue
+    from relayrl.training.queued.queues import TrajectoryQueue as TrajectoryQueue
+    from relayrl.training.queued.rl_trainer import RolloutTrainer as RolloutTrainer
     from relayrl.training.reward_signals import RewardSignal as RewardSignal
-    from relayrl.training.rl_trainer import RolloutTrainer as RolloutTrainer
-    from relayrl.training.statistics import Statistics as Statistics
-    from relayrl.training.statistics_writers import StatisticsWriter as StatisticsWriter
+    from relayrl.training.statistics.run_statistics import Statistics as Statistics
+    from relayrl.training.statistics.statistics_writers import StatisticsWriter as StatisticsWriter
+    from relayrl.training.trainers.policy_trainer import PolicyTrainer as PolicyTrainer
 
 
 _HOMES = {
@@ -60,18 +60,18 @@ _HOMES = {
     "namespace_of": "relayrl.envs.native.array_namespace",
     # algorithms and trainers
     "AlgorithmPlugin": "relayrl.engines.plugins",
-    "Assembly": "relayrl.engines.assembly",
-    "assemble": "relayrl.engines.assembly",
-    "PolicyTrainer": "relayrl.training.policy_trainer",
+    "Assembly": "relayrl.engines.run_parts",
+    "assemble": "relayrl.engines.run_parts",
+    "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
     "make_run_parts": "relayrl.engines.run_parts",
-    "RolloutTrainer": "relayrl.training.rl_trainer",
-    "PolicySnapshot": "relayrl.training.behavior_trainer",
-    "TrajectoryQueue": "relayrl.training.queues",
-    "PolicyQueue": "relayrl.training.queues",
+    "RolloutTrainer": "relayrl.training.queued.rl_trainer",
+    "PolicySnapshot": "relayrl.training.queued.behavior_trainer",
+    "TrajectoryQueue": "relayrl.training.queued.queues",
+    "PolicyQueue": "relayrl.training.queued.queues",
     # reward signals and statistics
     "RewardSignal": "relayrl.training.reward_signals",
-    "Statistics": "relayrl.training.statistics",
-    "StatisticsWriter": "relayrl.training.statistics_writers",
+    "Statistics": "relayrl.training.statistics.run_statistics",
+    "StatisticsWriter": "relayrl.training.statistics.statistics_writers",
     # sinks
     "SinkPlugin": "relayrl.sinks.contract",
     "SourceCount": "relayrl.sinks.contract",

@@ -16,15 +16,15 @@ from relayrl.compiled import loader
 from relayrl.data.joining import copied
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.data.trees import Array
-from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.envs.adapters.pettingzoo_adapter import wrap
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
+from relayrl.extend import Assembly, assemble
 from relayrl.models.live_actor import live_actor
 from relayrl.runtime.collector import Collector
-from relayrl.training.replay import JointReplay, _GroupRecords
+from relayrl.training.replay.joint_replay import JointReplay, _GroupRecords
 
 MULTI_AGENT = sorted(name for name in algorithms() if name.removeprefix("ma").removeprefix("i") != name)
 

@@ -17,15 +17,15 @@ from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
-from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.envs.environment_registry import make_vector
+from relayrl.extend import Assembly, assemble
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.settings import NetworkSettings
 from relayrl.models.shared_rows import laid_out
 from relayrl.runtime.collector import Collector
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 SCALED = spaces.Box(-1.0, 1.0, (1,), np.float32)

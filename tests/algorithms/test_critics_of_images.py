@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.params import PPOParams, SACParams, TD3Params
 from relayrl.data.columns import Trajectory
 from relayrl.models.kernels import ImageNetwork
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.construction import OffPolicyLearner
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
+from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 
 CAMERA = spaces.Dict({"camera": spaces.Box(0, 255, (16, 20, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})
 QUICK = {"batch_size": 4, "learning_starts": 1, "update_interval": 4, "train_iters": 1}
@@ -63,8 +63,8 @@ def test_critics_convolve_the_images_that_they_see(algo: str, tmp_path: Path) ->
         trainer.receive_trajectory(filmed(agent))
     assert trainer.train_model()
     learner, name = trainer._learned(), next(iter(trainer.policies))
-    if isinstance(learner, OffPolicyLearner):
-        critics = list(learner.algorithm.groups[name].q.judges)
+    if isinstance(learner.trainer, OffPolicyTrainer):
+        critics = list(learner.trainer._algorithm.groups[name].q.judges)
     else:
         critics = [learner.policies[name].critic]
     assert all(isinstance(critic, ImageNetwork) for critic in critics)

@@ -8,10 +8,10 @@ import torch
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.trees import map_tree
-from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
+from relayrl.extend import Assembly, assemble
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import live_actor

@@ -11,15 +11,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.critic_sight import CriticSight, StateOffer, critic_sight
 from relayrl.algorithms.params import PPOParams
-from relayrl.engines.assembly import assemble
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
+from relayrl.extend import assemble
 from relayrl.models.settings import CriticInput, NetworkSettings
 from relayrl.runtime.collector import Collector
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
 
 HIDDEN = "relayrl.testing.worlds:HiddenSign"
 GAMMA = 0.5

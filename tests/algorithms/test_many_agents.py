@@ -14,12 +14,12 @@ from test_off_policy import ALGORITHMS, make_learner, random_transitions
 from relayrl.algorithms.critic_views import CentralView
 from relayrl.compiled import loader
 from relayrl.data.columns import Rollout
-from relayrl.engines.assembly import assemble
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
+from relayrl.extend import assemble
 from relayrl.models.shared_rows import SharedRows
 from relayrl.runtime.collector import Collector
-from relayrl.training.rl_trainer import RLTrainer
+from relayrl.training.queued.rl_trainer import RLTrainer
 
 NUM_AGENTS = 32
 

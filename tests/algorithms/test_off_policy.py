@@ -16,7 +16,7 @@ from relayrl.errors import TrainingDivergedError
 from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.policy import Policy, parameter_hash
 from relayrl.models.settings import Activation, NetworkSettings
-from relayrl.training.replay import GroupTransitions, JointTransitions
+from relayrl.training.replay.joint_replay import GroupTransitions, JointTransitions
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
 ALGORITHMS = {"ddpg": (DDPG, DDPGParams), "td3": (TD3, TD3Params), "sac": (SAC, SACParams)}

@@ -11,11 +11,11 @@ from relayrl.algorithms.recurrent_gradients import RecurrentGradients, SequenceB
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.columns import Rollout
 from relayrl.data.stacking import stack_trajectories
-from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
+from relayrl.extend import Assembly, assemble
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.lane_memory import LaneMemory

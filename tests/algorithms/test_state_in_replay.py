@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import MADDPGParams
-from relayrl.engines.assembly import assemble
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import CheckpointError
+from relayrl.extend import assemble
 from relayrl.models.settings import NetworkSettings
 from relayrl.runtime.collector import Collector
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
 
 HIDDEN = "relayrl.testing.worlds:HiddenSign"
 GAMMA = 0.5
@@ -60,7 +60,7 @@ def value_error(parts: Any, collector: Collector) -> float:
         trainer.receive(collector.collect(0))
         trainer.advance()
     for _ in range(60):
-        trainer.count_without_collecting(trainer.update_interval)
+        trainer.count_without_collecting(trainer.rollout_steps(1, 1))
         trainer.advance()
     algorithm = trainer._algorithm
     probe = trainer.replay.sample(200, np.random.default_rng(0), gamma=GAMMA)

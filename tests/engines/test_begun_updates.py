@@ -18,8 +18,8 @@ from relayrl.engines.run_parts import RunParts, build_parts
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.policy import parameter_hash
-from relayrl.training.statistics import Statistics
-from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.statistics.statistics_writers import STEP_COLUMN, read_progress
 
 FEW = {"train_pi_iters": 3, "train_vf_iters": 5, "num_minibatches": 2}
 SPREAD = ("native:simple_spread", {"algo": "mappo", "params": FEW})

@@ -13,7 +13,7 @@ from relayrl.engines.local import LocalEngine, RunInterrupted
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.errors import TrainingDivergedError
-from relayrl.training.checkpoints import CheckpointStore
+from relayrl.training.files.checkpoints import CheckpointStore
 
 QUICK = {
     "trainer.time_horizon": 16,

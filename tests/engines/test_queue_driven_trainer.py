@@ -9,9 +9,9 @@ from relayrl.engines.run_parts import build_parts
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.errors import UnknownNameError
 from relayrl.models.policy import parameter_hash
-from relayrl.training.queues import PolicyQueue, TrajectoryQueue
-from relayrl.training.rl_trainer import LaneReturns, RolloutTrainer
-from relayrl.training.statistics import Statistics
+from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
+from relayrl.training.queued.rl_trainer import LaneReturns, RolloutTrainer
+from relayrl.training.statistics.run_statistics import Statistics
 
 FLAGS = {
     "trainer.time_horizon": 16,

@@ -11,7 +11,7 @@ from relayrl.engines.local import LocalEngine, RunInterrupted
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings, build_run_settings
 from relayrl.errors import ConfigError, DiskError, TrainingDivergedError
-from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
+from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint
 
 QUICK = {
     "trainer.time_horizon": 16,

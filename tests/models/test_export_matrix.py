@@ -22,7 +22,7 @@ from relayrl.models.live_actor import TorchActor
 from relayrl.models.policy import Policy
 from relayrl.models.settings import NetworkSettings
 from relayrl.runtime.torch_models import TorchScriptModel
-from relayrl.training.construction import GroupPlan, LearnerPlan, build_learner
+from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
 NUM_ROWS = 1000
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (5,))

@@ -14,7 +14,7 @@ from relayrl.models.image_layout import image_layout
 from relayrl.models.kernels import ImageNetwork
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.construction import GroupPlan, LearnerPlan, build_learner
+from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
 SMALL = NetworkSettings(hidden_sizes=(8,))
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from relayrl.errors import CheckpointError, DiskError
-from relayrl.training.atomic_files import write_whole
-from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
+from relayrl.training.files.atomic_files import write_whole
+from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint
 from waiting import wait_until
 
 

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.codec import encode
@@ -22,8 +23,7 @@ from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
-from relayrl.training.construction import OnPolicyLearner
-from relayrl.training.facade import MultiAgentTrainer, RelayRLTrainer, TrainerArgs
+from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer
 
 ALGORITHMS = algorithms()
 OBS_DIM, ACT_DIM = 3, 2
@@ -179,9 +179,9 @@ def test_a_kernel_of_the_callers_trains_saves_loads_and_leaves(algo, tmp_path):
 def critics(trainer: Any) -> list[nn.Module]:
     """Every value and Q-network, targets included."""
     learner = trainer._learned()
-    if isinstance(learner, OnPolicyLearner):
+    if trainer.params.replay_size is None:
         return [policy.critic for policy in learner.policies.values()]
-    groups = learner.algorithm.groups.values()
+    groups = learner.trainer._algorithm.groups.values()
     return [judge for group in groups for networks in (group.q, group.target_q) for judge in networks.judges]
 
 

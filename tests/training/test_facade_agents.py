@@ -11,13 +11,12 @@ import torch
 from gymnasium import spaces
 from test_facade import ALGORITHMS, IN_EPOCH, LENGTH, SMALL, epoch, hashes, make_trainer, play, small_params, train
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.data.stacking import stack_jointly
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
 from relayrl.models.shared_rows import laid_out
-from relayrl.training.construction import OffPolicyLearner
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
 
 SEVERAL = [name for name in ALGORITHMS if name.startswith(("i", "ma"))]
 CENTRAL = [name for name in SEVERAL if ALGORITHMS[name].is_central]
@@ -194,15 +193,16 @@ def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
     groups = {agent_id: name for name, group in trainer.groups.items() for agent_id in group.agent_ids}
     learner = trainer._learned()
     played = [replace(t, group=groups[t.agent_id]) for t in play(trainer, 7, agents=present)]
-    rollouts = stack_jointly(played, trainer._headers())
-    if isinstance(learner, OffPolicyLearner):
+    rollouts = stack_jointly(played, {name: group.header for name, group in trainer.groups.items()})
+    if trainer.params.replay_size is not None:
+        algorithm = learner.trainer._algorithm
         replay = JointReplay(LENGTH, 1)
         replay.add(rollouts)
         probe = replay.sample(LENGTH, np.random.default_rng(0), gamma=0.9)
-        batch = {name: learner.algorithm._batch(name, rows) for name, rows in probe.groups.items()}
-        view, features = learner.algorithm.view, {name: own.features for name, own in batch.items()}
+        batch = {name: algorithm._batch(name, rows) for name, rows in probe.groups.items()}
+        view, features = algorithm.view, {name: own.features for name, own in batch.items()}
         actions = {name: own.action for name, own in batch.items()}
-        parts = learner.algorithm.groups
+        parts = algorithm.groups
         of_first = {n: view.inputs(n, features, actions)[:: parts[n].num_agents] for n in "ab"}
         with torch.no_grad():
             return {n: parts[n].q(torch.from_numpy(laid_out(of_first[n])))[0].numpy() for n in "ab"}
@@ -216,10 +216,10 @@ def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
 def test_replay_survives_an_agent_that_joins(algo, tmp_path):
     trainer = make_trainer(algo, tmp_path)
     train(trainer)
-    stream = trainer._learned().rng.bit_generator.state
+    stream = trainer._learned().trainer._rng.bit_generator.state
     trainer.register_agent("c", "a")
     trainer.register_agent("d")
-    assert trainer._learned().rng.bit_generator.state == stream
+    assert trainer._learned().trainer._rng.bit_generator.state == stream
     train(trainer, 1)
     replay = trainer._learned().trainer.replay
     assert len(replay) == 2 * IN_EPOCH * LENGTH

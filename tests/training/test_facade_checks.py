@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from test_facade import LENGTH, make_trainer, play
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.errors import ConfigError
-from relayrl.training.facade import RelayRLTrainer, TrainerArgs
-from relayrl.training.facade_trainer import TrajectoryTrainer
+from relayrl.training.facade.trajectory_trainer import TrajectoryTrainer
 
 
 def _with(column: Any, where: Any, value: Any) -> Any:

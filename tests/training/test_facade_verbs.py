@@ -24,6 +24,7 @@ from test_facade import (
     train,
 )
 
+from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.codec import encode
@@ -33,7 +34,7 @@ from relayrl.data.trees import index
 from relayrl.errors import ActionMaskError, CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
-from relayrl.training.facade import MultiAgentTrainer, RelayRLTrainer, TrainerArgs, TrajectoryTrainer
+from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer, TrajectoryTrainer
 
 
 def test_an_epoch_is_as_many_trajectories_as_the_params_say(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings
 from relayrl.models.exported import ExportFormat
-from relayrl.training.file_names import file_name_part
+from relayrl.training.files.file_names import file_name_part
 
 NAMES = [
     "../x",

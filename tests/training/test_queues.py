@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from relayrl.errors import ConfigError, QueueClosedError, QueueTimeoutError, RelayRLError
-from relayrl.training.queues import PolicyQueue, TrajectoryQueue
+from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
 from waiting import DEADLINE_S
 
 

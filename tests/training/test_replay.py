@@ -15,7 +15,7 @@ from relayrl.bench.replay_rows import filled_replay, pendulum_rollout
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.errors import CheckpointError, ConfigError
-from relayrl.training.replay import JointReplay, JointTransitions
+from relayrl.training.replay.joint_replay import JointReplay, JointTransitions
 
 GAMMA = 0.9
 

@@ -8,7 +8,7 @@ from test_replay import GAMMA, running
 
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.compiled import loader
-from relayrl.training.replay import JointReplay, PrioritySums
+from relayrl.training.replay.joint_replay import JointReplay, PrioritySums
 
 
 def prioritised(num_rows: int, exponent: float = 1.0, capacity: int = 16) -> JointReplay:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relayrl.errors import CheckpointError
-from relayrl.training.state_codec import CheckpointVersionError, read_state, write_state
+from relayrl.training.files.state_codec import CheckpointVersionError, read_state, write_state
 
 
 def save(state, path):

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from relayrl.errors import MissingExtraError
-from relayrl.training.statistics import RECENT_EPISODES, Statistics
-from relayrl.training.statistics_writers import (
+from relayrl.training.statistics.run_statistics import RECENT_EPISODES, Statistics
+from relayrl.training.statistics.statistics_writers import (
     ProgressCsv,
     StatisticsWriter,
     TensorBoardEvents,

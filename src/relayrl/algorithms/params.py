@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import Self
 
 from pydantic import Field
 
@@ -26,7 +27,26 @@ class Schedule(Enum):
         return 0.5 * (1.0 + math.cos(math.pi * progress)) if self is Schedule.COSINE else 1.0
 
 
-class OnPolicyParams(Settings):
+class AlgorithmParams(Settings):
+    """What all algorithms' parameters answer."""
+
+    @property
+    def replay_size(self) -> int | None:
+        """Transitions kept to be learned from again; None: rollouts are learned from once."""
+        return None
+
+    def with_replay_size(self, num_transitions: int) -> Self:
+        """The same with another `replay_size`; where there is no replay, the same."""
+        del num_transitions
+        return self
+
+    @property
+    def trajectories_per_epoch(self) -> int:
+        """Trajectories per update when they arrive one by one."""
+        return 1
+
+
+class OnPolicyParams(AlgorithmParams):
     """What algorithms that learn from their own rollouts share."""
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
@@ -41,6 +61,10 @@ class OnPolicyParams(Settings):
     normalize_advantages: bool = Field(True, description="per update, over all rows")
     normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")
     lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant; linear or cosine: to zero over the run")
+
+    @property
+    def trajectories_per_epoch(self) -> int:
+        return self.traj_per_epoch
 
 
 class PPOParams(OnPolicyParams):
@@ -61,7 +85,7 @@ class REINFORCEParams(OnPolicyParams):
     gamma: float = Field(0.98, ge=0, le=1, description="discount")
 
 
-class OffPolicyParams(Settings):
+class OffPolicyParams(AlgorithmParams):
     """What algorithms that learn from a replay buffer share."""
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
@@ -79,6 +103,13 @@ class OffPolicyParams(Settings):
         0.4, ge=0, le=1, description="how far prioritised sampling is corrected for at first: β of Schaul et al., 2016"
     )
     priority_correction_end: float = Field(1.0, ge=0, le=1, description="what it moves to, linearly over the run")
+
+    @property
+    def replay_size(self) -> int | None:
+        return self.buffer_size
+
+    def with_replay_size(self, num_transitions: int) -> Self:
+        return self.model_copy(update={"buffer_size": num_transitions})
 
     def correction_at(self, progress: float) -> float:
         """β when `progress` in [0, 1] of the run is over."""
@@ -99,6 +130,10 @@ class MADDPGParams(DDPGParams):
     tau: float = Field(0.01, gt=0, le=1, description="share of the newest parameters that targets take over per step")
     buffer_size: int = Field(1_000_000, ge=1, description="transitions kept")
     traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
+
+    @property
+    def trajectories_per_epoch(self) -> int:
+        return self.traj_per_epoch
 
 
 class TD3Params(OffPolicyParams):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from relayrl.bench.rows import Row, interleaved, seconds_of
 from relayrl.data.columns import LaneHeader, Rollout, Successors
-from relayrl.training.replay import JointReplay
+from relayrl.training.replay.joint_replay import JointReplay
 
 NUM_ENVS = 8
 BLOCK_STEPS = 1_250

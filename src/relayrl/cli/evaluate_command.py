@@ -27,7 +27,7 @@ from relayrl.runtime.evaluation import (
     evaluate,
     make_evaluation_env,
 )
-from relayrl.training.atomic_files import write_whole
+from relayrl.training.files.atomic_files import write_whole
 
 GIF_MAX_FRAMES = 500
 

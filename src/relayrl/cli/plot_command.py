@@ -16,7 +16,7 @@ import numpy as np
 from relayrl.data.trees import Array
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.errors import ConfigError
-from relayrl.training.statistics_writers import STEP_COLUMN, read_progress
+from relayrl.training.statistics.statistics_writers import STEP_COLUMN, read_progress
 
 Curve = tuple[Array, Array]
 TRAINING, EVALUATION = "episode/return_mean", "evaluation/return_mean"

@@ -32,9 +32,9 @@ from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import parameter_hash
-from relayrl.training.atomic_files import write_whole
-from relayrl.training.checkpoints import CheckpointStore, load_checkpoint
-from relayrl.training.weights import weights_of
+from relayrl.training.files.atomic_files import write_whole
+from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint
+from relayrl.training.files.weights import weights_of
 
 __all__ = ["LocalEngine", "Progress", "RunInterrupted", "RunResult", "limit_threads"]
 

@@ -12,7 +12,6 @@ import math
 import os
 from pathlib import Path
 
-from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
@@ -53,10 +52,12 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
     layers = [(features, *settings.network_of(g.name).hidden_sizes) for g in groups]
     weights = sum(a * b for sizes in layers for a, b in itertools.pairwise(sizes))
     needs = {("the networks", "network.hidden_sizes"): 4 * _COPIES_OF_WEIGHTS * weights}
-    if isinstance(params, OffPolicyParams):
-        kept = min(params.buffer_size, settings.trainer.max_steps + env.num_envs)
+    # A plugin's params need not be ours.
+    replay_size, batch_size = getattr(params, "replay_size", None), getattr(params, "batch_size", 0)
+    if replay_size is not None:
+        kept = min(replay_size, settings.trainer.max_steps + env.num_envs)
         needs["the replay", "params.buffer_size"] = kept * row
-        needs["a batch", "params.batch_size"] = params.batch_size * 4 * (features + max(widths))
+        needs["a batch", "params.batch_size"] = batch_size * 4 * (features + max(widths))
     else:
         num_rows = settings.trainer.time_horizon * env.num_envs
         needs["a rollout", "trainer.time_horizon or environment.num_envs"] = num_rows * row

@@ -18,17 +18,15 @@ from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
 from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_source
-from relayrl.training.off_policy import OffPolicyTrainer
-from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.statistics import Statistics
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 logger = logging.getLogger(__name__)
 
 
 def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]) -> int:
     """Put everything at `url` into the trainer's replay; gives the number of world steps."""
-    if not isinstance(trainer, OffPolicyTrainer):
-        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
+    trainer.learn_from_records()
     with open_source(url) as source:
         url = source.url  # as it may be shown
         trajectories = [_by_the_only_agent(trajectory, groups) for trajectory in source]
@@ -47,7 +45,6 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
         if (trajectory.observation_space, trajectory.action_space) != (header.observation_space, header.action_space):
             raise ConfigError(f"{url}: the spaces of group {trajectory.group!r} are not the environment's")
         require_allowed(trajectory)
-    trainer.learn_from_records()
     widths = {t.group: t.action_mask.shape[1] for t in trajectories if t.action_mask is not None}
     num_steps = 0
     for members in joint_worlds(trajectories):
@@ -70,7 +67,7 @@ class Offline(Pace):
 
     def __init__(
         self,
-        trainer: OffPolicyTrainer,
+        trainer: PolicyTrainer,
         statistics: Statistics,
         collector: Collector,
         clock: PhaseClock,

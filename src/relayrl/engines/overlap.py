@@ -22,11 +22,11 @@ from relayrl.engines.phase_clock import PhaseClock
 from relayrl.errors import QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
-from relayrl.training.behavior_trainer import PolicySnapshot
-from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.queues import PolicyQueue, TrajectoryQueue
-from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
-from relayrl.training.statistics import Statistics
+from relayrl.training.queued.behavior_trainer import PolicySnapshot
+from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
+from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 if TYPE_CHECKING:
     from relayrl.algorithms.minibatch_passes import Finish

@@ -16,7 +16,7 @@ from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.runtime.evaluation import EvaluationResult, describe_bound, evaluate, make_evaluation_env
-from relayrl.training.seeding import Stream, stream_seed
+from relayrl.training.trainers.seeding import Stream, stream_seed
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from relayrl.errors import ConfigError, UnknownNameError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relayrl.engines.assembly import Assembly
+    from relayrl.engines.run_parts import Assembly
     from relayrl.engines.run_settings import RunSettings
     from relayrl.envs.environment_contract import VectorEnvironment
     from relayrl.models.kernels import KernelFactory
     from relayrl.models.settings import NetworkSettings
     from relayrl.sinks.contract import SinkPlugin
     from relayrl.training.reward_signals import RewardSignal
-    from relayrl.training.statistics_writers import StatisticsWriter
+    from relayrl.training.statistics.statistics_writers import StatisticsWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.engines.recorded_ahead import RecordedAhead
 from relayrl.errors import QueueClosedError
 from relayrl.sinks.contract import TrajectorySink
-from relayrl.training.queues import TrajectoryQueue
+from relayrl.training.queued.queues import TrajectoryQueue
 
 logger = logging.getLogger(__name__)
 RECORDED_STEPS = 256

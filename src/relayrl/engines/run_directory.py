@@ -15,8 +15,8 @@ from relayrl.config.settings_text import read_mapping
 from relayrl.engines.run_settings import RunSettings
 from relayrl.errors import ConfigError, DiskError
 from relayrl.models.exported import ExportFormat
-from relayrl.training.atomic_files import write_whole
-from relayrl.training.file_names import file_name_part
+from relayrl.training.files.atomic_files import write_whole
+from relayrl.training.files.file_names import file_name_part
 
 
 class RunDirectory:
@@ -149,7 +149,7 @@ class RunDirectory:
 
     def best_checkpoint(self) -> Path:
         """The policies that did best in an evaluation during the run."""
-        from relayrl.training.checkpoints import BEST_NAME
+        from relayrl.training.files.checkpoints import BEST_NAME
 
         path = self.checkpoints / BEST_NAME
         if not path.exists():

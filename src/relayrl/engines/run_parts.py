@@ -1,4 +1,7 @@
-"""The parts of a local run, put together: worlds, policies, trainer, collector, reward signals, and the pace they keep.
+"""The one place that builds a run: from settings to environment, policies, trainer, actors, collector, and their pace.
+
+`assemble` makes what depends on the algorithm, and is what a plugin's algorithm replaces; `build_parts` makes everything, for
+`relayrl train`, `--from`, export and programs (`make_run_parts`) alike. Networks are `training.trainers.construction`'s.
 
 What records and replays trajectories is imported where a run asks for it: Arrow's library takes 25 MiB.
 """
@@ -14,33 +17,42 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from relayrl.algorithms.registry import algorithms
+from relayrl.algorithms.critic_sight import StateOffer
+from relayrl.algorithms.registry import algorithm, algorithms
 from relayrl.config.plugin_registry import PluginKind, load_plugin
-from relayrl.engines.assembly import Assembly, assemble
 from relayrl.engines.memory_needs import require_fits_memory
 from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
-from relayrl.engines.plugins import algorithm_plugin
+from relayrl.engines.plugins import algorithm_plugin, network_kernels
 from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
-from relayrl.models.live_actor import live_actor
 from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
-from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.collector import Collector
-from relayrl.training.off_policy import OffPolicyTrainer
-from relayrl.training.policy_trainer import PolicyTrainer
+from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.reward_signals import RewardSignals
-from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
-from relayrl.training.seeding import Stream, stream_seed
-from relayrl.training.statistics import Statistics
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
     from relayrl.engines.recording import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts of a run that depend on its algorithm."""
+
+    policies: dict[str, Policy]
+    actors: dict[str, Actor]
+    trainer: PolicyTrainer
+    rollout_steps: int  # steps of each world per rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,6 @@ class RunParts:
         if settings.learn_from is not None:
             from relayrl.engines.offline import Offline
 
-            assert isinstance(self.trainer, OffPolicyTrainer)
             return Offline(self.trainer, statistics, self.collector, clock, self.block_steps)
         if not settings.trainer.threaded:
             return InTurns(self.trainer, statistics, self.collector, clock, self._on_rollouts)
@@ -96,6 +107,31 @@ def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, 
     """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, where it has one."""
     flags = {} if algo is None else {"algo": algo}
     return build_parts(build_run_settings(env, None, flags, list((settings or {}).items())))
+
+
+def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
+    """Build policies, actors and trainer for the environment's groups."""
+    offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
+    is_central, max_steps = algorithm(settings.algo).is_central, settings.trainer.max_steps
+    state = offer if is_central else None
+    plan = LearnerPlan(settings.params, is_central, settings.seed, env.num_envs, max_steps, state)
+    learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
+    policies, trainer = dict(learner.policies), learner.trainer
+    actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}
+    return Assembly(policies, actors, trainer, trainer.rollout_steps(settings.trainer.time_horizon, env.num_envs))
+
+
+def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
+    network = settings.network_of(group.name)
+    return GroupPlan(
+        group.name,
+        group.observation_space,
+        group.action_space,
+        group.num_agents,
+        network,
+        settings.params_of(group.name),
+        network_kernels(network),
+    )
 
 
 def build_parts(settings: RunSettings) -> RunParts:
@@ -121,7 +157,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     acting, actors = parts.policies, parts.actors
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
-        actors = {name: _actor_of(policy, parts) for name, policy in acting.items()}
+        actors = {name: parts.trainer.actor_for(policy) for name, policy in acting.items()}
     collector = Collector(
         env,
         actors,
@@ -154,9 +190,8 @@ def _recorder(url: str) -> Recorder:
 
 def _records_logp(settings: RunSettings, parts: Assembly, actors: Mapping[str, Actor]) -> bool:
     """Whether actions are recorded with their probabilities: where a newer policy learns from them, or where it is free."""
-    if isinstance(parts.trainer, OffPolicyTrainer):
-        return False  # replay does not ask
-    return settings.trainer.threaded or all(actor.knows_logp for actor in actors.values())
+    is_free = all(actor.knows_logp for actor in actors.values())
+    return parts.trainer.uses_logp and (settings.trainer.threaded or is_free)
 
 
 def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:
@@ -164,7 +199,7 @@ def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:
     for name, own in settings.behaviors.items():
         if own.network and parts.policies[name].network != settings.network_of(name):
             raise ConfigError(f"{settings.algo} takes no behaviors.{name}.network; set network for all groups")
-        if own.params and isinstance(parts.trainer, OffPolicyTrainer):
+        if own.params and not parts.trainer.takes_params_per_group:
             raise ConfigError(
                 f"{settings.algo} trains all groups from one replay and takes no behaviors.{name}.params; set params"
             )
@@ -174,11 +209,3 @@ def limit_threads(count: int) -> None:
     """Threads of torch. NumPy's BLAS has one: its sums must not depend on them, and two pools would wait for each other."""
     torch.set_num_threads(count)
     threadpoolctl.threadpool_limits(limits=1, user_api="blas")
-
-
-def _actor_of(policy: Policy, parts: Assembly) -> Actor:
-    """An actor for a copy of one of the assembly's policies."""
-    trainer = parts.trainer
-    if isinstance(trainer, OffPolicyTrainer):
-        return WarmupActor(live_actor(policy), lambda: trainer.is_warming_up)
-    return live_actor(policy)

@@ -21,7 +21,7 @@ from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.settings import NetworkSettings
 from relayrl.training.reward_signals import RewardSignalSettings
-from relayrl.training.settings import EvaluationSettings, StatisticsSettings, TrainerSettings
+from relayrl.training.trainer_settings import EvaluationSettings, StatisticsSettings, TrainerSettings
 
 
 class BehaviorSettings(Settings):

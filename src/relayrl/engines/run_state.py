@@ -10,9 +10,9 @@ from relayrl.engines.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.run_parts import RunParts
 from relayrl.engines.run_settings import RunSettings
 from relayrl.errors import CheckpointError
-from relayrl.training.seeding import Stream, stream_seed
-from relayrl.training.statistics import Statistics
-from relayrl.training.weights import weights_of, with_weights
+from relayrl.training.files.weights import weights_of, with_weights
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.seeding import Stream, stream_seed
 
 logger = logging.getLogger(__name__)
 

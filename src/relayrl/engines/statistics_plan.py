@@ -5,8 +5,13 @@ from __future__ import annotations
 from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.run_directory import RunDirectory
 from relayrl.engines.run_settings import RunSettings
-from relayrl.training.statistics import Statistics
-from relayrl.training.statistics_writers import ProgressCsv, StatisticsWriter, TensorBoardEvents, WeightsAndBiases
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.statistics.statistics_writers import (
+    ProgressCsv,
+    StatisticsWriter,
+    TensorBoardEvents,
+    WeightsAndBiases,
+)
 
 
 def make_statistics(settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> Statistics:

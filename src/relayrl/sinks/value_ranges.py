@@ -3,7 +3,7 @@
 Of choices (`Discrete`, `MultiDiscrete`, `MultiBinary`) every element must be one of the options, and a mask has an entry for
 each of them. Elements of a `Box` may be anything that its dtype holds: a Gaussian acts outside of the bounds.
 
-Not its job: shapes and dtypes (`layout_book`), or what may be learned from (`relayrl.training.facade_checks`).
+Not its job: shapes and dtypes (`layout_book`), or what may be learned from (`training.facade`).
 """
 
 from __future__ import annotations

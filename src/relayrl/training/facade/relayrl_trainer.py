@@ -22,12 +22,9 @@ from relayrl.algorithms.params import (
     TD3Params,
 )
 from relayrl.algorithms.registry import algorithm
-from relayrl.training.facade_agents import MultiAgentTrainer
-from relayrl.training.facade_args import TrainerArgs
-from relayrl.training.facade_kernels import Kernel
-from relayrl.training.facade_trainer import TrajectoryTrainer
-
-__all__ = ["MultiAgentTrainer", "RelayRLTrainer", "TrainerArgs", "TrajectoryTrainer"]
+from relayrl.training.facade.trainer_args import TrainerArgs
+from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer, TrajectoryTrainer
+from relayrl.training.trainers.given_networks import Kernel
 
 
 class RelayRLTrainer:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from relayrl.errors import DecodeError, MissingExtraError
-from relayrl.training.atomic_files import disk_error, write_whole
+from relayrl.training.files.atomic_files import disk_error, write_whole
 
 STEP_COLUMN = "num_env_steps"
 _MAX_DIGITS = 18

@@ -19,10 +19,10 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.models.policy import Policy
-from relayrl.training.behavior_trainer import PolicySnapshot, Trainer
-from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.settings import TrainerSettings
-from relayrl.training.statistics import Statistics
+from relayrl.training.queued.behavior_trainer import PolicySnapshot, Trainer
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainer_settings import TrainerSettings
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 T = TypeVar("T")
 Learner = TypeVar("Learner")

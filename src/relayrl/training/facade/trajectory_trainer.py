@@ -1,74 +1,80 @@
-"""`TrajectoryTrainer`: RelayRL's trainer verbs over the trainers of this package.
+"""`TrajectoryTrainer` and, for several agents, `MultiAgentTrainer`: RelayRL's trainer verbs over a `PolicyTrainer`.
 
     receive_trajectory ─▶ an epoch of trajectories ─▶ train_model ─▶ log_epoch, save, acquire_model
 
 An epoch is `traj_per_epoch` trajectories of every agent (one, where the params have no such number). On-policy algorithms learn
 from it once; off-policy ones put it into replay and take the gradient steps that its environment steps allow.
 
-Its job is to gather, check, stack and hand on. Making the parts is `facade_learner`, several agents are `facade_agents`, the
-constructors by name are `facade`.
+An agent of a `MultiAgentTrainer` has a policy of its own, or shares that of a group. Critics of `I…` algorithms see one agent,
+those of `MA…` ones all of them, from trajectories aligned by environment, episode and step. When an agent joins a team that
+has been learning, the others keep what they have learned (`joining_agents`).
+
+Not here: learning (`PolicyTrainer`), building what learns (`construction`), and the constructors by name (`relayrl_trainer`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
-from relayrl.algorithms.params import MADDPGParams, OffPolicyParams, OnPolicyParams
+from relayrl.algorithms.critic_sight import StateOffer
+from relayrl.algorithms.params import AlgorithmParams
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.compiled.loader import warn_if_missing
-from relayrl.config.settings import Settings
-from relayrl.data.columns import LaneHeader, Rollout, Trajectory
-from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
+from relayrl.data.columns import Trajectory
+from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
-from relayrl.training.construction import Learner, OnPolicyLearner
-from relayrl.training.facade_args import PolicyGroup, TrainerArgs
-from relayrl.training.facade_checks import checked
-from relayrl.training.facade_kernels import Kernel
-from relayrl.training.facade_learner import make_learner
-from relayrl.training.facade_model import ModelModule
-from relayrl.training.facade_saves import read_save, write_save
-from relayrl.training.facade_sources import TrajectorySource, read_trajectories
-from relayrl.training.file_names import file_name_part
-from relayrl.training.statistics import Statistics
-from relayrl.training.statistics_writers import ProgressCsv
+from relayrl.training.facade.received_trajectories import (
+    TrajectorySource,
+    adopted,
+    checked,
+    read_trajectories,
+    with_known_state,
+)
+from relayrl.training.facade.trainer_args import TrainerArgs
+from relayrl.training.files.file_names import file_name_part
+from relayrl.training.files.model_module import ModelModule
+from relayrl.training.files.trainer_saves import read_save, write_save
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.statistics.statistics_writers import ProgressCsv
+from relayrl.training.trainers.construction import GroupPlan, Learner, LearnerPlan, build_learner
+from relayrl.training.trainers.given_networks import Kernel, PairKernels, kernels_for_one_policy
+from relayrl.training.trainers.joining_agents import carry_over
+from relayrl.training.trainers.policy_groups import Groups, PolicyGroup
 
 logger = logging.getLogger(__name__)
 SINGLE_AGENT = "agent"
 """Group and agent of the algorithms for one agent, whatever their trajectories call it."""
-RECOMPUTED = ("logp", "value", "memory")
-"""Columns that learning can do without; they are left out where not all trajectories of an epoch have them."""
 
 
 class TrajectoryTrainer:
     """Learns one policy from trajectories that a program hands in."""
 
-    def __init__(self, entry: AlgorithmEntry, args: TrainerArgs, params: Settings, kernel: Kernel | None) -> None:
+    def __init__(
+        self, entry: AlgorithmEntry, args: TrainerArgs, params: AlgorithmParams, kernel: Kernel | None
+    ) -> None:
         warn_if_missing()
-        self.args, self.params = args, _with_buffer_size(params, args)
+        self.args = args
+        self.params = params if args.buffer_size is None else params.with_replay_size(args.buffer_size)
         self._entry, self._kernel = entry, kernel
         self._groups = self._first_groups()
         self._learner: Learner | None = None
         self._pending: dict[UUID, Trajectory] = {}
-        self._in_replay: set[str] = set()  # groups that replay has transitions of
+        self._met: set[str] = set()  # groups that were learned from
         self._num_duplicates = 0
         self._num_epochs = 0
         self._statistics = Statistics([])
 
     def _first_groups(self) -> dict[str, PolicyGroup]:
-        return {SINGLE_AGENT: self._new_group(SINGLE_AGENT).with_agent(SINGLE_AGENT)}
-
-    def _new_group(self, name: str) -> PolicyGroup:
-        return PolicyGroup(name, self.args.observations(), self.args.actions(self.params), self.args.masks_actions)
+        seen, done = self.args.observations(), self.args.actions(self.params)
+        return {SINGLE_AGENT: PolicyGroup(SINGLE_AGENT, seen, done, self.args.masks_actions, (SINGLE_AGENT,))}
 
     @property
     def algo(self) -> str:
@@ -76,7 +82,7 @@ class TrajectoryTrainer:
         return self._entry.name
 
     @property
-    def groups(self) -> Mapping[str, PolicyGroup]:
+    def groups(self) -> Groups:
         """Who shares a policy."""
         return self._groups
 
@@ -104,10 +110,10 @@ class TrajectoryTrainer:
     def is_ready(self) -> bool:
         """Whether an epoch is complete; learning from replay also waits for the first trajectory of every policy."""
         num_agents = sum(len(group.agent_ids) for group in self._groups.values())
-        if not self._pending or len(self._pending) < _traj_per_epoch(self.params) * num_agents:
+        if not self._pending or len(self._pending) < self.params.trajectories_per_epoch * num_agents:
             return False
-        known = self._in_replay | {trajectory.group for trajectory in self._pending.values()}
-        return isinstance(self.params, OnPolicyParams) or known == set(self._groups)
+        known = self._met | {trajectory.group for trajectory in self._pending.values()}
+        return self.params.replay_size is None or known == set(self._groups)
 
     def receive_trajectory(self, trajectory: TrajectorySource) -> bool:
         """Take a trajectory, or all that a file, directory or URL holds; returns whether `train_model` has enough.
@@ -115,7 +121,7 @@ class TrajectoryTrainer:
         One that is already waiting is not taken again. All of a source are taken, or, when it raises, none of them: one
         whose columns do not fit its spaces, whose numbers are not finite, or whose action its mask forbids.
         """
-        received = [self.args.with_known_state(t) for t in read_trajectories(trajectory)]
+        received = [with_known_state(t, self.args.state_space) for t in read_trajectories(trajectory)]
         for each in received:
             self._adopted(each)  # other spaces are a better reason than columns that do not fit
         taken = {t.trajectory_id: t for t in map(self._adopted, checked(received))}
@@ -128,10 +134,10 @@ class TrajectoryTrainer:
         return self.is_ready
 
     def _adopted(self, trajectory: Trajectory) -> Trajectory:
-        return self._groups[SINGLE_AGENT].adopt(trajectory, SINGLE_AGENT)
+        return adopted(trajectory, self._groups[SINGLE_AGENT], SINGLE_AGENT)
 
     def _require_room(self, num_new: int) -> None:
-        limit = self.params.buffer_size if isinstance(self.params, OffPolicyParams) else self.args.buffer_size
+        limit = self.args.buffer_size if self.params.replay_size is None else self.params.replay_size
         num_steps = num_new + sum(len(t) for t in self._pending.values())
         if limit is not None and num_steps > limit:
             raise ConfigError(f"{num_steps} steps would wait, more than buffer_size {limit}; call train_model() first")
@@ -140,44 +146,14 @@ class TrajectoryTrainer:
         """Learn from a complete epoch; False where there is none, or where replay is still being filled."""
         if not self.is_ready:
             return False
-        learner = self._learned()
+        trainer = self._learned().trainer
         epoch, self._pending = list(self._pending.values()), {}
-        version = learner.trainer.policy_version
-        if isinstance(learner, OnPolicyLearner):
-            num_env_steps = learner.trainer.num_env_steps + num_world_steps(epoch)
-            learner.trainer.receive(self._stacked(epoch))
-            learner.trainer.num_env_steps = num_env_steps  # without the rows that fill up shorter lanes
-        else:
-            for rollouts in self._worlds(epoch):
-                learner.trainer.receive(rollouts)
-            self._in_replay |= {trajectory.group for trajectory in epoch}
-        self._statistics.add(learner.trainer.advance())
+        version = trainer.policy_version
+        trainer.receive_trajectories(epoch, self._groups)
+        self._met |= {trajectory.group for trajectory in epoch}
+        self._statistics.add(trainer.advance())
         self._num_epochs += 1
-        return learner.trainer.policy_version != version
-
-    def _stacked(self, epoch: list[Trajectory]) -> dict[str, Rollout]:
-        """The epoch as one rollout per group; time-aligned only where critics see all agents."""
-        alike = _with_same_columns(epoch)
-        if self._entry.is_central:
-            return stack_jointly(alike, self._headers(), self._mask_widths())
-        lanes: dict[str, list[Trajectory]] = {name: [] for name in self._groups}
-        for trajectory in alike:
-            # A lane per trajectory: who acted does not matter to a critic that sees one agent.
-            lanes[trajectory.group].append(replace(trajectory, agent_id=trajectory.group))
-        return {
-            name: stack_trajectories(own) if own else self._groups[name].nothing_played() for name, own in lanes.items()
-        }
-
-    def _worlds(self, epoch: list[Trajectory]) -> Iterator[dict[str, Rollout]]:
-        """The epoch environment by environment, as replay keeps it."""
-        for part in joint_worlds(_with_same_columns(epoch)):
-            yield stack_jointly(part, self._headers(), self._mask_widths())
-
-    def _headers(self) -> dict[str, LaneHeader]:
-        return {name: group.header for name, group in self._groups.items()}
-
-    def _mask_widths(self) -> dict[str, int]:
-        return {name: group.mask_width for name, group in self._groups.items() if group.mask_width is not None}
+        return trainer.policy_version != version
 
     def log_epoch(self) -> dict[str, float]:
         """Means since the last call, also written to the log and to `progress.csv`."""
@@ -203,6 +179,10 @@ class TrajectoryTrainer:
             raise UnknownNameError("model format", file_format, formats)
         return self._exported(name, formats[file_format])
 
+    def acquire_models(self, file_format: str = "onnx") -> dict[str, ModelModule]:
+        """The policies of all groups."""
+        return {name: self.acquire_model(file_format, name) for name in self._groups}
+
     def actor(self, group: str | None = None) -> Actor:
         """Acts in this process, always with the newest parameters; with several policies, with that of `group`."""
         return live_actor(self.policies[self._policy_name(group)])
@@ -215,10 +195,6 @@ class TrajectoryTrainer:
         if name not in names:
             raise UnknownNameError("policy group", name, names)
         return name
-
-    def acquire_models(self, file_format: str = "onnx") -> dict[str, ModelModule]:
-        """The policies of all groups."""
-        return {name: self.acquire_model(file_format, name) for name in self._groups}
 
     def _exported(self, name: str, file_format: ExportFormat) -> ModelModule:
         group, policy = self._groups[name], self.policies[name]
@@ -241,7 +217,7 @@ class TrajectoryTrainer:
         state = {
             "algo": self.algo,
             "num_epochs": self._num_epochs,
-            "in_replay": sorted(self._in_replay),
+            "in_replay": sorted(self._met),
             "trainer": self._learned().trainer.state_dict(),
         }
         return write_save(self.args.directory, name, state, self._groups, list(self._pending.values()))
@@ -249,10 +225,10 @@ class TrajectoryTrainer:
     def load(self, name: str) -> None:
         """Continue from what `save(name)` wrote, with its agents; this trainer's params, network and kernel are kept."""
         saved = read_save(self.args.directory, name, self.algo, self._groups)
-        learner = make_learner(self._entry, self.args, self.params, saved.groups, self._kernel)
-        saved.restore(learner)
+        learner = self._fresh_learner(saved.groups)
+        saved.restore(learner.trainer)
         self._learner, self._groups = learner, saved.groups
-        self._num_epochs, self._in_replay = saved.num_epochs, saved.in_replay
+        self._num_epochs, self._met = saved.num_epochs, saved.in_replay
         self.reset_epoch()
         self._pending = {trajectory.trajectory_id: trajectory for trajectory in saved.pending}
 
@@ -261,23 +237,95 @@ class TrajectoryTrainer:
         if not self._groups:
             raise ConfigError(f"{self.algo} has no agents yet; call register_agent() for each")
         if self._learner is None:
-            self._learner = make_learner(self._entry, self.args, self.params, self._groups, self._kernel)
+            self._learner = self._fresh_learner(self._groups)
         return self._learner
 
+    def _fresh_learner(self, groups: Groups) -> Learner:
+        """The same args, params, groups and kernel give the same parameters."""
+        args = self.args
+        offer = None if args.state_space is None else StateOffer(args.state_space)
+        # Trajectories come one environment at a time, so replay holds the steps of one environment after another.
+        plan = LearnerPlan(
+            self.params, self._entry.is_central, args.seed, num_envs=1, max_steps=args.max_steps, state=offer
+        )
+        networks = {name: kernels_for_one_policy(self._kernel, args.network) for name in groups}
+        learner = build_learner(
+            plan,
+            [
+                GroupPlan(
+                    name,
+                    group.observation_space,
+                    group.action_space,
+                    len(group.agent_ids),
+                    args.network,
+                    self.params,
+                    networks[name],
+                )
+                for name, group in groups.items()
+            ],
+        )
+        for own in networks.values():
+            if isinstance(own, PairKernels):
+                own.require_used(self.algo)
+        return learner
 
-def _traj_per_epoch(params: Settings) -> int:
-    return params.traj_per_epoch if isinstance(params, OnPolicyParams | MADDPGParams) else 1
 
+class MultiAgentTrainer(TrajectoryTrainer):
+    """Learns the policies of all registered agents together; agents may join at any time."""
 
-def _with_buffer_size(params: Settings, args: TrainerArgs) -> Settings:
-    if args.buffer_size is None or not isinstance(params, OffPolicyParams):
-        return params
-    return params.model_copy(update={"buffer_size": args.buffer_size})
+    def _first_groups(self) -> dict[str, PolicyGroup]:
+        return {}
 
+    @property
+    def agent_ids(self) -> tuple[str, ...]:
+        """Registered agents, group by group."""
+        return tuple(agent_id for group in self._groups.values() for agent_id in group.agent_ids)
 
-def _with_same_columns(epoch: list[Trajectory]) -> list[Trajectory]:
-    missing: dict[str, Any] = {name: None for name in RECOMPUTED if any(getattr(t, name) is None for t in epoch)}
-    return [replace(trajectory, **missing) for trajectory in epoch] if missing else epoch
+    def register_agent(
+        self,
+        agent_id: str,
+        group: str | None = None,
+        *,
+        observation_space: Space | None = None,
+        action_space: Space | None = None,
+    ) -> None:
+        """Add an agent, with a policy of its own or with that of `group`; spaces are the trainer's unless given.
+
+        May be called at any time. Registering an agent again where it is does nothing.
+        """
+        name = agent_id if group is None else group
+        known = self._groups.get(name)
+        if known is not None and agent_id in known.agent_ids:
+            return
+        if agent_id in self.agent_ids:
+            raise ConfigError(f"agent {agent_id!r} has a policy already; it cannot join {name!r}")
+        joined = self._joined(name, known, observation_space, action_space).with_agent(agent_id)
+        groups = {**self._groups, name: joined}
+        if self._learner is not None:
+            learner = self._fresh_learner(groups)
+            carry_over(self._learner.trainer, learner.trainer, self._groups, groups)
+            self._learner = learner
+        self._groups = groups
+
+    def _joined(
+        self, name: str, known: PolicyGroup | None, observation_space: Space | None, action_space: Space | None
+    ) -> PolicyGroup:
+        if known is None:
+            seen = self.args.observations() if observation_space is None else observation_space
+            done = self.args.actions(self.params) if action_space is None else action_space
+            return PolicyGroup(name, seen, done, self.args.masks_actions)
+        given = ((observation_space, known.observation_space), (action_space, known.action_space))
+        if any(space is not None and space != own for space, own in given):
+            raise ConfigError(f"group {name!r} has other spaces; register the agent with a policy of its own")
+        return known
+
+    def _adopted(self, trajectory: Trajectory) -> Trajectory:
+        for group in self._groups.values():
+            if trajectory.agent_id in group.agent_ids:
+                return adopted(trajectory, group, trajectory.agent_id)
+        raise ConfigError(
+            f"agent {trajectory.agent_id!r} is not registered; call register_agent({trajectory.agent_id!r}) first"
+        )
 
 
 def _losses(row: Mapping[str, float]) -> dict[str, float]:

@@ -19,8 +19,8 @@ from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import CheckpointError, ConfigError
-from relayrl.training.priority_sums import PrioritySums
-from relayrl.training.state_replay import StateRecords
+from relayrl.training.replay.priority_sums import PrioritySums
+from relayrl.training.replay.state_replay import StateRecords
 
 _WORLD = "world//"
 """What the names of saved states begin with; no group's do."""

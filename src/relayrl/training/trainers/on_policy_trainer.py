@@ -12,7 +12,8 @@ from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.policy_gradients import Metrics
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
-from relayrl.training.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.policy_groups import CriticColumns
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 
 class OnPolicyTrainer(PolicyTrainer):
@@ -25,6 +26,7 @@ class OnPolicyTrainer(PolicyTrainer):
         super().__init__(max_steps)
         self.central = central
         self.needs_states = central is not None and central.sees_state
+        self.needs_aligned_agents = central is not None
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
         self._num_steps_learned = 0
@@ -62,6 +64,14 @@ class OnPolicyTrainer(PolicyTrainer):
     def _require_finished(self) -> None:
         if not self._is_finished:
             raise RuntimeError("an update was begun and not finished: its critic is still learning")
+
+    def critic_columns(self, group: str) -> CriticColumns | None:
+        if self.central is None:
+            return None
+        sight = self.central.sight(group)
+        widths = {name: algorithm.policy.encoder.num_features for name, algorithm in self._algorithms.items()}
+        num_state_features = self.central.num_state_features if sight.state else 0
+        return CriticColumns(widths if sight.observations else {}, num_state_features, action_widths={})
 
     def state_dict(self) -> dict[str, Any]:
         self._require_finished()

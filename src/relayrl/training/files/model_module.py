@@ -14,7 +14,7 @@ import torch
 
 from relayrl.errors import ConfigError
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.training.atomic_files import write_whole
+from relayrl.training.files.atomic_files import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Makes what learns: a policy per group, the algorithms that train them, and the trainer that schedules those.
 
-The one place where settings become networks, for runs (`engines.assembly`) and for the facade (`facade_learner`) alike. The
-same plans and seed give the same parameters. Not here: acting with the policies, and feeding the trainer.
+The one place where settings become networks, for runs (`engines.run_parts`) and for `TrajectoryTrainer` alike. The same plans
+and seed give the same parameters. Not here: acting with the policies, and feeding the trainer.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import actor_critic
 from relayrl.models.settings import NetworkSettings
-from relayrl.training.off_policy import OffPolicyTrainer
-from relayrl.training.on_policy import OnPolicyTrainer
-from relayrl.training.seeding import Stream, stream_seed
+from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
+from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.seeding import Stream, stream_seed
 
-_log = logging.getLogger("relayrl.training.construction")
+_log = logging.getLogger("relayrl.training.trainers.construction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +84,12 @@ class LearnerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class OnPolicyLearner:
-    """An on-policy trainer with an algorithm per group."""
+class Learner:
+    """A trainer and the policies that it trains."""
 
     policies: Mapping[str, Policy]
-    trainer: OnPolicyTrainer
-    algorithms: Mapping[str, OnPolicyAlgorithm]
+    trainer: PolicyTrainer
 
-
-@dataclass(frozen=True, slots=True)
-class OffPolicyLearner:
-    """An off-policy trainer with one algorithm for all groups; `rng` draws from its replay."""
-
-    policies: Mapping[str, Policy]
-    trainer: OffPolicyTrainer
-    algorithm: OffPolicyAlgorithm[Any]
-    rng: np.random.Generator
-
-
-Learner = OnPolicyLearner | OffPolicyLearner
 
 MAX_SILENT_WEIGHTS = 2_000_000
 """A first layer beyond this is more likely a misread image than meant."""
@@ -153,7 +141,7 @@ def _rng(plan: LearnerPlan, index: int) -> np.random.Generator:
     return np.random.default_rng(stream_seed(plan.seed, Stream.LEARNING, index))
 
 
-def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> OnPolicyLearner:
+def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     central = _central_critics(plan, groups) if plan.is_central else None
     policies: dict[str, ActorCritic] = {}
     algorithms: dict[str, OnPolicyAlgorithm] = {}
@@ -167,7 +155,7 @@ def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> OnPolicyLearne
             group.kernels,
         )
         algorithms[group.name] = _on_policy_algorithm(policy, group.params, _rng(plan, i))
-    return OnPolicyLearner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central), algorithms)
+    return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
 
 def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralCritics:
@@ -188,7 +176,7 @@ def _on_policy_algorithm(policy: ActorCritic, params: Settings, rng: np.random.G
     raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
 
 
-def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[GroupPlan]) -> OffPolicyLearner:
+def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[GroupPlan]) -> Learner:
     policies = {
         group.name: Policy(
             group.observation_space,
@@ -211,9 +199,7 @@ def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[Gro
         algorithm = SAC(policies, num_agents, view, params, generator, state)
     else:
         raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
-    rng = _rng(plan, 1)
-    trainer = OffPolicyTrainer(algorithm, params, plan.num_envs, plan.max_steps, rng)
-    return OffPolicyLearner(policies, trainer, algorithm, rng)
+    return Learner(policies, OffPolicyTrainer(algorithm, params, plan.num_envs, plan.max_steps, _rng(plan, 1)))
 
 
 def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[ViewFactory, StateFeatures | None]:

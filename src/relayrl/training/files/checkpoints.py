@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from relayrl.errors import CheckpointError
-from relayrl.training.atomic_files import TEMPORARY_SUFFIX, replacing
-from relayrl.training.state_codec import CheckpointVersionError, read_state, write_state
+from relayrl.training.files.atomic_files import TEMPORARY_SUFFIX, replacing
+from relayrl.training.files.state_codec import CheckpointVersionError, read_state, write_state
 
 logger = logging.getLogger(__name__)
 BEST_NAME = "best.ckpt"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relayrl.training.statistics_writers import StatisticsWriter
+from relayrl.training.statistics.statistics_writers import StatisticsWriter
 
 RECENT_EPISODES = 100
 """Episodes over which `episode/return` is averaged, as is customary."""

@@ -28,9 +28,9 @@ from torch import Tensor
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import UnknownNameError
 from relayrl.models.policy import Policy
-from relayrl.training.queues import PolicyQueue, TrajectoryQueue
-from relayrl.training.settings import TrainerSettings
-from relayrl.training.statistics import RECENT_EPISODES, Statistics
+from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
+from relayrl.training.statistics.run_statistics import RECENT_EPISODES, Statistics
+from relayrl.training.trainer_settings import TrainerSettings
 
 T = TypeVar("T")
 

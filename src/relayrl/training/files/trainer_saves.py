@@ -17,10 +17,10 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.space_json import space_from_json, space_to_json
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.exported import MAX_SPACE_ELEMENTS
-from relayrl.training.atomic_files import replacing
-from relayrl.training.construction import Learner
-from relayrl.training.facade_args import PolicyGroup
-from relayrl.training.state_codec import read_state, write_state
+from relayrl.training.files.atomic_files import replacing
+from relayrl.training.files.state_codec import read_state, write_state
+from relayrl.training.trainers.policy_groups import PolicyGroup
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 SUFFIX = ".ckpt"
 
@@ -36,10 +36,10 @@ class Saved:
     pending: list[Trajectory]
     trainer: dict[str, Any]
 
-    def restore(self, learner: Learner) -> None:
-        """Put the state into a fresh learner for `groups`."""
+    def restore(self, trainer: PolicyTrainer) -> None:
+        """Put the state into a fresh trainer for `groups`."""
         try:
-            learner.trainer.load_state_dict(self.trainer)
+            trainer.load_state_dict(self.trainer)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"{self.path} was made with another network or kernel: {error}") from error
 

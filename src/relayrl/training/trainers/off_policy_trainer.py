@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from relayrl.algorithms.critic_views import CentralView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
-from relayrl.data.columns import Rollout
+from relayrl.data.columns import Rollout, Trajectory
 from relayrl.errors import CheckpointError
-from relayrl.training.policy_trainer import PolicyTrainer
-from relayrl.training.replay import JointReplay
+from relayrl.models.actor import Actor
+from relayrl.models.live_actor import live_actor
+from relayrl.models.policy import Policy
+from relayrl.models.warmup_actor import WarmupActor
+from relayrl.training.replay.joint_replay import JointReplay
+from relayrl.training.trainers.policy_groups import CriticColumns, Groups, by_environment
+from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 
 class OffPolicyTrainer(PolicyTrainer):
     """Trains all policies from one joint replay."""
+
+    uses_logp = False
+    takes_params_per_group = False
 
     def __init__(
         self,
@@ -42,15 +51,20 @@ class OffPolicyTrainer(PolicyTrainer):
             state_space=None if state is None else state.space,
         )
 
-    @property
-    def update_interval(self) -> int:
-        """Environment steps between updates."""
-        return self._params.update_interval
+    def rollout_steps(self, time_horizon: int, num_envs: int) -> int:
+        return max(1, self._params.update_interval // num_envs)
+
+    def actor_for(self, policy: Policy) -> Actor:
+        return WarmupActor(live_actor(policy), lambda: self.is_warming_up)
 
     @property
     def is_warming_up(self) -> bool:
         """Whether actions should still be random."""
         return self.num_env_steps < self._params.learning_starts
+
+    def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
+        for rollouts in by_environment(trajectories, groups):
+            self.receive(rollouts)
 
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         self.replay.add(rollouts)
@@ -91,6 +105,15 @@ class OffPolicyTrainer(PolicyTrainer):
         self.replay.set_priorities(transitions.rows, errors)
         return metrics
 
+    def critic_columns(self, group: str) -> CriticColumns | None:
+        view, state, groups = self._algorithm.view, self._algorithm.state, self._algorithm.groups
+        if not isinstance(view, CentralView):
+            return None
+        sight = view.sight(group)
+        widths = {name: own.policy.encoder.num_features for name, own in groups.items() if sight.observations}
+        num_state_features = state.encoder.num_features if state is not None and sight.state else 0
+        return CriticColumns(widths, num_state_features, {name: own.code.width for name, own in groups.items()})
+
     def state_dict(self) -> dict[str, Any]:
         policies = {name: learner.policy.state_dict() for name, learner in self._algorithm.groups.items()}
         return {
@@ -104,17 +127,15 @@ class OffPolicyTrainer(PolicyTrainer):
         }
 
     def learn_from_records(self) -> None:
-        """Have a replay of single worlds, one episode after the other, to be filled by `fill`; nothing is collected."""
+        """Have a replay of single worlds, one episode after the other."""
         self.replay = self._empty_replay(num_envs=1)
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:
-        """Take what was recorded, without counting it as collected."""
         self.replay.add(rollouts)
         self.replay.cut()
         self._algorithm.observe(rollouts)
 
     def count_without_collecting(self, num_steps: int) -> None:
-        """Learn in the next `advance` as if so many steps had been collected."""
         self.num_env_steps += num_steps
         self._owed_steps += num_steps
 

@@ -1,0 +1,1 @@
+"""The trainer by trajectories: `RelayRLTrainer`, for programs that own their loop."""

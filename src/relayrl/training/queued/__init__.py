@@ -1,0 +1,1 @@
+"""The trainer behind queues, with the names of Unity ML-Agents."""

@@ -1,0 +1,1 @@
+"""Replay: the ring of transitions that off-policy trainers learn from."""

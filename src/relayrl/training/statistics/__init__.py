@@ -1,0 +1,1 @@
+"""Statistics of a run, and where they are written."""

@@ -1,0 +1,110 @@
+"""What a trainer is: takes rollouts or trajectories, updates every group's policy, counts.
+
+    while trainer.num_env_steps < trainer.max_steps:
+        trainer.receive(rollouts)      # one rollout per policy group, of the same environments and steps
+        metrics = trainer.advance()    # update as far as what was received allows
+
+Whoever has something better to do than to wait for the critics calls `finish = trainer.begin()`, and `finish()` later.
+
+Everything that trains drives this object: the engine by rollouts, `RolloutTrainer` by queues, `TrajectoryTrainer` by
+trajectories. What differs between learning from rollouts once and learning from replay is a method here, so that nobody asks
+which kind a trainer is. It schedules; the mathematics is the algorithm's, acting is the collector's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from relayrl.data.columns import Rollout, Trajectory
+from relayrl.data.stacking import num_world_steps
+from relayrl.errors import ConfigError
+from relayrl.models.live_actor import live_actor
+from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
+
+if TYPE_CHECKING:
+    from relayrl.algorithms.minibatch_passes import Finish
+    from relayrl.algorithms.policy_gradients import Metrics
+    from relayrl.models.actor import Actor
+    from relayrl.models.policy import Policy
+
+
+class PolicyTrainer(ABC):
+    """Schedules the algorithms of a run."""
+
+    needs_states: bool = False
+    """Whether rollouts must hold the global states of their environments."""
+    needs_aligned_agents: bool = False
+    """Whether rollouts of trajectories must have all agents of an environment on the same rows."""
+    uses_logp: bool = True
+    """Whether rollouts should hold the log-probabilities of their actions, where that costs nothing."""
+    takes_params_per_group: bool = True
+    """Whether each group may have hyper-parameters of its own."""
+
+    def __init__(self, max_steps: int) -> None:
+        self.max_steps = max_steps
+        self.num_env_steps = 0
+        self.policy_version = 0
+
+    def rollout_steps(self, time_horizon: int, num_envs: int) -> int:
+        """Steps of each of `num_envs` environments per rollout, where the settings say `time_horizon`."""
+        del num_envs
+        return time_horizon
+
+    def actor_for(self, policy: Policy) -> Actor:
+        """What collects for this trainer with `policy`, one of those that it trains or a copy."""
+        return live_actor(policy)
+
+    def receive(self, rollouts: Mapping[str, Rollout]) -> None:
+        """Take one rollout per group."""
+        first = next(iter(rollouts.values()))
+        self.num_env_steps += first.num_steps * len(first.header.env_ids)
+        self._keep(rollouts)
+
+    def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
+        """Take trajectories of `groups`, whose policies these are."""
+        num_env_steps = self.num_env_steps + num_world_steps(trajectories)
+        self.receive(side_by_side(trajectories, groups, aligned=self.needs_aligned_agents))
+        self.num_env_steps = num_env_steps  # without the rows that fill up shorter lanes
+
+    @abstractmethod
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None: ...
+
+    @abstractmethod
+    def advance(self) -> Metrics:
+        """Learn from what was received; gives metrics, prefixed by the group's name where there are several groups."""
+
+    def begin(self) -> Finish:
+        """Like `advance`, but only what acts has learned when this returns; the rest goes on beside the caller until that has
+        finished it. Before then, rollouts that were received must stay as they are, and a state cannot be taken."""
+        metrics = self.advance()
+        return lambda: metrics
+
+    def learn_from_records(self) -> None:
+        """Prepare for learning without collecting: `fill` takes the records, and `count_without_collecting` paces."""
+        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
+
+    def fill(self, rollouts: Mapping[str, Rollout]) -> None:
+        """Take what was recorded, without counting it as collected."""
+        self._keep(rollouts)
+
+    def count_without_collecting(self, num_steps: int) -> None:
+        """Learn in the next `advance` as if so many steps had been collected."""
+        self.num_env_steps += num_steps
+
+    def worlds_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
+        """Called after a resume that could not continue the episodes: nothing may continue across that break."""
+
+    def critic_columns(self, group: str) -> CriticColumns | None:
+        """What the critic of a group is fed, where it sees all agents; None where it sees one."""
+        del group
+        return None
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the future of the run, policies included."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
