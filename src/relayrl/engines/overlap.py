@@ -29,7 +29,7 @@ from relayrl.training.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.statistics import Statistics
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.minibatch_passes import Finish
+    from relayrl.algorithms.minibatches import Finish
 
 JOIN_TIMEOUT_S = 30.0
 

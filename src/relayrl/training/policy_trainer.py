@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from relayrl.data.columns import Rollout
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.minibatch_passes import Finish
-    from relayrl.algorithms.policy_gradients import Metrics
+    from relayrl.algorithms.minibatches import Finish, Metrics
 
 
 class PolicyTrainer(ABC):
