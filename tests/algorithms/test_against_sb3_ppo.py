@@ -22,7 +22,9 @@ from test_against_sb3 import (
 )
 from torch import nn
 
-from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
+from relayrl.algorithms.accelerated import FASTEST
+from relayrl.algorithms.adam import POLICY_GRADIENT_EPSILON
+from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
@@ -57,7 +59,7 @@ T, L = 16, 4
 PPO_ACTIONS = {"discrete": spaces.Discrete(3), "multi_discrete": spaces.MultiDiscrete([2, 3]), "box": SCALED}
 
 
-def ppo_pair(action_space: spaces.Space, num_minibatches: int, passes: int):
+def ppo_pair(action_space: spaces.Space, num_minibatches: int, passes: int, backend: Backend = REFERENCE):
     params = PPOParams(
         pi_lr=RATE,
         vf_lr=RATE,
@@ -79,7 +81,7 @@ def ppo_pair(action_space: spaces.Space, num_minibatches: int, passes: int):
         for parameter in policy.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
     permutations = [rng.permutation(T * L) for _ in range(passes)]
-    ours = PPO(policy, params, GivenOrder(permutations))
+    ours = PPO(policy, params, GivenOrder(permutations), backend)
     theirs = sb3.PPO(
         "MlpPolicy",
         sb3.common.vec_env.DummyVecEnv([lambda: Nowhere(action_space)] * L),
@@ -168,10 +170,11 @@ def fill(model, rollout: Rollout) -> None:
     buffer.compute_returns_and_advantage(last_value, ended[-1])
 
 
+@pytest.mark.parametrize("backend", [REFERENCE, FASTEST], ids=["reference", "accelerator"])
 @pytest.mark.parametrize("num_minibatches", [1, 4])
 @pytest.mark.parametrize("space", PPO_ACTIONS)
-def test_ppo_takes_their_steps(space, num_minibatches):
-    ours, theirs = ppo_pair(PPO_ACTIONS[space], num_minibatches, passes=3)
+def test_ppo_takes_their_steps(space, num_minibatches, backend):
+    ours, theirs = ppo_pair(PPO_ACTIONS[space], num_minibatches, 3, backend)
     rollout = random_rollout(PPO_ACTIONS[space], ours.policy)
     fill(theirs, rollout)
     metrics = ours.update([rollout], 0.0)

@@ -1,4 +1,4 @@
-"""The compiled passes take the steps that the NumPy and autograd passes take."""
+"""The accelerator takes the steps that the reference takes."""
 
 import math
 import os
@@ -11,17 +11,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.compiled_passes import CompiledPasses, runs_compiled
-from relayrl.algorithms.minibatch_passes import StepwisePasses, make_plan
-from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.policy_gradients import (
-    AutogradGradients,
-    Batch,
-    ClippedSurrogate,
-    LogLikelihood,
-    NumpyGradients,
-    Objective,
-)
+from relayrl.algorithms.accelerated import FASTEST, KernelUpdate
+from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
+from relayrl.algorithms.minibatches import Batch, PassPlan
+from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.torch_update import TorchUpdate
 from relayrl.compiled import loader
 from relayrl.errors import ConfigError, TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
@@ -78,36 +72,34 @@ def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=No
     return Batch(features, action, mask, logp, noise[1], noise[2], noise[3], central)
 
 
-def run_passes(how, policy: ActorCritic, objective: Objective, batch: Batch, *, passes=(2, 3), minibatches=3):
-    """Metrics, parameters and moments after a plan's steps taken by `how` from the same beginning."""
-    optimizers = [FlatAdam(policy.actor_parameters(), 1e-3, 0.5), FlatAdam(policy.critic_parameters(), 2e-3, None)]
-    plan = make_plan(
-        np.random.default_rng(5),
-        len(batch),
-        policy_passes=passes[0],
-        value_passes=passes[1],
-        num_minibatches=minibatches,
-    )
-    if how is CompiledPasses:
-        assert runs_compiled(policy, objective)
-        metrics = CompiledPasses(policy, objective, *optimizers).begin(batch, plan)()
-    else:
-        metrics = StepwisePasses(how(policy, objective), *optimizers).begin(batch, plan)()
+def make_update(backend: Backend, policy: ActorCritic, objective: Objective) -> TorchUpdate:
+    make = backend.optimizer
+    optimizers = make(policy.actor_parameters(), 1e-3, 0.5), make(policy.critic_parameters(), 2e-3, None)
+    return backend.update(policy, objective, *optimizers)
+
+
+def run_passes(
+    backend: Backend, policy: ActorCritic, objective: Objective, batch: Batch, *, passes=(2, 3), minibatches=3
+):
+    """Metrics, parameters and moments after a plan's steps taken by `backend` from the same beginning."""
+    update = make_update(backend, policy, objective)
+    assert isinstance(update, KernelUpdate) == (backend is FASTEST)
+    plan = PassPlan(len(batch), *passes, -(-len(batch) // minibatches), np.random.default_rng(5))
+    metrics = update.begin(batch, plan)()
     tensors = {f"parameter {name}": p.detach().clone() for name, p in policy.named_parameters()}
-    for name, adam in zip(("pi", "vf"), optimizers, strict=True):
+    for name, adam in (("pi", update._pi_optimizer), ("vf", update._vf_optimizer)):
         tensors |= {f"{name} {key}": torch.as_tensor(value).clone() for key, value in adam.state_dict().items()}
     return metrics, tensors
 
 
 def assert_same(make, objective: Objective, make_rows, **plan) -> None:
-    compiled, compiled_tensors = run_passes(CompiledPasses, policy := make(), objective, make_rows(policy), **plan)
-    for oracle in (NumpyGradients, AutogradGradients):
-        metrics, tensors = run_passes(oracle, policy := make(), objective, make_rows(policy), **plan)
-        assert compiled.keys() == metrics.keys()
-        for name, number in metrics.items():
-            assert compiled[name] == pytest.approx(number, rel=1e-3, abs=2e-5), name
-        for name, tensor in tensors.items():
-            torch.testing.assert_close(compiled_tensors[name], tensor, rtol=1e-3, atol=2e-5, msg=f"{oracle} {name}")
+    compiled, compiled_tensors = run_passes(FASTEST, policy := make(), objective, make_rows(policy), **plan)
+    metrics, tensors = run_passes(REFERENCE, policy := make(), objective, make_rows(policy), **plan)
+    assert compiled.keys() == metrics.keys()
+    for name, number in metrics.items():
+        assert compiled[name] == pytest.approx(number, rel=1e-3, abs=2e-5), name
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(compiled_tensors[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
 
 
 @pytest.fixture(params=KERNELS.instruction_sets() if KERNELS else ())
@@ -122,7 +114,7 @@ def test_the_development_installation_has_the_kernels():
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("activation", Activation)
 @pytest.mark.parametrize("space", ACTIONS)
-def test_steps_are_those_of_numpy_and_autograd(space, activation):
+def test_steps_are_those_of_the_reference(space, activation):
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.05, value_clip=0.2)
     assert_same(
         lambda: make_policy(ACTIONS[space], activation=activation),
@@ -183,8 +175,9 @@ def test_values_of_rows_that_share_parts(factored, monkeypatch):
     monkeypatch.setattr("relayrl.models.shared_rows.MIN_SAVED_NUMBERS", 64 if factored else 1000)
     assert rows.pays_factored(len(rows)) == factored
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.0)
-    expected = AutogradGradients(policy, objective).value(rows)
-    np.testing.assert_allclose(NumpyGradients(policy, objective).value(rows), expected, rtol=1e-3, atol=2e-5)
+    expected = make_update(REFERENCE, policy, objective).value(rows)
+    found = make_update(FASTEST, policy, objective).value(rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-5)
     with torch.no_grad():
         np.testing.assert_array_equal(expected, policy.value(torch.from_numpy(rows.laid_out())).numpy())
 
@@ -210,11 +203,11 @@ def test_the_policy_stops_at_the_kl_limit_and_the_value_goes_on():
 
     def rows(policy):
         batch = make_batch(policy, 300)
-        batch.logp = NumpyGradients(policy, objective).log_prob(batch.features, batch.mask, batch.action)
+        batch.logp = make_update(REFERENCE, policy, objective).log_prob(batch.features, batch.mask, batch.action)
         return batch
 
     make = lambda: make_policy(ACTIONS["discrete"])  # noqa: E731
-    metrics, _ = run_passes(CompiledPasses, policy := make(), objective, rows(policy), passes=(40, 40))
+    metrics, _ = run_passes(FASTEST, policy := make(), objective, rows(policy), passes=(40, 40))
     assert metrics["value/gradient_steps"] == 120
     assert 1 < metrics["policy/gradient_steps"] < 120
     assert_same(make, objective, rows, passes=(40, 40))
@@ -224,7 +217,7 @@ def test_no_value_pass_leaves_the_critic_alone():
     objective = Objective(LogLikelihood(), entropy_coef=0.0)
     policy = make_policy(ACTIONS["discrete"])
     before = [p.detach().clone() for p in policy.critic_parameters()]
-    metrics, _ = run_passes(CompiledPasses, policy, objective, make_batch(policy, 50), passes=(1, 0))
+    metrics, _ = run_passes(FASTEST, policy, objective, make_batch(policy, 50), passes=(1, 0))
     assert metrics["value/gradient_steps"] == 0
     assert "value/loss" not in metrics
     assert all(torch.equal(old, new) for old, new in zip(before, policy.critic_parameters(), strict=True))
@@ -238,10 +231,10 @@ def test_one_thread_and_two_give_the_same_bits(space, rows, minibatches, central
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01)
     results = []
     for threads in (1, 2, 2, 2):
-        monkeypatch.setattr("relayrl.algorithms.compiled_passes.num_threads", lambda n=threads: n)
+        monkeypatch.setattr("relayrl.accelerator.minibatch_kernels.num_threads", lambda n=threads: n)
         policy = make_policy(ACTIONS[space], hidden=(32, 32), central_width=central_width)
         batch = make_batch(policy, rows, central_width=central_width)
-        results.append(run_passes(CompiledPasses, policy, objective, batch, passes=(3, 5), minibatches=minibatches)[1])
+        results.append(run_passes(FASTEST, policy, objective, batch, passes=(3, 5), minibatches=minibatches)[1])
     for other in results[1:]:
         assert all(torch.equal(results[0][name], other[name]) for name in other)
 
@@ -266,22 +259,23 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(broken):
     getattr(batch, broken)[0] = math.nan
     network = "policy" if broken == "advantage" else "value"
     with pytest.raises(TrainingDivergedError, match=f"the {network} loss became nan"):
-        run_passes(CompiledPasses, policy, Objective(ClippedSurrogate(0.2), 0.0), batch, passes=(1, 1), minibatches=1)
+        run_passes(FASTEST, policy, Objective(ClippedSurrogate(0.2), 0.0), batch, passes=(1, 1), minibatches=1)
     kept = policy.actor if network == "policy" else policy.critic
     assert all(bool(torch.isfinite(p).all()) for p in kept.parameters())
     assert sum(torch.equal(old, new) for old, new in zip(before, policy.parameters(), strict=True)) > 0
 
 
-def test_heads_without_kernels_are_left_to_numpy():
+def test_heads_without_kernels_are_left_to_the_reference():
     policy = make_policy(spaces.MultiBinary(3))
-    assert not runs_compiled(policy, Objective(ClippedSurrogate(0.2), 0.0))
+    assert type(make_update(FASTEST, policy, Objective(ClippedSurrogate(0.2), 0.0))) is TorchUpdate
 
 
-def test_off_means_numpy(monkeypatch):
+def test_off_means_the_reference(monkeypatch):
     monkeypatch.setenv(loader.VARIABLE, loader.OFF)
     assert loader.kernels() is None
     assert loader.describe() == "NumPy (RELAYRL_COMPILED=off)"
-    assert not runs_compiled(make_policy(ACTIONS["box"]), Objective(ClippedSurrogate(0.2), 0.0))
+    policy = make_policy(ACTIONS["box"])
+    assert type(make_update(FASTEST, policy, Objective(ClippedSurrogate(0.2), 0.0))) is TorchUpdate
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch):

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from test_off_policy import PAIR, make_learner, random_transitions, target_values
 from test_td3 import batch_of, set_constant
 
+from relayrl.algorithms.accelerated import FASTEST
 from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
@@ -59,7 +60,7 @@ def rollout(action_space: spaces.Space, T: int = 8, **columns) -> Rollout:
 def make_ppo(**params) -> PPO:
     generator = torch.Generator().manual_seed(0)
     policy = ActorCritic(OBSERVATIONS, spaces.Discrete(3), NetworkSettings(hidden_sizes=(8,)), generator)
-    return PPO(policy, PPOParams(**params), np.random.default_rng(0))
+    return PPO(policy, PPOParams(**params), np.random.default_rng(0), FASTEST)
 
 
 def test_log_probabilities_are_log_softmax_of_the_outputs():
@@ -77,8 +78,8 @@ def test_the_kl_estimate_is_not_negative_where_the_mean_log_ratio_is():
     # The policy that acted is said to have found every action less likely: the plain estimate E[log old − log new] is −½.
     ppo = make_ppo(train_pi_iters=1, train_vf_iters=1, target_kl=None)
     data = rollout(spaces.Discrete(3))
-    features = ppo._gradients.features(data.obs[:, 0])
-    logp = ppo._gradients.log_prob(features, None, data.action[:, 0])[:, None] - np.float32(0.5)
+    features = ppo._update.features(data.obs[:, 0])
+    logp = ppo._update.log_prob(features, None, data.action[:, 0])[:, None] - np.float32(0.5)
     metrics = ppo.update([rollout(spaces.Discrete(3), action=data.action, logp=logp)], 0.0)
     assert metrics["policy/kl"] == pytest.approx(np.exp(0.5) - 1.5, rel=1e-4)
 

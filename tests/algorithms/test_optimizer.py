@@ -1,10 +1,12 @@
-"""FlatAdam is torch's Adam with clip_grad_norm_, on one vector."""
+"""Our Adam is torch's with clip_grad_norm_, on one vector, and so is its kernel."""
 
 import pytest
 import torch
 from torch import nn
 
-from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON, FlatAdam
+from relayrl.algorithms.adam import POLICY_GRADIENT_EPSILON, Adam, require_distinct
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.errors import ConfigError
 
 
 def networks() -> tuple[nn.Module, nn.Module]:
@@ -13,11 +15,12 @@ def networks() -> tuple[nn.Module, nn.Module]:
     return first, second
 
 
+@pytest.mark.parametrize("kind", [Adam, FlatAdam])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
-def test_flat_adam_takes_the_steps_of_torch_adam(max_grad_norm):
+def test_it_takes_the_steps_of_torch_adam(max_grad_norm, kind):
     torch.manual_seed(0)
     ours, theirs = networks()
-    flat = FlatAdam(list(ours.parameters()), 1e-2, max_grad_norm)
+    flat = kind(list(ours.parameters()), 1e-2, max_grad_norm)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=POLICY_GRADIENT_EPSILON)
     for _ in range(50):
         x = torch.randn(16, 3)
@@ -33,10 +36,11 @@ def test_flat_adam_takes_the_steps_of_torch_adam(max_grad_norm):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_state_round_trip_continues_bit_for_bit():
+@pytest.mark.parametrize("kind", [Adam, FlatAdam])
+def test_state_round_trip_continues_bit_for_bit(kind):
     torch.manual_seed(0)
     first, second = networks()
-    adams = [FlatAdam(list(n.parameters()), 1e-2, None) for n in (first, second)]
+    adams = [kind(list(n.parameters()), 1e-2, None) for n in (first, second)]
     gradients = torch.randn(10, len(adams[0].gradient))
     for g in gradients[:5]:
         adams[0].gradient.copy_(g)
@@ -49,3 +53,11 @@ def test_state_round_trip_continues_bit_for_bit():
             adam.step()
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_parameter_that_is_trained_twice_is_refused():
+    shared = nn.Parameter(torch.zeros(3))
+    with pytest.raises(ConfigError, match="share a parameter"):
+        Adam([shared, shared], 1e-2, None)
+    with pytest.raises(ConfigError, match="share a parameter"):
+        require_distinct([shared], [nn.Parameter(torch.zeros(3)), shared])

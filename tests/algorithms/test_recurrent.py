@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from relayrl.algorithms.policy_gradients import LogLikelihood, Objective
-from relayrl.algorithms.recurrent_gradients import RecurrentGradients, SequenceBatch
+from relayrl.algorithms.adam import Adam
+from relayrl.algorithms.losses import LogLikelihood, Objective
+from relayrl.algorithms.recurrent_update import RecurrentUpdate, SequenceBatch
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.columns import Rollout
 from relayrl.data.stacking import stack_trajectories
@@ -45,6 +46,11 @@ WORLDS = {
 }
 
 
+def recurrent_update(policy: RecurrentActorCritic) -> RecurrentUpdate:
+    adams = Adam(policy.actor_parameters(), 1e-3, None), Adam(policy.critic_parameters(), 1e-3, None)
+    return RecurrentUpdate(policy, Objective(LogLikelihood(), 0.0), *adams)
+
+
 def settings_for(algo: str, world: str, **flags) -> RunSettings:
     env, options = WORLDS[world]
     known = algorithms()[algo].params.model_fields
@@ -75,9 +81,9 @@ def test_unrolling_gives_the_log_probabilities_that_acting_had(world, kind):
         for name, rollout in collector.collect(block).items():
             policy = parts.policies[name]
             assert isinstance(policy, RecurrentActorCritic)
-            gradients = RecurrentGradients(policy, Objective(LogLikelihood(), 0.0))
-            judged = gradients.judge(rollout, None)
-            batch = gradients.batch(rollout, judged, np.zeros_like(rollout.reward), rollout.valid)
+            update = recurrent_update(policy)
+            evaluation = update.evaluate(rollout, None)
+            batch = update.batch(rollout, evaluation, np.zeros_like(rollout.reward), rollout.valid)
             assert isinstance(batch, SequenceBatch)
             assert len(batch.advantage) == rollout.valid.sum()
             packed = batch.packed()
@@ -93,7 +99,7 @@ def test_unrolling_gives_the_log_probabilities_that_acting_had(world, kind):
                 )
             np.testing.assert_allclose(np.exp(logp - packed.rows.logp), 1.0, atol=1e-5)
             np.testing.assert_allclose(value.squeeze(-1), packed.rows.old_value, atol=1e-5)
-            found = gradients.judge(replace(rollout, logp=None), None)
+            found = update.evaluate(replace(rollout, logp=None), None)
             np.testing.assert_allclose(found.logp[rollout.valid.ravel()], rollout.logp[rollout.valid], atol=1e-5)
 
 
@@ -118,28 +124,28 @@ def test_waiting_and_absent_agents_remember_nothing_new():
     np.testing.assert_array_equal(rollout.memory[1:][waits], rollout.memory[:-1][waits])
 
 
-def judged_values(parts: Assembly, rollout: Rollout):
+def evaluated(parts: Assembly, rollout: Rollout):
     policy = parts.policies["agent"]
-    return RecurrentGradients(policy, Objective(LogLikelihood(), 0.0)).judge(rollout, None)
+    return recurrent_update(policy).evaluate(rollout, None)
 
 
 def test_what_was_cut_bootstraps_with_the_memory_after_its_last_step():
     _, parts, collector = start(settings_for("ppo", "truncated"))
     rollout = collector.collect(0)["agent"]
-    policy, judged = parts.policies["agent"], judged_values(parts, rollout)
+    policy, evaluation = parts.policies["agent"], evaluated(parts, rollout)
     assert (rollout.truncated & ~rollout.terminated)[:-1].any()
     for k, (step, lane) in enumerate(zip(rollout.successors.step, rollout.successors.lane, strict=True)):
         with torch.no_grad():
             before = torch.from_numpy(rollout.memory[step, lane])
             _, _, after = policy.step(torch.from_numpy(rollout.obs[step, lane]), None, before)
             value = policy.step(torch.from_numpy(rollout.successors.obs[k]), None, after)[1]
-        assert judged.successor_value[k] == pytest.approx(float(value), abs=1e-5)
+        assert evaluation.successor_value[k] == pytest.approx(float(value), abs=1e-5)
 
 
 def test_memory_that_nobody_recorded_is_found_from_the_observations():
     _, parts, collector = start(settings_for("ppo", "truncated"))
     rollout = collector.collect(0)["agent"]
-    recorded, found = judged_values(parts, rollout), judged_values(parts, replace(rollout, memory=None))
+    recorded, found = evaluated(parts, rollout), evaluated(parts, replace(rollout, memory=None))
     np.testing.assert_allclose(found.actor_memory, recorded.actor_memory, atol=1e-5)
     np.testing.assert_allclose(found.critic_memory, recorded.critic_memory, atol=1e-5)
 
@@ -148,14 +154,14 @@ def test_another_policys_memory_is_refused():
     _, parts, collector = start(settings_for("ppo", "truncated"))
     rollout = collector.collect(0)["agent"]
     with pytest.raises(ConfigError, match="leave the memory column out"):
-        judged_values(parts, replace(rollout, memory=rollout.memory[..., :3]))
+        evaluated(parts, replace(rollout, memory=rollout.memory[..., :3]))
 
 
-def test_trajectories_stacked_again_are_judged_alike():
+def test_trajectories_stacked_again_are_evaluation_alike():
     _, parts, collector = start(settings_for("ppo", "truncated"))
     rollout = collector.collect(0)["agent"]
     stacked = stack_trajectories(list(rollout.trajectories()))
-    want, got = judged_values(parts, rollout), judged_values(parts, stacked)
+    want, got = evaluated(parts, rollout), evaluated(parts, stacked)
     by_lane = [want.value[rollout.valid].sum(), got.value[stacked.valid].sum()]
     assert by_lane[0] == pytest.approx(by_lane[1], rel=1e-5)
 
@@ -163,9 +169,9 @@ def test_trajectories_stacked_again_are_judged_alike():
 def test_gradients_go_back_to_the_first_step_of_a_sequence():
     _, parts, collector = start(settings_for("ppo", "discrete", **{"network.memory": MEMORY | {"sequence_length": 8}}))
     rollout, policy = collector.collect(0)["agent"], parts.policies["agent"]
-    gradients = RecurrentGradients(policy, Objective(LogLikelihood(), 0.0))
-    judged = gradients.judge(rollout, None)
-    packed = gradients.batch(rollout, judged, np.zeros_like(rollout.reward), rollout.valid).packed()
+    update = recurrent_update(policy)
+    evaluation = update.evaluate(rollout, None)
+    packed = update.batch(rollout, evaluation, np.zeros_like(rollout.reward), rollout.valid).packed()
     features = torch.from_numpy(packed.rows.features).requires_grad_()
     outputs = policy.actor.unroll(features, packed.batch_sizes, packed.actor_memory)
     # The last packed row is the last step of the last among the longest sequences.

@@ -7,7 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
+from relayrl.algorithms.accelerated import FASTEST
+from relayrl.algorithms.adam import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import REINFORCEParams
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.data.columns import LaneHeader, Rollout, Successors
@@ -25,7 +26,7 @@ def make_reinforce(**params) -> REINFORCE:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return REINFORCE(policy, REINFORCEParams(**params), np.random.default_rng(0))
+    return REINFORCE(policy, REINFORCEParams(**params), np.random.default_rng(0), FASTEST)
 
 
 def one_lane(*rewards: float, terminated: int | None = None, truncated: int | None = None) -> Rollout:

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from relayrl.algorithms.returns import explained_variance, gae, gae_in_numpy, normalized, with_successor_values
+from relayrl.accelerator import array_kernels
+from relayrl.algorithms.accelerated import fast_gae
+from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
 from relayrl.data.columns import Successors
 
 GAMMA, LAM = 0.9, 0.5
@@ -18,8 +20,10 @@ def flags(*values: int) -> np.ndarray:
 
 
 def advantages(reward, value, next_value, terminated, truncated, valid) -> list[float]:
-    result = gae(reward, value, next_value, terminated, truncated, valid, gamma=GAMMA, lam=LAM)
+    columns = (reward, value, next_value, terminated, truncated, valid)
+    result = gae(*columns, gamma=GAMMA, lam=LAM)
     assert result.dtype == np.float32
+    np.testing.assert_array_equal(fast_gae(*columns, gamma=GAMMA, lam=LAM), result)
     return result[:, 0].tolist()
 
 
@@ -108,12 +112,18 @@ def test_explained_variance():
     assert explained_variance(np.zeros(3), np.ones(3)) == 0.0
 
 
-def test_compiled_advantages_are_those_of_numpy():
+def test_the_accelerator_gives_the_same_advantages():
     rng = np.random.default_rng(0)
     T, L = 37, 5
-    reward, value, next_value = (rng.normal(size=(T, L)).astype(np.float32) for _ in range(3))
+    reward, value, after = (rng.normal(size=(T, L)).astype(np.float32) for _ in range(3))
     terminated, truncated = (rng.random((T, L)) < 0.1 for _ in range(2))
-    flags = (terminated, truncated)
-    compiled = gae(reward, value, next_value, *flags, np.ones((T, L), bool), gamma=0.97, lam=0.9)
-    in_numpy = gae_in_numpy(reward, value, next_value, *flags, gamma=0.97, lam=0.9)
-    np.testing.assert_allclose(compiled, in_numpy, rtol=1e-5, atol=1e-6)
+    goes_on = ~(terminated | truncated)[:-1]
+    next_value = after.copy()
+    next_value[:-1][goes_on] = value[1:][goes_on]
+    columns = (reward, value, next_value, terminated, truncated, np.ones((T, L), bool))
+    np.testing.assert_array_equal(array_kernels.gae(*columns, gamma=0.97, lam=0.9), gae(*columns, gamma=0.97, lam=0.9))
+
+
+def test_the_accelerator_leaves_lanes_that_do_not_always_act_to_the_reference():
+    columns = column(1, 1), column(2, 3), column(3, 4), flags(0, 0), flags(0, 0)
+    assert array_kernels.gae(*columns, flags(1, 0), gamma=0.97, lam=0.9) is None

@@ -11,20 +11,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from test_facade import (
-    ACT_DIM,
-    IN_EPOCH,
-    LENGTH,
-    OBS_DIM,
-    epoch,
-    hashes,
-    make_trainer,
-    play,
-    small_params,
-    train,
-)
+from test_facade import ACT_DIM, IN_EPOCH, LENGTH, OBS_DIM, epoch, hashes, make_trainer, play, small_params, train
 
 from relayrl import RelayRLTrainer, TrainerArgs
+from relayrl.algorithms.accelerated import FASTEST
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.codec import encode
@@ -287,7 +277,7 @@ def test_trajectories_teach_what_the_rollout_they_were_cut_from_teaches(tmp_path
     trainer = make_trainer("ppo", tmp_path, params=params)
     policy = copy.deepcopy(trainer.policies["agent"])
     rollout = collected(trainer.groups["agent"].header)
-    PPO(policy, params, np.random.default_rng(0)).update([rollout], 0.0)
+    PPO(policy, params, np.random.default_rng(0), FASTEST).update([rollout], 0.0)
     for trajectory in rollout.trajectories():
         trainer.receive_trajectory(trajectory)
     assert trainer.num_pending == 9

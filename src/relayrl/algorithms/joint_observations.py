@@ -19,7 +19,7 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, map_tree
 from relayrl.errors import ConfigError
 from relayrl.models.input_layout import InputLayout, SideBySide, plain_numbers
-from relayrl.models.networks import ObservationEncoder
+from relayrl.models.networks import ObservationEncoder, RunningNormalizer
 from relayrl.models.shared_rows import SharedPart, SharedRows
 
 
@@ -29,6 +29,17 @@ class CentralInputs:
 
     rows: SharedRows
     successors: SharedRows
+
+    def normalized(self, moments: RunningNormalizer | None) -> CentralInputs:
+        """The same as `moments` scale it, where there are any."""
+        if moments is None:
+            return self
+        shift, scale, clip = moments.shift.cpu().numpy(), moments.scale.cpu().numpy(), moments.clip
+
+        def scaled(table: Array, columns: slice) -> Array:
+            return np.asarray(np.clip((table - shift[columns]) * scale[columns], -clip, clip))
+
+        return CentralInputs(self.rows.with_tables(scaled), self.successors.with_tables(scaled))
 
 
 @dataclass(frozen=True, slots=True)

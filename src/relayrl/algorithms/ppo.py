@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
-from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.losses import ClippedSurrogate, Objective
+from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
 from relayrl.algorithms.params import PPOParams
-from relayrl.algorithms.policy_gradients import ClippedSurrogate, Objective
-from relayrl.algorithms.returns import gae
-from relayrl.data.columns import Rollout
-from relayrl.data.trees import Array
-from relayrl.models.actor_critic import ActorCritic
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from relayrl.data.columns import Rollout
+    from relayrl.data.trees import Array
+    from relayrl.models.actor_critic import ActorCritic
 
 
 class PPO(OnPolicyAlgorithm):
     """Several passes over each rollout, with a clipped loss that keeps the policy near the one that acted."""
 
-    def __init__(self, policy: ActorCritic, params: PPOParams, rng: np.random.Generator) -> None:
+    def __init__(
+        self, policy: ActorCritic, params: PPOParams, rng: np.random.Generator, backend: Backend = REFERENCE
+    ) -> None:
         self.params = params
         loss = ClippedSurrogate(params.clip_ratio)
         objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
         passes = {"policy_passes": params.train_pi_iters, "value_passes": params.train_vf_iters}
-        super().__init__(policy, params, objective, rng, **passes)
+        super().__init__(policy, params, objective, rng, **passes, backend=backend)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
-        flags = (rollout.terminated, rollout.truncated, rollout.valid)
-        return gae(rollout.reward, value, next_value, *flags, gamma=self.params.gamma, lam=self.params.lam)
+        return self.gae(rollout, value, next_value, gamma=self.params.gamma, lam=self.params.lam)

@@ -7,25 +7,30 @@ bootstraps from the value.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.losses import LogLikelihood, Objective
+from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
 from relayrl.algorithms.params import REINFORCEParams
-from relayrl.algorithms.policy_gradients import LogLikelihood, Objective
-from relayrl.algorithms.returns import gae
-from relayrl.data.columns import Rollout
-from relayrl.data.trees import Array
-from relayrl.models.actor_critic import ActorCritic
+
+if TYPE_CHECKING:
+    from relayrl.data.columns import Rollout
+    from relayrl.data.trees import Array
+    from relayrl.models.actor_critic import ActorCritic
 
 
 class REINFORCE(OnPolicyAlgorithm):
     """One pass of the policy over each rollout."""
 
-    def __init__(self, policy: ActorCritic, params: REINFORCEParams, rng: np.random.Generator) -> None:
+    def __init__(
+        self, policy: ActorCritic, params: REINFORCEParams, rng: np.random.Generator, backend: Backend = REFERENCE
+    ) -> None:
         self.params = params
         objective = Objective(LogLikelihood(), params.entropy_coef)
         value_passes = params.train_vf_iters if params.with_vf_baseline else 0
-        super().__init__(policy, params, objective, rng, policy_passes=1, value_passes=value_passes)
+        super().__init__(policy, params, objective, rng, policy_passes=1, value_passes=value_passes, backend=backend)
 
     def usable_rows(self, rollout: Rollout) -> Array:
         if self.params.with_vf_baseline:
@@ -35,10 +40,9 @@ class REINFORCE(OnPolicyAlgorithm):
         return np.asarray(rollout.valid & ended_later)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
-        flags = (rollout.terminated, rollout.truncated, rollout.valid)
         gamma = self.params.gamma
         if self.params.with_vf_baseline:
-            return gae(rollout.reward, value, next_value, *flags, gamma=gamma, lam=self.params.lam)
+            return self.gae(rollout, value, next_value, gamma=gamma, lam=self.params.lam)
         # With V = 0 and λ = 1, GAE is the discounted reward-to-go.
         nothing = np.zeros_like(value)
-        return gae(rollout.reward, nothing, nothing, *flags, gamma=gamma, lam=1.0)
+        return self.gae(rollout, nothing, nothing, gamma=gamma, lam=1.0)

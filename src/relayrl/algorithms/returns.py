@@ -6,11 +6,14 @@ lane's episode ended or the block stopped (`with_successor_values`). Only termin
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from relayrl.compiled.loader import kernels
-from relayrl.data.columns import Successors
 from relayrl.data.trees import Array
+
+if TYPE_CHECKING:
+    from relayrl.data.columns import Successors
 
 
 def with_successor_values(value: Array, successors: Successors, successor_value: Array) -> Array:
@@ -41,47 +44,6 @@ def gae(
     Where a lane does not act on some rows, what arrives on them (rewards, the end) belongs to its last valid row, and the
     next row is its next valid one: discounting counts the lane's own decisions.
     """
-    if not valid.all():
-        return _gae_over_gaps(reward, value, next_value, terminated, truncated, valid, gamma=gamma, lam=lam)
-    compiled = kernels()
-    if compiled is not None:
-        out = np.empty(reward.shape, np.float32)
-        columns = [np.ascontiguousarray(column, np.float32) for column in (reward, value, next_value)]
-        flags = [np.ascontiguousarray(flag, np.bool_) for flag in (terminated, truncated)]
-        compiled.advantages(*reward.shape, *columns, *flags, gamma, lam, out)
-        return out
-    return gae_in_numpy(reward, value, next_value, terminated, truncated, gamma=gamma, lam=lam)
-
-
-def gae_in_numpy(
-    reward: Array,
-    value: Array,
-    next_value: Array,
-    terminated: Array,
-    truncated: Array,
-    *,
-    gamma: float,
-    lam: float,
-) -> Array:
-    """`gae` where every lane acts on every row."""
-    advantage = reward + gamma * next_value * ~terminated - value
-    carry = (gamma * lam) * ~(terminated | truncated)
-    for t in range(len(reward) - 2, -1, -1):
-        advantage[t] += carry[t] * advantage[t + 1]
-    return np.asarray(advantage, np.float32)
-
-
-def _gae_over_gaps(
-    reward: Array,
-    value: Array,
-    next_value: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
-    *,
-    gamma: float,
-    lam: float,
-) -> Array:
     advantage = np.zeros_like(value)
     ended = terminated | truncated
     ahead_reward, ahead_advantage = np.zeros_like(value[0]), np.zeros_like(value[0])

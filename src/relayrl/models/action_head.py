@@ -83,10 +83,3 @@ class LikelihoodHead(ActionHead):
     @abstractmethod
     def entropy_numpy(self, parameters: Array) -> Array:
         """[…] the same as `entropy`, in NumPy."""
-
-    @abstractmethod
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        """[M, O] derivative of a loss by what `parameters` was computed from: the raw outputs, for a box the parameters.
-
-        `by_logp` [M] is the loss's derivative by each row's log-probability, `by_entropy` that by each row's entropy.
-        """

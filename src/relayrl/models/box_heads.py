@@ -85,14 +85,6 @@ class GaussianHead(BoxHead, LikelihoodHead):
         log_std = parameters[..., self.num_actions :]
         return np.asarray(log_std.sum(-1) + np.float32(0.5 * (1.0 + LOG_2PI) * self.num_actions))
 
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        # With z = (a − μ) / σ:  ∂ log p / ∂μ = z / σ;   ∂ log p / ∂ log σ = z² − 1;   ∂H / ∂ log σ = 1
-        mean, log_std = np.split(parameters, 2, -1)
-        inverse_std = np.exp(-log_std)
-        z = (action - mean) * inverse_std
-        by_mean, by_log_std = z * inverse_std * by_logp[:, None], (z * z - 1.0) * by_logp[:, None] + by_entropy
-        return np.concatenate([by_mean, by_log_std], -1)
-
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(parameters[..., : self.num_actions])
 

@@ -55,16 +55,6 @@ class CategoricalHead(LikelihoodHead):
     def entropy_numpy(self, parameters: Array) -> Array:
         return np.asarray(-(np.exp(parameters) * parameters).sum(-1))
 
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        # ∂ log p_a / ∂z = 1_a − p;   ∂H / ∂z = −p (log p + H)
-        p = np.exp(parameters)
-        gradient = p * -by_logp[:, None]
-        gradient[np.arange(len(action)), action - self.start] += by_logp
-        if by_entropy:
-            entropy = -(p * parameters).sum(-1, keepdims=True)
-            gradient -= by_entropy * p * (parameters + entropy)
-        return gradient
-
     def mode(self, parameters: Array) -> Array:
         return np.asarray(parameters.argmax(-1) + self.start)
 
@@ -118,12 +108,6 @@ class MultiCategoricalHead(LikelihoodHead):
     def entropy_numpy(self, parameters: Array) -> Array:
         return np.asarray(-(np.exp(parameters) * parameters).sum(-1))
 
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        parts = enumerate(zip(self.parts, self.slices, strict=True))
-        return np.concatenate(
-            [p.parameter_gradient(parameters[:, w], action[:, i], by_logp, by_entropy) for i, (p, w) in parts], -1
-        )
-
     def mode(self, parameters: Array) -> Array:
         return np.stack(
             [part.mode(parameters[..., where]) for part, where in zip(self.parts, self.slices, strict=True)], -1
@@ -161,11 +145,6 @@ class BernoulliHead(LikelihoodHead):
     def entropy_numpy(self, parameters: Array) -> Array:
         p = 1.0 / (1.0 + np.exp(-parameters))
         return np.asarray((np.logaddexp(0.0, -parameters) + (1.0 - p) * parameters).sum(-1))
-
-    def parameter_gradient(self, parameters: Array, action: Array, by_logp: Array, by_entropy: float) -> Array:
-        # ∂ log p / ∂x = a − σ(x);   ∂H / ∂x = −x σ(x) (1 − σ(x))
-        p = 1.0 / (1.0 + np.exp(-parameters))
-        return np.asarray((action - p) * by_logp[:, None] - by_entropy * parameters * p * (1.0 - p), np.float32)
 
     def mode(self, parameters: Array) -> Array:
         return np.asarray((parameters > 0).astype(np.int8))

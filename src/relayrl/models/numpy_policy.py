@@ -1,4 +1,4 @@
-"""A policy of MLPs without torch: what it computes and how it is differentiated, on its live parameters.
+"""A policy of MLPs without torch: what it computes, on its live parameters.
 
 Acting on the CPU goes through here, with compiled networks where there are any. Tests hold every number to the torch module's.
 """
@@ -65,12 +65,11 @@ def acts_in_numpy(policy: Policy) -> bool:
     return is_built_in(policy) and runs_in_numpy(policy.actor)
 
 
-def judges_in_numpy(policy: ActorCritic, *, learns: bool = False) -> bool:
-    """The same of `NumpyActorCritic`, with its values; where it learns, of `DifferentiableActorCritic`."""
-    is_whole = is_built_in(policy) and policy.return_normalizer in _NORMALIZERS
-    if learns and isinstance(policy.head, GaussianHead):
-        is_whole = is_whole and policy.log_std.requires_grad and not policy.log_std._backward_hooks
-    return is_whole and runs_in_numpy(policy.actor, policy.critic, learns=learns)
+def judges_in_numpy(policy: ActorCritic) -> bool:
+    """The same of `NumpyActorCritic`, with its values."""
+    return (
+        is_built_in(policy) and policy.return_normalizer in _NORMALIZERS and runs_in_numpy(policy.actor, policy.critic)
+    )
 
 
 class ForwardPass(Protocol):
@@ -84,12 +83,6 @@ class PerceptronPass(ForwardPass, Protocol):
     """An MLP's outputs, of rows that share parts too."""
 
     def forward(self, x: Array | SharedRows) -> Array: ...
-
-
-def numpy_network(network: nn.Module) -> NumpyPerceptron:
-    """The NumPy side of a network for which `runs_in_numpy`: what can be differentiated."""
-    assert isinstance(network, Perceptron)
-    return NumpyPerceptron(network)
 
 
 def fast_network(network: nn.Module) -> PerceptronPass:
@@ -141,34 +134,3 @@ class NumpyActorCritic(NumpyPolicy):
     def value(self, seen: Array | SharedRows) -> Array:
         """[M] the value in units of reward."""
         return np.asarray(self.normalized_value(seen) / self._moments.scale.numpy() + self._moments.shift.numpy())
-
-
-class DifferentiableActorCritic(NumpyActorCritic):
-    """The same with gradients."""
-
-    _actor: NumpyPerceptron
-    _critic: NumpyPerceptron
-
-    def __init__(self, policy: ActorCritic) -> None:
-        super().__init__(policy, numpy_network)
-        self._likelihood = policy.head
-
-    def backward_distribution(
-        self, parameters: Array, action: Array, logp_gradient: Array, entropy_gradient: float
-    ) -> None:
-        """Gradients of the actor, after `distribution` gave `parameters`.
-
-        `logp_gradient` [M] is the loss's derivative by each action's log-probability, `entropy_gradient` that by each
-        row's entropy.
-        """
-        gradient = self._likelihood.parameter_gradient(parameters, action, logp_gradient, entropy_gradient)
-        if isinstance(self._likelihood, GaussianHead):
-            mean_gradient, log_std_gradient = np.split(gradient, 2, -1)
-            assert self.policy.log_std.grad is not None
-            np.sum(log_std_gradient, 0, out=self.policy.log_std.grad.numpy())
-            gradient = mean_gradient * self._likelihood.half_range
-        self._actor.backward(gradient)
-
-    def backward_value(self, gradient: Array) -> None:
-        """Gradients of the critic, after `normalized_value`; `gradient` [M] is the loss's by each value."""
-        self._critic.backward(gradient[:, None])

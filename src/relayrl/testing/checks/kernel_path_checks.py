@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from relayrl.algorithms.on_policy import gradients_of
-from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.policy_gradients import AutogradGradients, Batch, ClippedSurrogate, Gradients, Objective
+from relayrl.algorithms.accelerated import FASTEST
+from relayrl.algorithms.losses import ClippedSurrogate, Objective
+from relayrl.algorithms.minibatches import Batch, PassPlan
+from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.live_actor import live_actor
@@ -23,29 +24,28 @@ def acts_and_learns_as_the_module(bench: KernelBench) -> str | None:
     with torch.no_grad():
         features = policy.features(map_tree(torch.from_numpy, obs))
         distribution, value = policy.distribution(features).numpy(), policy.value(features).numpy()
-    for parameters, lr in ((policy.actor_parameters(), 0.0), (policy.critic_parameters(), 0.0)):
-        FlatAdam(parameters, lr, None)  # as learning lays them out
-    learning = gradients_of(policy, OBJECTIVE)
     action = policy.head.sample(distribution, np.random.default_rng(0))
     logp = policy.head.log_prob_numpy(distribution, action)
-    pairs = {
-        "the distribution that acts": (live_actor(policy).distribution(obs), distribution),
-        "the log-probability that is learned from": (learning.log_prob(features.numpy(), None, action), logp),
-        "the value that is learned from": (learning.value(features.numpy()), value),
-    }
     rng = np.random.default_rng(1)
     advantage, target = (rng.normal(size=NUM_ROWS).astype(np.float32) for _ in range(2))
     rows = Batch(features.numpy(), action, None, np.asarray(logp, np.float32), advantage, target, target)
-    pairs["the gradient"] = (_gradient(learning, rows), _gradient(AutogradGradients(policy, OBJECTIVE), rows))
+    (found_value, found_logp, found_gradient), (_, _, gradient) = (
+        _learned(backend, policy, rows) for backend in (FASTEST, REFERENCE)
+    )
+    pairs = {
+        "the distribution that acts": (live_actor(policy).distribution(obs), distribution),
+        "the log-probability that is learned from": (found_logp, logp),
+        "the value that is learned from": (found_value, value),
+        "the gradient": (found_gradient, gradient),
+    }
     far = [name for name, (got, want) in pairs.items() if not np.allclose(got, want, RELATIVE, TOLERANCE)]
     return f"{far[0]} is not the module's" if far else None
 
 
-def _gradient(gradients: Gradients, rows: Batch) -> Array:
-    gradients.policy_gradient(rows)
-    gradients.value_gradient(rows)
-    return np.concatenate([p.grad.numpy().ravel() for p in _parameters(gradients.policy) if p.grad is not None])
-
-
-def _parameters(policy: ActorCritic) -> list[torch.nn.Parameter]:
-    return [*policy.actor_parameters(), *policy.critic_parameters()]
+def _learned(backend: Backend, policy: ActorCritic, rows: Batch) -> tuple[Array, Array, Array]:
+    """Values, log-probabilities, and Adam's first moments after a step that moves nothing: a tenth of the gradients."""
+    adams = [backend.optimizer(own, 0.0, None) for own in (policy.actor_parameters(), policy.critic_parameters())]
+    update = backend.update(policy, OBJECTIVE, *adams)
+    value, logp = update.value(rows.features), update.log_prob(rows.features, None, rows.action)
+    update.begin(rows, PassPlan(NUM_ROWS, 1, 1, NUM_ROWS, np.random.default_rng(2)))()
+    return value, logp, np.concatenate([10.0 * adam.first_moment.numpy() for adam in adams])

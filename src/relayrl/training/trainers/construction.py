@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from relayrl.algorithms.accelerated import FASTEST
 from relayrl.algorithms.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
@@ -170,9 +171,9 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
 
 def _on_policy_algorithm(policy: ActorCritic, params: Settings, rng: np.random.Generator) -> OnPolicyAlgorithm:
     if isinstance(params, PPOParams):
-        return PPO(policy, params, rng)
+        return PPO(policy, params, rng, FASTEST)
     if isinstance(params, REINFORCEParams):
-        return REINFORCE(policy, params, rng)
+        return REINFORCE(policy, params, rng, FASTEST)
     raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
 
 

@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from relayrl.algorithms.joint_observations import CentralCritics, CentralInputs
-from relayrl.algorithms.minibatch_passes import Finish
+from relayrl.algorithms.minibatches import Finish, Metrics
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
-from relayrl.algorithms.policy_gradients import Metrics
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
 from relayrl.training.trainers.policy_groups import CriticColumns

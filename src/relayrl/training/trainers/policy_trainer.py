@@ -24,8 +24,7 @@ from relayrl.models.live_actor import live_actor
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.minibatch_passes import Finish
-    from relayrl.algorithms.policy_gradients import Metrics
+    from relayrl.algorithms.minibatches import Finish, Metrics
     from relayrl.models.actor import Actor
     from relayrl.models.policy import Policy
 

@@ -1,9 +1,9 @@
-"""Gradients of recurrent policies: back through time, over sequences of rows that begin with the memory that acted.
+"""The update of recurrent policies: back through time, over sequences of rows that begin with the memory that acted.
 
 1. A rollout's `memory` column is what each lane remembered before each row, so values and log-probabilities of all rows are
    one batched step. Where nobody recorded it, and for a central critic, which nobody runs while acting, the memory is found by
    going through the rows in order, from zeros or, where lanes go on from the rollout before, from where they stopped.
-2. The value of what followed a lane's last row is judged with the memory after that row.
+2. The value of what followed a lane's last row is evaluated with the memory after that row.
 3. Minibatches are whole sequences (`sequences`); each is unrolled in one fused call from its first row's memory.
 """
 
@@ -17,28 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relayrl.algorithms.adam import Adam
 from relayrl.algorithms.joint_observations import CentralInputs
-from relayrl.algorithms.policy_gradients import (
-    AutogradGradients,
-    Batch,
-    Judgement,
-    Metrics,
-    Objective,
-    all_rows,
-    flat_rows,
-    tensor_or_none,
-)
+from relayrl.algorithms.losses import Objective
+from relayrl.algorithms.minibatches import Batch, Evaluation, Metrics, flat_rows
 from relayrl.algorithms.sequences import Sequences, cut, pack
+from relayrl.algorithms.torch_update import TorchUpdate, as_array, laid_out
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
 from relayrl.models.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.recurrent_policy import RecurrentActorCritic
-from relayrl.models.shared_rows import SharedRows, laid_out
+from relayrl.models.shared_rows import SharedRows
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentJudgement(Judgement):
+class RecurrentEvaluation(Evaluation):
     """Also what was remembered before each row: `[M, …]` of the actor and of the critic."""
 
     actor_memory: Array
@@ -74,10 +68,10 @@ class SequenceBatch(Batch):
         critic_memory = np.concatenate([part.critic_memory for part in own])
         return _in_sequences(rows, sequences, actor_memory, critic_memory)
 
-    def packed(self) -> PackedBatch:
-        """The rows in the order in which networks are unrolled over them."""
+    def packed(self, device: torch.device | None = None) -> PackedBatch:
+        """The rows in the order in which networks are unrolled over them, with memories on `device`."""
         packing = pack(self.sequences)
-        memory = (torch.from_numpy(part[packing.order]) for part in (self.actor_memory, self.critic_memory))
+        memory = (torch.from_numpy(part[packing.order]).to(device) for part in (self.actor_memory, self.critic_memory))
         return PackedBatch(Batch.rows(self, packing.rows), torch.from_numpy(packing.batch_sizes), *memory)
 
 
@@ -91,44 +85,46 @@ class PackedBatch:
     critic_memory: Tensor
 
 
-class RecurrentGradients(AutogradGradients):
+class RecurrentUpdate(TorchUpdate):
     """For policies with a memory."""
 
     policy: RecurrentActorCritic
 
-    def __init__(self, policy: RecurrentActorCritic, objective: Objective) -> None:
-        super().__init__(policy, objective)
+    def __init__(
+        self, policy: RecurrentActorCritic, objective: Objective, pi_optimizer: Adam, vf_optimizer: Adam
+    ) -> None:
+        super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._sequence_length = memory_of(policy.network).sequence_length
         self._packed: tuple[Batch, PackedBatch] | None = None
         self._central = CarriedMemory(policy.critic)
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout, central: CentralInputs | None) -> RecurrentJudgement:
+    def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> RecurrentEvaluation:
         policy, (T, L) = self.policy, rollout.reward.shape
-        features = torch.from_numpy(self.features(flat_rows(rollout.obs)))
+        features = self.tensor(self.features(flat_rows(rollout.obs)))
         actor_memory, critic_memory = self._memory(rollout, features)
         if central is None:
             hidden = policy.critic.hidden(features)
-            hidden_next = policy.critic.hidden(torch.from_numpy(self.features(rollout.successors.obs)))
+            hidden_next = policy.critic.hidden(self.tensor(self.features(rollout.successors.obs)))
         else:
-            hidden, hidden_next = (_hidden(policy.critic, rows) for rows in (central.rows, central.successors))
+            hidden, hidden_next = (self._hidden(rows) for rows in (central.rows, central.successors))
             critic_memory = self._central.before_rows(rollout, hidden)
         value, after = policy.critic.step_hidden(hidden, critic_memory)
         value_next = self._successor_values(rollout, hidden_next, critic_memory, after)
         if rollout.logp is None:
             outputs, _ = policy.actor.step(features, actor_memory)
-            parameters = policy.distribution_of(outputs, tensor_or_none(flat_rows(rollout.action_mask)))
-            logp = policy.head.log_prob(parameters, torch.from_numpy(flat_rows(rollout.action))).numpy()
+            parameters = policy.distribution_of(outputs, self.tensor_or_none(flat_rows(rollout.action_mask)))
+            logp = as_array(policy.head.log_prob(parameters, self.tensor(flat_rows(rollout.action))))
         else:
             logp = flat_rows(rollout.logp)
-        return RecurrentJudgement(
-            features=features.numpy(),
+        return RecurrentEvaluation(
+            features=as_array(features),
             central=None if central is None else central.rows,
             value=self._in_units_of_reward(value).reshape(T, L),
             successor_value=self._in_units_of_reward(value_next),
             logp=logp,
-            actor_memory=actor_memory.numpy(),
-            critic_memory=critic_memory.numpy(),
+            actor_memory=as_array(actor_memory),
+            critic_memory=as_array(critic_memory),
         )
 
     def _memory(self, rollout: Rollout, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,32 +139,32 @@ class RecurrentGradients(AutogradGradients):
                 f"the recorded memory is not one of {policy.memory_width} numbers a step, as this policy has; leave the "
                 "memory column out, and it is computed from the observations"
             )
-        return policy.split(torch.from_numpy(flat_rows(recorded)))
+        return policy.split(self.tensor(flat_rows(recorded)))
 
     def _successor_values(self, rollout: Rollout, hidden_next: Tensor, before: Tensor, after: Tensor) -> Tensor:
         rows = rollout.successors.step * rollout.num_lanes + rollout.successors.lane
-        acted = torch.from_numpy(rollout.valid.reshape(-1)[rows])[:, None]
+        acted = self.tensor(rollout.valid.reshape(-1)[rows])[:, None]
         return self.policy.critic.step_hidden(hidden_next, torch.where(acted, after[rows], before[rows]))[0]
 
     def _in_units_of_reward(self, value: Tensor) -> Array:
-        return np.asarray(self.policy.in_units_of_reward(value.squeeze(-1)).numpy())
+        return as_array(self.policy.in_units_of_reward(value.squeeze(-1)))
 
-    def batch(self, rollout: Rollout, judged: Judgement, advantage: Array, usable: Array) -> Batch:
-        assert isinstance(judged, RecurrentJudgement)
+    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, usable: Array) -> Batch:
+        assert isinstance(evaluation, RecurrentEvaluation)
         rows, sequences = cut(usable, rollout.ended, self._sequence_length)
         first = rows[sequences.first]
-        batch = all_rows(rollout, judged, advantage).rows(rows)
-        return _in_sequences(batch, sequences, judged.actor_memory[first], judged.critic_memory[first])
+        batch = Batch.of(rollout, evaluation, advantage).rows(rows)
+        return _in_sequences(batch, sequences, evaluation.actor_memory[first], evaluation.critic_memory[first])
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
         packed = self._pack(rows)
-        features, mask = torch.from_numpy(packed.rows.features), tensor_or_none(packed.rows.mask)
+        features, mask = self.tensor(packed.rows.features), self.tensor_or_none(packed.rows.mask)
         outputs = self.policy.actor.unroll(features, packed.batch_sizes, packed.actor_memory)
         return self.differentiate_policy(self.policy.distribution_of(outputs, mask), packed.rows)
 
     def value_gradient(self, rows: Batch) -> Metrics:
         packed = self._pack(rows)
-        seen = torch.from_numpy(laid_out(packed.rows.critic_features))
+        seen = self.tensor(laid_out(packed.rows.critic_features))
         outputs = self.policy.critic.unroll(seen, packed.batch_sizes, packed.critic_memory)
         return self.differentiate_value(outputs.squeeze(-1), packed.rows)
 
@@ -176,8 +172,12 @@ class RecurrentGradients(AutogradGradients):
         """Packed once for both networks."""
         if self._packed is None or self._packed[0] is not rows:
             assert isinstance(rows, SequenceBatch)
-            self._packed = (rows, rows.packed())
+            self._packed = (rows, rows.packed(self._device))
         return self._packed[1]
+
+    def _hidden(self, rows: SharedRows) -> Tensor:
+        """[M, H] what the critic's cell sees of rows."""
+        return torch.cat([self.policy.critic.hidden(self.tensor(piece)) for piece in rows.pieces()])
 
     def state_dict(self) -> dict[str, Any]:
         return self._central.state_dict() if self.policy.is_central else {}
@@ -199,10 +199,11 @@ class CarriedMemory:
         """[M, …] what is remembered before each row of a rollout; lanes that go on begin with what they had."""
         header = rollout.header
         lanes = (header.env_ids, header.agent_ids)
-        first = torch.zeros(rollout.num_lanes, self._critic.memory_width)
+        first = hidden.new_zeros(rollout.num_lanes, self._critic.memory_width)
         # A loaded state does not say whose memory it is: lanes have the same order.
         if self._lanes in (None, lanes) and len(self._memory) == rollout.num_lanes:
-            first[torch.from_numpy(rollout.first_step > 0)] = self._memory[torch.from_numpy(rollout.first_step > 0)]
+            goes_on = torch.from_numpy(rollout.first_step > 0).to(hidden.device)
+            first[goes_on] = self._memory.to(hidden.device)[goes_on]
         before, self._memory = remembered(self._critic, rollout, hidden, first)
         self._lanes = lanes
         return before
@@ -221,20 +222,15 @@ def remembered(
     """([M, …], [L, …]) what a network remembers before each row of a rollout, `hidden` [M, H] of them, and after the last."""
     T, L = rollout.reward.shape
     hidden = hidden.reshape(T, L, -1)
-    valid, ended = (torch.from_numpy(flags)[..., None] for flags in (rollout.valid, rollout.ended))
-    memory = torch.zeros(L, network.memory_width) if first is None else first
-    before = torch.empty(T, L, network.memory_width)
-    nothing = torch.zeros(())
+    valid, ended = (torch.from_numpy(flags).to(hidden.device)[..., None] for flags in (rollout.valid, rollout.ended))
+    memory = hidden.new_zeros(L, network.memory_width) if first is None else first
+    before = hidden.new_empty(T, L, network.memory_width)
+    nothing = hidden.new_zeros(())
     for t in range(T):
         before[t] = memory
         memory = torch.where(valid[t], network.cell.step(hidden[t], memory)[1], memory)
         memory = torch.where(ended[t], nothing, memory)
     return before.reshape(T * L, -1), memory
-
-
-def _hidden(network: RecurrentNetwork, rows: SharedRows) -> Tensor:
-    """[M, H] what a network's cell sees of rows."""
-    return torch.cat([network.hidden(torch.from_numpy(piece)) for piece in rows.pieces()])
 
 
 def _in_sequences(rows: Batch, sequences: Sequences, actor_memory: Array, critic_memory: Array) -> SequenceBatch:
