@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.registry import algorithms
@@ -22,7 +23,6 @@ from relayrl.envs.contract import MultiAgentEnvironment, MultiAgentReset, MultiA
 from relayrl.envs.pettingzoo_adapter import wrap
 from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError
-from relayrl.models.live_actor import live_actor
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay import JointReplay, _GroupRecords
 

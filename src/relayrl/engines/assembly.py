@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.critic_sight import StateOffer
 from relayrl.algorithms.registry import algorithm
 from relayrl.engines.plugins import network_kernels
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import AgentGroup, VectorEnvironment
 from relayrl.models.actor import Actor
-from relayrl.models.live_actor import live_actor
+from relayrl.models.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.training.construction import GroupPlan, LearnerPlan, OffPolicyLearner, build_learner
@@ -46,7 +47,8 @@ def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
         return Assembly(policies, actors, learner.trainer, settings.trainer.time_horizon)
     trainer = learner.trainer
     warming: dict[str, Actor] = {
-        name: WarmupActor(live_actor(policy), lambda: trainer.is_warming_up) for name, policy in policies.items()
+        name: WarmupActor(live_actor(policy), lambda: Exploration(trainer.is_warming_up))
+        for name, policy in policies.items()
     }
     return Assembly(policies, warming, trainer, max(1, trainer.update_interval // env.num_envs))
 

@@ -14,6 +14,7 @@ import numpy as np
 import threadpoolctl
 import torch
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.registry import algorithms
 from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.assembly import Assembly, assemble
@@ -27,7 +28,7 @@ from relayrl.envs.on_host import on_host
 from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
-from relayrl.models.live_actor import live_actor
+from relayrl.models.exploration import Exploration
 from relayrl.models.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
@@ -177,8 +178,6 @@ def limit_threads(count: int) -> None:
 
 
 def _actor_of(policy: Policy, parts: Assembly) -> Actor:
-    """An actor for a copy of one of the assembly's policies."""
-    trainer = parts.trainer
-    if isinstance(trainer, OffPolicyTrainer):
-        return WarmupActor(live_actor(policy), lambda: trainer.is_warming_up)
-    return live_actor(policy)
+    """An actor for a copy of one of the assembly's policies; snapshots set how it explores."""
+    actor = live_actor(policy)
+    return WarmupActor(actor, Exploration) if isinstance(parts.trainer, OffPolicyTrainer) else actor

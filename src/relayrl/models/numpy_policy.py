@@ -1,6 +1,6 @@
-"""A policy of MLPs without torch: what it computes and how it is differentiated, on its live parameters.
+"""A policy of MLPs without torch, as learning needs it: what it computes and how it is differentiated, on its live parameters.
 
-Acting on the CPU goes through here, with compiled networks where there are any. Tests hold every number to the torch module's.
+Tests hold every number to the torch module's.
 """
 
 from __future__ import annotations
@@ -14,33 +14,17 @@ from torch import nn
 
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
-from relayrl.models.built_in import BuiltIns
+from relayrl.models.box_heads import GaussianHead
 from relayrl.models.compiled_perceptron import compiled_network
-from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
-from relayrl.models.networks import ObservationEncoder, RunningNormalizer
+from relayrl.models.mlp_policy import NORMALIZERS, encodes_in_numpy, is_built_in
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron, is_plain
 from relayrl.models.policy import Policy
-from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.models.shared_rows import SharedRows
-
-_POLICIES = BuiltIns(Policy, ActorCritic, RecurrentActorCritic)
-_HEADS = BuiltIns(
-    CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead, SquashedGaussianHead, DeterministicHead
-)
-_ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)
 
 
 def runs_in_numpy(*networks: nn.Module, learns: bool = False) -> bool:
     """Whether the networks are unchanged MLPs on the CPU; those that learn, with no parameter that is not to."""
     return all(is_plain(n) and (not learns or all(p.requires_grad for p in n.parameters())) for n in networks)
-
-
-def encodes_in_numpy(policy: Policy) -> bool:
-    """Whether `features_numpy` gives what `features` does."""
-    normalizer = policy.normalizer
-    is_known = policy.encoder in _ENCODERS and (normalizer is None or normalizer in _NORMALIZERS)
-    return is_known and _POLICIES.keeps(policy, "features", "features_numpy")
 
 
 def features_in_numpy(policy: Policy) -> Callable[[Any], Array]:
@@ -55,19 +39,9 @@ def features_in_numpy(policy: Policy) -> Callable[[Any], Array]:
     return features
 
 
-def is_built_in(policy: Policy) -> bool:
-    """Whether everything around a policy's networks is unchanged, so that `NumpyPolicy` knows it."""
-    return policy in _POLICIES and policy.head in _HEADS and encodes_in_numpy(policy)
-
-
-def acts_in_numpy(policy: Policy) -> bool:
-    """Whether `NumpyPolicy` gives what the policy does."""
-    return is_built_in(policy) and runs_in_numpy(policy.actor)
-
-
 def judges_in_numpy(policy: ActorCritic, *, learns: bool = False) -> bool:
     """The same of `NumpyActorCritic`, with its values; where it learns, of `DifferentiableActorCritic`."""
-    is_whole = is_built_in(policy) and policy.return_normalizer in _NORMALIZERS
+    is_whole = is_built_in(policy) and policy.return_normalizer in NORMALIZERS
     if learns and isinstance(policy.head, GaussianHead):
         is_whole = is_whole and policy.log_std.requires_grad and not policy.log_std._backward_hooks
     return is_whole and runs_in_numpy(policy.actor, policy.critic, learns=learns)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.on_policy import gradients_of
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.policy_gradients import AutogradGradients, Batch, ClippedSurrogate, Gradients, Objective
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.live_actor import live_actor
 from relayrl.testing.kernel_bench import NUM_ROWS, KernelBench
 
 RELATIVE, TOLERANCE = 1e-4, 1e-5

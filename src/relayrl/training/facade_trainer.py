@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.params import MADDPGParams, OffPolicyParams, OnPolicyParams
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.compiled.loader import warn_if_missing
@@ -28,7 +29,6 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.training.construction import Learner, OnPolicyLearner
 from relayrl.training.facade_args import PolicyGroup, TrainerArgs
@@ -231,6 +231,8 @@ class TrajectoryTrainer:
             observation_space=group.observation_space,
             action_space=group.action_space,
             head=policy.head.kind,
+            noise_scale=policy.head.noise_scale,
+            is_warming_up=self._learned().trainer.is_warming_up,
         )
         file_name = f"{file_name_part(name)}-v{self.policy_version}{file_format.suffix}"
         path = export_policy(policy, metadata, self.args.directory / "models" / file_name, file_format)

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from relayrl.data.columns import Rollout
+from relayrl.models.exploration import Exploration
 
 if TYPE_CHECKING:
     from relayrl.algorithms.minibatch_passes import Finish
     from relayrl.algorithms.policy_gradients import Metrics
+    from relayrl.models.policy import Policy
 
 
 class PolicyTrainer(ABC):
@@ -51,6 +53,15 @@ class PolicyTrainer(ABC):
         finished it. Before then, rollouts that were received must stay as they are, and a state cannot be taken."""
         metrics = self.advance()
         return lambda: metrics
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether actions should still be random."""
+        return False
+
+    def exploration(self, policies: Mapping[str, Policy]) -> dict[str, Exploration]:
+        """How actors of `policies` should explore now."""
+        return {name: Exploration(self.is_warming_up, policy.head.noise_scale) for name, policy in policies.items()}
 
     def worlds_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
         """Called after a resume that could not continue the episodes: nothing may continue across that break."""

@@ -1,0 +1,1 @@
+"""Accelerated twins of what torch computes, taken for exact types only."""
