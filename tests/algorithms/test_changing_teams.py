@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.registry import algorithms
@@ -22,7 +23,6 @@ from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentR
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.extend import Assembly, assemble
-from relayrl.models.live_actor import live_actor
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay, _GroupRecords
 

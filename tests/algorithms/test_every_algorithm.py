@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.trees import map_tree
 from relayrl.engines.run_settings import RunSettings, build_run_settings
@@ -14,7 +15,6 @@ from relayrl.errors import ConfigError
 from relayrl.extend import Assembly, assemble
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.adam import Adam
 from relayrl.algorithms.losses import LogLikelihood, Objective
 from relayrl.algorithms.recurrent_update import RecurrentUpdate, SequenceBatch
@@ -20,7 +21,6 @@ from relayrl.extend import Assembly, assemble
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.runtime.collector import Collector
@@ -223,9 +223,10 @@ def test_its_exported_policy_remembers_as_the_live_one(algo, kind, world, tmp_pa
             if masked:
                 mask = rng.random((20, policy.head.mask_width)) < 0.5
                 mask[:, 0] = True
-            distributions = [each.distribution(obs, mask) for each in memories]
+            both = zip(actors, memories, strict=True)
+            distributions = [actor.step(obs, mask, memory.values)[0] for actor, memory in both]
             np.testing.assert_allclose(*distributions, rtol=1e-4, atol=1e-5)
-            drawn = [policy.head.sample(d, g) for d, g in zip(distributions, generators, strict=True)]
+            drawn = [m.decide(obs, mask, g).action for m, g in zip(memories, generators, strict=True)]
             np.testing.assert_allclose(*drawn, rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(memories[0].values, memories[1].values, rtol=1e-4, atol=1e-5)
             for each in memories:

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from test_off_policy import hashes, make_learner, random_transitions, target_values
 from test_td3 import batch_of, set_constant
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.action_codes import Choice
 from relayrl.algorithms.critic_views import LocalView
 from relayrl.algorithms.off_policy import GroupBatch
@@ -16,7 +17,6 @@ from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.sac import SAC
 from relayrl.models.box_heads import SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
-from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.models.settings import NetworkSettings
 

@@ -10,6 +10,8 @@ from test_off_policy import make_learner, random_transitions
 from test_ppo import make_ppo, rollout
 from torch import nn
 
+from relayrl.accelerator.live_actor import live_actor
+from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.algorithms.accelerated import KernelUpdate
 from relayrl.algorithms.critic_views import LocalView
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
@@ -21,12 +23,11 @@ from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import CompiledActor, TorchActor, live_actor
 from relayrl.models.perceptron import Perceptron, is_plain
 from relayrl.models.policy import Policy, parameter_hash
 from relayrl.models.settings import Activation
-from relayrl.runtime.action_choice import ActionChoice, chooser
-from relayrl.runtime.torch_models import LiveModel
+from relayrl.models.torch_actor import TorchActor
+from relayrl.runtime.policy_model import load_model
 
 OBS = np.random.default_rng(5).normal(size=(6, 3)).astype(np.float32)
 
@@ -155,16 +156,17 @@ def test_a_network_acts_learns_and_is_exported_as_it_is(change, tmp_path):
     want = TorchActor(ppo.policy).distribution(OBS)
     assert not np.allclose(want, TorchActor(plain.policy).distribution(OBS))
     np.testing.assert_array_equal(live_actor(ppo.policy).distribution(OBS), want)
-    np.testing.assert_allclose(LiveModel(ppo.policy, "cpu").forward(OBS, None)[0], want, rtol=1e-6)
+    np.testing.assert_allclose(load_model(ppo.policy).actor.distribution(OBS), want, rtol=1e-6)
     if change is not patched:  # which a copy calls on the original
         spaces_ = (ppo.policy.observation_space, ppo.policy.action_space)
         metadata = PolicyMetadata("test", "ppo", "agent", 0, False, *spaces_)
         file = export_policy(ppo.policy, metadata, tmp_path / "model.onnx", ExportFormat.ONNX)
         np.testing.assert_allclose(ExportedActor(file).distribution(OBS), want, rtol=1e-4, atol=1e-5)
+        assert isinstance(load_model(file).actor, ExportedActor)
 
 
 def test_what_was_not_changed_keeps_its_faster_twin():
-    assert isinstance(live_actor(make_ppo().policy), CompiledActor)
+    assert isinstance(live_actor(make_ppo().policy), MlpActor)
     assert is_plain(copy.deepcopy(make_ppo().policy.actor))
 
 
@@ -219,8 +221,7 @@ def test_a_head_acts_and_learns_as_it_is_and_cannot_be_exported_as_another(tmp_p
     rng = np.random.default_rng(0)
     for actions in (live_actor(ppo.policy).act(OBS, None, rng), live_actor(ppo.policy).act_greedily(OBS)):
         assert actions.tolist() == [2] * len(OBS)
-    drawn, _ = chooser(ppo.policy.head, ActionChoice.SAMPLE, rng)(live_actor(ppo.policy).distribution(OBS))
-    assert drawn.tolist() == [2] * len(OBS)
+    assert load_model(ppo.policy).actor.act(OBS, None, rng).tolist() == [2] * len(OBS)
     assert learned(ppo) != learned(plain)
     metadata = PolicyMetadata("test", "ppo", "agent", 0, False, ppo.policy.observation_space, ppo.policy.action_space)
     with pytest.raises(ExportError, match=r"Sharp\.mode\(\) chooses other actions"):

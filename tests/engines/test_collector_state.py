@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.run_parts import build_parts
 from relayrl.engines.run_settings import build_run_settings
 from relayrl.models.box_heads import BoxHead
-from relayrl.models.live_actor import live_actor
 
 FLAGS = {"environment.num_envs": 2, "trainer.time_horizon": 7, "network.hidden_sizes": (8,)}
 

@@ -1,16 +1,18 @@
-"""The compiled forward pass and draw are those of NumPy, on live parameters."""
+"""The compiled forward pass and draw are those of the reference, on live parameters."""
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from relayrl.accelerator.live_actor import live_actor
+from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.compiled import loader
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.compiled_perceptron import CompiledPerceptron
-from relayrl.models.live_actor import CompiledActor, NumpyActor, live_actor
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.settings import Activation, NetworkSettings
+from relayrl.models.torch_actor import TorchActor
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -71,16 +73,16 @@ def test_what_is_not_a_number_stays_one():
 @pytest.mark.parametrize("space", ACTIONS)
 def test_the_same_generator_draws_the_same_actions(space, masked, normalize):
     policy = make_policy(ACTIONS[space], normalize=normalize)
-    compiled, oracle = live_actor(policy), NumpyActor(policy)
-    assert isinstance(compiled, CompiledActor)
+    compiled, oracle = live_actor(policy), TorchActor(policy)
+    assert isinstance(compiled, MlpActor)
     rng = np.random.default_rng(2)
     obs = rng.normal(size=(200, 3)).astype(np.float32)
     mask = None
     if masked and policy.head.mask_width is not None:
         mask = rng.random((200, policy.head.mask_width)) < 0.6
         mask[:, [0, -1]] = True
-    (action, logp), (other, other_logp) = (
-        actor.act_with_logp(obs, mask, np.random.default_rng(7)) for actor in (compiled, oracle)
+    (action, logp, *_), (other, other_logp, *_) = (
+        actor.decide(obs, mask, None, np.random.default_rng(7)) for actor in (compiled, oracle)
     )
     np.testing.assert_allclose(action, other, rtol=1e-5, atol=1e-6)
     assert action.dtype == other.dtype
@@ -93,7 +95,7 @@ def test_a_masked_action_is_never_drawn():
     mask = np.zeros((1000, 5), bool)
     mask[:, 3] = True
     obs = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
-    action, logp = live_actor(policy).act_with_logp(obs, mask, np.random.default_rng(1))
+    action, logp, *_ = live_actor(policy).decide(obs, mask, None, np.random.default_rng(1))
     assert set(action.tolist()) == {3}
     np.testing.assert_allclose(logp, 0.0, atol=1e-6)
 
@@ -132,7 +134,7 @@ def test_one_thread_and_two_draw_the_same_actions(space, rows):
     drawn = []
     for threads in (1, 2):
         loader.limit_threads(threads)
-        drawn.append(live_actor(policy).act_with_logp(obs, None, np.random.default_rng(2)))
+        drawn.append(live_actor(policy).decide(obs, None, None, np.random.default_rng(2))[:2])
     loader.limit_threads(None)
     for one, two in zip(*drawn, strict=True):
         np.testing.assert_array_equal(one, two)

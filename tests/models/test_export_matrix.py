@@ -18,10 +18,9 @@ from relayrl.algorithms.registry import algorithms
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import TorchActor
 from relayrl.models.policy import Policy
 from relayrl.models.settings import NetworkSettings
-from relayrl.runtime.torch_models import TorchScriptModel
+from relayrl.models.torch_actor import ScriptActor, TorchActor
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
 NUM_ROWS = 1000
@@ -81,10 +80,8 @@ def test_exported_numbers_are_the_live_ones(
         mask[:, [0, -1]] = True
     live = TorchActor(policy)
     want = live.distribution(obs, mask)
-    if file_format is ExportFormat.ONNX:
-        got = ExportedActor(path).distribution(obs, mask)
-    else:
-        got, _ = TorchScriptModel(path, "cpu").forward(obs, mask)
+    actor = ExportedActor(path) if file_format is ExportFormat.ONNX else ScriptActor(path)
+    got = actor.distribution(obs, mask)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     drawn = [head.sample(parameters, np.random.default_rng(1)) for parameters in (got, want)]
     np.testing.assert_allclose(drawn[0], drawn[1], rtol=1e-4, atol=1e-4)

@@ -9,16 +9,18 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from relayrl.accelerator.live_actor import live_actor
+from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.data.trees import leaf_dtype, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import DecodeError, ExportError
 from relayrl.models import export
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import NumpyActor, TorchActor, live_actor
 from relayrl.models.networks import RunningNormalizer
 from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import NetworkSettings
+from relayrl.models.torch_actor import TorchActor
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -88,18 +90,18 @@ def observation_space(request):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_numpy_and_torch_acting_agree(observation_space, action_space, normalize):
+def test_compiled_and_torch_acting_agree(observation_space, action_space, normalize):
     policy = make_policy(observation_space, action_space, normalize=normalize)
     obs = sample(observation_space, NUM_ROWS)
     mask = random_mask(policy, NUM_ROWS)
-    in_numpy, in_torch = NumpyActor(policy).distribution(obs, mask), TorchActor(policy).distribution(obs, mask)
-    np.testing.assert_allclose(in_numpy, in_torch, rtol=1e-4, atol=1e-5)
+    compiled, in_torch = live_actor(policy).distribution(obs, mask), TorchActor(policy).distribution(obs, mask)
+    np.testing.assert_allclose(compiled, in_torch, rtol=1e-4, atol=1e-5)
 
 
-def test_numpy_actor_sees_the_newest_weights():
+def test_a_compiled_actor_sees_the_newest_weights():
     policy = make_policy(OBSERVATIONS["vector"], ACTIONS["discrete"])
     actor, obs = live_actor(policy), sample(OBSERVATIONS["vector"], 4)
-    assert isinstance(actor, NumpyActor)
+    assert isinstance(actor, MlpActor)
     before = actor.distribution(obs).copy()
     with torch.no_grad():
         policy.actor[0].bias.add_(1.0)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.data.trees import leaf_dtype, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import ConfigError
 from relayrl.models.actor import Actor
@@ -16,12 +17,10 @@ from relayrl.models.head_registry import likelihood_head
 from relayrl.models.input_layout import SideBySide, plain_numbers
 from relayrl.models.kernels import ImageNetwork
 from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.live_actor import TorchRecurrentActor, live_actor
 from relayrl.models.memory_cell import MemoryCell
-from relayrl.models.numpy_recurrent import NumpyRecurrentActor
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic, actor_critic
-from relayrl.models.settings import Activation, MemoryKind, MemorySettings, NetworkSettings
+from relayrl.models.settings import MemoryKind, MemorySettings, NetworkSettings
 
 VECTOR = spaces.Box(-1, 1, (5,))
 ACTIONS = {
@@ -36,12 +35,10 @@ OBSERVATIONS = {
 NUM_LANES, NUM_STEPS = 20, 50  # 1,000 observations
 
 
-def make_policy(observation_space, action_space, kind, *, normalize=False, central=None, activation=Activation.TANH):
+def make_policy(observation_space, action_space, kind, *, normalize=False, central=None):
     generator = torch.Generator().manual_seed(0)
     memory = MemorySettings(kind=kind, size=6)
-    network = NetworkSettings(
-        hidden_sizes=(16, 12), activation=activation, memory=memory, normalize_observations=normalize
-    )
+    network = NetworkSettings(hidden_sizes=(16, 12), memory=memory, normalize_observations=normalize)
     policy = actor_critic(observation_space, action_space, network, generator, central)
     assert isinstance(policy, RecurrentActorCritic)
     with torch.no_grad():
@@ -132,34 +129,13 @@ def test_images_are_convolved_before_the_memory():
     assert isinstance(policy.actor.trunk, ImageNetwork)
 
 
-@pytest.mark.parametrize("activation", Activation)
-@pytest.mark.parametrize("central", [None, SideBySide([plain_numbers(9)])], ids=["own critic", "central critic"])
-@pytest.mark.parametrize("action", ACTIONS)
-def test_numpy_and_torch_remember_alike(action, central, activation, kind):
-    policy = make_policy(VECTOR, ACTIONS[action], kind, normalize=True, central=central, activation=activation)
-    actors = (live_actor(policy), TorchRecurrentActor(policy))
-    assert isinstance(actors[0], NumpyRecurrentActor)
-    obs = sample(VECTOR, NUM_LANES * NUM_STEPS, seed=11)
-    got, want = (play(actor, obs, None, greedy=False) for actor in actors)
-    np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-4)
-
-
-def test_acting_in_numpy_sees_the_newest_weights(kind):
+def test_a_live_actor_sees_the_newest_weights(kind):
     policy = make_policy(VECTOR, ACTIONS["discrete"], kind)
     actor, obs, nothing = live_actor(policy), sample(VECTOR, 4), np.zeros((4, policy.memory_width), np.float32)
     before = actor.step(obs, None, nothing)
     with torch.no_grad():
         policy.actor.cell.layer.bias_hh_l0.add_(1.0)
-    after = actor.step(obs, None, nothing)
-    assert not np.allclose(before[0], after[0])
-    np.testing.assert_allclose(after[1], TorchRecurrentActor(policy).step(obs, None, nothing)[1], atol=1e-5)
-
-
-def test_images_act_in_torch():
-    assert isinstance(
-        live_actor(make_policy(OBSERVATIONS["nested"], ACTIONS["box"], MemoryKind.GRU)), TorchRecurrentActor
-    )
+    assert not np.allclose(before[0], actor.step(obs, None, nothing)[0])
 
 
 def test_what_has_a_memory_does_not_act_without_it(tmp_path):
@@ -192,10 +168,11 @@ class Adding(Actor):
 
 def test_lanes_remember_what_they_acted_on_until_their_episode_ends():
     memory = LaneMemory(Adding(), 3)
-    memory.distribution(np.array([[1.0], [2.0], [3.0]], np.float32), active=np.array([True, True, False]))
+    rng = np.random.default_rng(0)
+    memory.decide(np.array([[1.0], [2.0], [3.0]], np.float32), None, rng, np.array([True, True, False]))
     assert memory.values.tolist() == [[1], [2], [0]]
     memory.forget(np.array([False, True, False]))
-    memory.distribution(np.array([[10.0], [20.0], [30.0]], np.float32))
+    memory.decide(np.array([[10.0], [20.0], [30.0]], np.float32), None, rng)
     assert memory.values.tolist() == [[11], [20], [30]]
 
 
@@ -206,9 +183,8 @@ def play(actor: Actor, obs, masks, greedy: bool) -> tuple[np.ndarray, np.ndarray
     for t in range(NUM_STEPS):
         rows = slice(t * NUM_LANES, (t + 1) * NUM_LANES)
         seen, mask = map_tree(lambda leaf, rows=rows: leaf[rows], obs), None if masks is None else masks[rows]
-        parameters = memory.distribution(seen, mask)
-        distributions.append(parameters.copy())
-        actions.append(actor.head.mode(parameters) if greedy else actor.head.sample(parameters, rng))
+        distributions.append(actor.step(seen, mask, memory.values)[0])
+        actions.append(memory.decide(seen, mask, None if greedy else rng).action)
         memory.forget(np.arange(NUM_LANES) % 7 == t % 3)
     return np.concatenate(actions), np.concatenate(distributions)
 

@@ -9,9 +9,9 @@ from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs, step
 
 from relayrl.errors import ActionMaskError, AgentStateError, ConfigError, InferenceError
 from relayrl.models.exported import ExportedActor
-from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.lifecycle_manager import AgentState
+from relayrl.runtime.published_policy import ActionChoice
 
 
 @pytest.fixture

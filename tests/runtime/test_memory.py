@@ -8,16 +8,15 @@ import pytest
 import torch
 from runtime_fakes import OBS, ListSink, export
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.errors import ConfigError
 from relayrl.models.actor import Actor
 from relayrl.models.head_registry import likelihood_head
-from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.live_actor import live_actor
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.models.settings import MemoryKind, MemorySettings, NetworkSettings
-from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.policy_model import CustomPolicy
+from relayrl.runtime.published_policy import ActionChoice
 from relayrl.testing.worlds import RecallCue
 
 ACT = RecallCue().action_space
@@ -40,11 +39,12 @@ def greedy(source, sink=None, count: int = 1):
 
 def expected(policy, observations) -> tuple[np.ndarray, np.ndarray]:
     """Distributions and memories before each step [T, L, …] of lanes that see `observations` [T, L, 2] of one episode."""
-    memory = LaneMemory(live_actor(policy), observations.shape[1])
+    actor, memory = live_actor(policy), np.zeros((observations.shape[1], policy.memory_width), np.float32)
     before, parameters = [], []
     for seen in observations:
-        before.append(memory.values)
-        parameters.append(memory.distribution(seen).copy())
+        before.append(memory)
+        distribution, memory = actor.step(seen, None, memory)
+        parameters.append(distribution)
     return np.stack(parameters), np.stack(before)
 
 

@@ -10,10 +10,9 @@ from gymnasium import spaces
 from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs
 
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.exported import ExportedActor
-from relayrl.runtime.action_choice import ActionChoice, chooser
 from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.published_policy import ActionChoice
 from relayrl.runtime.state_manager import InferenceMode
 from waiting import DEADLINE_S, wait_until
 
@@ -48,39 +47,8 @@ def test_a_live_policy_is_copied_when_it_is_published():
         assert agent.get_model_version() == {ids[0]: 1}
 
 
-@pytest.mark.parametrize("num_actions", [2, 5, 30])
-def test_shortcuts_draw_what_the_head_draws(num_actions):
-    head = CategoricalHead(spaces.Discrete(num_actions, start=3))
-    source = np.random.default_rng(0)
-    for L in (1, 2, 64):
-        mask = source.random((L, num_actions)) < 0.7
-        mask[:, 0] = True
-        logits = source.standard_normal((L, num_actions), dtype=np.float32) * 3
-        parameters = head.parameters_numpy(logits, mask)
-        choose = chooser(head, ActionChoice.SAMPLE, np.random.default_rng(7))
-        rng = np.random.default_rng(7)
-        for _ in range(300):
-            action, logp = choose(parameters)
-            expected = head.sample(parameters, rng)
-            np.testing.assert_array_equal(action, expected)
-            np.testing.assert_allclose(logp, head.log_prob_numpy(parameters, expected), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_actions", [3, 40])
-@pytest.mark.parametrize("choice", ActionChoice)
-def test_a_single_row_need_not_be_normalised(choice, num_actions):
-    head = CategoricalHead(spaces.Discrete(num_actions))
-    logits = np.random.default_rng(0).normal(100, 3, (1, num_actions)).astype(np.float32)
-    parameters = head.parameters_numpy(logits, None)
-    ours, heads = (chooser(head, choice, np.random.default_rng(7)) for _ in range(2))
-    for _ in range(300):
-        (action, logp), (expected, expected_logp) = ours(logits), heads(parameters)
-        assert action.tolist() == expected.tolist()
-        np.testing.assert_allclose(logp, expected_logp, rtol=0, atol=1e-5)
-
-
 def test_one_actor_and_many_get_what_the_file_says(tmp_path):
-    """One row and few rows of a small perceptron are computed in NumPy, many rows by onnxruntime."""
+    """Rows of a small MLP are computed by the kernels, too many of them by onnxruntime."""
     for action_space in (spaces.Discrete(3), spaces.Box(-1, 2, (2,), np.float32)):
         policy = make_policy(action_space=action_space)
         actor = ExportedActor(export(policy, tmp_path / "model.onnx"))

@@ -9,9 +9,9 @@ import torch
 from test_facade import ACT_DIM, OBS_DIM, epoch, hashes, make_trainer, play, small_params, train
 from torch import nn
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.errors import ConfigError
 from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.live_actor import live_actor
 from relayrl.models.settings import MemorySettings, NetworkSettings
 from relayrl.runtime.policy_model import load_model
 
@@ -24,7 +24,7 @@ def remembered(policy: Any, trajectory: Any) -> Any:
     memory, rows = LaneMemory(live_actor(policy), 1), []
     for seen in trajectory.obs:
         rows.append(memory.values[0])
-        memory.distribution(seen[None])
+        memory.decide(seen[None], None, None)
     return replace(trajectory, memory=np.stack(rows))
 
 
@@ -51,10 +51,11 @@ def test_a_model_remembers(file_format, tmp_path):
     policy, source = trainer.policies["agent"], load_model(model.path)
     assert source.layout.memory_width == policy.memory_width == 16
     (trajectory,) = play(trainer, 7)
-    memory, want = np.zeros((1, 16), np.float32), LaneMemory(live_actor(policy), 1)
+    got = want = np.zeros((1, 16), np.float32)
     for seen in trajectory.obs:
-        distribution, _, memory = source.step(seen[None], None, memory)
-        np.testing.assert_allclose(distribution, want.distribution(seen[None]), atol=1e-5)
+        distribution, got = source.actor.step(seen[None], None, got)
+        expected, want = live_actor(policy).step(seen[None], None, want)
+        np.testing.assert_allclose(distribution, expected, atol=1e-5)
 
 
 def test_a_kernel_is_what_lies_in_front_of_the_memory(tmp_path):

@@ -25,7 +25,7 @@ from relayrl.models.compiled_head import has_kernels, part_sizes
 from relayrl.models.compiled_perceptron import CompiledPerceptron, as_inputs, as_rows
 from relayrl.models.compiled_perceptron import has_kernels as are_known
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
-from relayrl.models.numpy_policy import judges_in_numpy, runs_in_numpy
+from relayrl.models.mlp_policy import judges_in_numpy, runs_in_numpy
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import SharedRows

@@ -30,7 +30,7 @@ from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.differentiable import Differentiable, Differentiables, differentiable, differentiables
 from relayrl.models.input_layout import InputLayout
-from relayrl.models.numpy_policy import features_in_numpy
+from relayrl.models.mlp_policy import features_in_numpy
 from relayrl.models.policy import Policy
 from relayrl.models.q_networks import QNetworks
 from relayrl.models.shared_rows import SharedRows

@@ -132,6 +132,7 @@ class Overlapping(Pace):
         self._trainer, self._acting = trainer, acting
         self._version = trainer.learner.policy_version
         self._num_env_steps = trainer.get_step
+        collector.explore(trainer.learner.exploration(trainer.policies))
         self._trajectories: TrajectoryQueue[Rollouts] = TrajectoryQueue(capacity=1)
         self._policies: PolicyQueue[PolicySnapshot] = PolicyQueue()
         trainer.subscribe_trajectory_queue(self._trajectories)
@@ -149,6 +150,7 @@ class Overlapping(Pace):
             self._version = newest.version
             for name, policy in self._acting.items():
                 policy.load_state_dict(newest.parameters[name])
+            self._collector.explore(newest.exploration)
         rollouts = self._collect(self._version)
         # The collector reuses its columns two blocks later, when the trainer may still read these.
         self._trajectories.put({name: copied(rollout) for name, rollout in rollouts.items()})

@@ -25,8 +25,7 @@ from relayrl.engines.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin, network_kernels
 from relayrl.engines.run_settings import RunSettings, build_run_settings
-from relayrl.envs.environment_contract import AgentGroup
-from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array
 from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes, has_kernels
-from relayrl.models.numpy_policy import runs_in_numpy
+from relayrl.models.mlp_policy import runs_in_numpy
 from relayrl.models.perceptron import NumpyPerceptron, Perceptron
 from relayrl.models.shared_rows import OwnColumns, SharedRows, laid_out, with_own
 

@@ -13,8 +13,9 @@ Outputs:
     value          the critic's value, in units of reward; only where the policy has a critic of its own
     next_memory    the `memory` of the episode's next step; only where the policy has a memory
 
-Both formats carry the same metadata (`METADATA_KEYS`), so that a file alone is enough to act: spaces as JSON, the group's
-name, the policy version. An export is compared with the live policy before it counts as written.
+Both formats carry the same metadata (`PolicyMetadata`), so that a file alone is enough to act: spaces as JSON, the group's
+name, the policy version and how it explores. An ONNX file of plain MLPs also describes them for the accelerator
+(`mlp_description`). An export is compared with the live policy before it counts as written.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import BoxHead, SquashedGaussianHead
 from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.mlp_policy import has_own_critic, mlp_text
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
@@ -97,7 +99,8 @@ def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_for
     """Write `policy` to `path`, whole or not at all, and check the file against the policy."""
     if not path.name:
         raise ConfigError(f"cannot export to {str(path)!r}: name a file")
-    metadata = replace(metadata, memory_width=policy.memory_width)
+    mlp = mlp_text(policy) if file_format is ExportFormat.ONNX else ""
+    metadata = replace(metadata, memory_width=policy.memory_width, mlp=mlp)
     graph = ExportGraph(policy, metadata.masked).eval()
     example = _example_inputs(policy, metadata.masked, num_rows=3)
     write = _onnx_bytes if file_format is ExportFormat.ONNX else _torchscript_bytes
@@ -128,11 +131,6 @@ def _example_inputs(policy: Policy, masked: bool, num_rows: int) -> tuple[Tensor
     if policy.memory_width:
         inputs.append(torch.from_numpy(rng.uniform(-1, 1, (num_rows, policy.memory_width)).astype(np.float32)))
     return tuple(inputs)
-
-
-def has_own_critic(policy: Policy) -> bool:
-    """Whether a value follows from the observation alone."""
-    return isinstance(policy, ActorCritic) and not policy.is_central
 
 
 def input_names(policy: Policy, masked: bool) -> list[str]:

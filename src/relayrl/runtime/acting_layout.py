@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,3 +109,32 @@ def _flat(space: Space, obs: Any) -> Iterable[Any]:
             except (KeyError, IndexError, TypeError) as error:
                 raise ConfigError(f"obs has no {path!r}; it must be a tree of {space}") from error
         yield leaf
+
+
+def checked_reward(reward: Any) -> float:
+    if type(reward) is float and math.isfinite(reward):
+        return reward
+    value = float(reward) if isinstance(reward, float | int) else float(checked_rewards(reward, 1)[0])
+    if not math.isfinite(value):
+        raise ConfigError(f"reward is {value}; it must be a finite number")
+    return value
+
+
+def checked_rewards(reward: Any, num_rows: int) -> Array:
+    array = np.asarray(reward, np.float32)
+    if array.shape == ():
+        array = np.full(num_rows, array, np.float32)
+    if array.shape != (num_rows,):
+        raise ConfigError(f"reward has shape {array.shape}, expected a number or {(num_rows,)}: one per actor")
+    if not (
+        math.isfinite(np.dot(array, array)) or np.isfinite(array).all()
+    ):  # the product costs a quarter, but may overflow
+        raise ConfigError("a reward is NaN or infinite")
+    return array
+
+
+def checked_flags(name: str, value: Any, num_rows: int) -> Array:
+    array = np.asarray(value, bool)
+    if array.shape not in ((), (num_rows,)):
+        raise ConfigError(f"{name} has shape {array.shape}, expected a flag or {(num_rows,)}: one per actor")
+    return np.broadcast_to(array, num_rows)

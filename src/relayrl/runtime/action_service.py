@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -22,26 +23,58 @@ import numpy as np
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, index
 from relayrl.errors import ConfigError, RelayRLError
+from relayrl.runtime.acting_layout import checked_flags, checked_reward, checked_rewards
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.lifecycle_manager import LifecycleManager
 from relayrl.runtime.published_policy import ActionRequest, PublishedPolicy
-from relayrl.runtime.request_plan import (
-    ActionCall,
-    DrawnCall,
-    RequestPart,
-    RequestPlan,
-    by_policy,
-    checked_flags,
-    checked_reward,
-    checked_rewards,
-    make_plan,
-)
 from relayrl.runtime.router_dispatcher import RouterDispatcher
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
-from relayrl.runtime.state_manager import ActorHandle, StateManager
+from relayrl.runtime.state_manager import ActorHandle, PolicySlot, StateManager
+from relayrl.runtime.step_pages import Lane
 from relayrl.runtime.trajectory_buffer import Priority
 
 MAX_PLANS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCall:
+    """The arguments of one `request_action`."""
+
+    actor_ids: Sequence[UUID]
+    obs: Any
+    mask: Any = None
+    reward: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPart:
+    """The rows [K] (None: all) of a call that one policy acts for."""
+
+    rows: Array | None
+    policy: PublishedPolicy
+    request: ActionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCall:
+    """A call whose actions were drawn and not recorded, or what was wrong with it."""
+
+    call: ActionCall
+    parts: list[RequestPart] | RelayRLError
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """What is known of a tuple of ids until the table of actors changes."""
+
+    actor_ids: tuple[UUID, ...]
+    table: dict[UUID, ActorHandle]
+    handles: tuple[ActorHandle, ...]
+    lanes: tuple[Lane, ...]
+    lane_keys: tuple[UUID, ...]
+    slot: PolicySlot | None
+    numbers: Array
+    num_closed: int
 
 
 class ActionService:
@@ -218,7 +251,7 @@ class ActionService:
             self._wait_for_room(plan.lane_keys)
         L = len(plan.handles)
         rewards = None if reward is None else checked_rewards(reward, L)
-        policies = by_policy(plan.handles) if plan.slot is None else [(None, plan.slot.policy)]
+        policies = _by_policy(plan.handles) if plan.slot is None else [(None, plan.slot.policy)]
         parts = []
         for rows, policy in policies:
             layout = policy.model.layout
@@ -291,7 +324,7 @@ class ActionService:
         plan = self._plans.get(id(actor_ids))
         if plan is not None and plan.actor_ids is actor_ids and plan.table is table:
             return plan
-        plan = make_plan(actor_ids, table, self._state)
+        plan = _make_plan(actor_ids, table, self._state)
         if isinstance(actor_ids, tuple):  # a tuple cannot change, so that the plan holds until the table does
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
@@ -303,3 +336,35 @@ def _who(handle: ActorHandle) -> str:
     lane = handle.lane
     step = lane.first_step + handle.pages.num_open_steps(lane)
     return f"actor {handle.actor_id} at step {step} of its episode"
+
+
+def _by_policy(handles: Sequence[ActorHandle]) -> list[tuple[Array | None, PublishedPolicy]]:
+    """Policies with the rows that they act for; None where one acts for all."""
+    rows_of: dict[PublishedPolicy, list[int]] = {}
+    for i, handle in enumerate(handles):
+        rows_of.setdefault(handle.slot.policy, []).append(i)
+    if len(rows_of) == 1:
+        return [(None, policy) for policy in rows_of]
+    return [(np.array(rows), policy) for policy, rows in rows_of.items()]
+
+
+def _make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state: StateManager) -> RequestPlan:
+    if not actor_ids:
+        raise ConfigError("a request names at least one actor")
+    handles = tuple(state.handle(actor_id) for actor_id in actor_ids)
+    if len(set(handles)) != len(handles):
+        raise ConfigError("an actor occurs twice in one request; one observation per actor")
+    pages, slot = handles[0].pages, handles[0].slot
+    with pages.lock:
+        num_closed = pages.num_closed
+        is_open = all(handle.pages is not pages or pages.is_open(handle.lane) for handle in handles)
+    return RequestPlan(
+        actor_ids=actor_ids if isinstance(actor_ids, tuple) else tuple(actor_ids),
+        table=table,
+        handles=handles,
+        lanes=tuple(handle.lane for handle in handles),
+        lane_keys=tuple(handle.lane.key for handle in handles),
+        slot=slot if all(handle.slot is slot for handle in handles) else None,
+        numbers=np.array([handle.lane.number for handle in handles]),
+        num_closed=num_closed if is_open and all(handle.pages is pages for handle in handles) else -1,
+    )

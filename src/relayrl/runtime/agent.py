@@ -22,12 +22,12 @@ from uuid import UUID
 from relayrl.errors import ConfigError
 from relayrl.observability.metrics import MetricRegistry
 from relayrl.runtime.action_record import ActionRecord
+from relayrl.runtime.action_service import ActionCall
 from relayrl.runtime.client_config import ClientConfig
 from relayrl.runtime.client_coordinator import ClientCoordinator, ShutdownReport
 from relayrl.runtime.env_runner import EnvRunSummary
 from relayrl.runtime.lifecycle_manager import AgentState
 from relayrl.runtime.policy_model import CPU, ModelSource
-from relayrl.runtime.request_plan import ActionCall
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings

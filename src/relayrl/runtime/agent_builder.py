@@ -13,11 +13,11 @@ from typing import Any, Self
 from relayrl.config.enum_members import member_of
 from relayrl.config.settings import parse_settings
 from relayrl.errors import ConfigError
-from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.agent import AgentDefaults, RelayRLAgent
 from relayrl.runtime.client_config import ClientConfig, read_client_config
 from relayrl.runtime.client_coordinator import ClientCoordinator
 from relayrl.runtime.policy_model import CPU, ModelSource
+from relayrl.runtime.published_policy import ActionChoice
 from relayrl.runtime.router_sink import SinkOpener, TrajectorySink
 from relayrl.runtime.state_manager import InferenceMode, StateManager, StateSettings
 

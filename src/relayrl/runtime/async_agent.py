@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from relayrl.runtime.action_record import ActionRecord
+from relayrl.runtime.action_service import ActionCall, DrawnCall
 from relayrl.runtime.client_config import ClientConfig
 from relayrl.runtime.client_coordinator import ClientCoordinator, ShutdownReport
 from relayrl.runtime.env_runner import EnvRunSummary
 from relayrl.runtime.policy_model import ModelSource
-from relayrl.runtime.request_plan import ActionCall, DrawnCall
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings

@@ -29,6 +29,7 @@ from relayrl.envs.environment_contract import (
 from relayrl.errors import ActionMaskError, ConfigError
 from relayrl.models.action_head import LikelihoodHead
 from relayrl.models.actor import Actor
+from relayrl.models.exploration import Exploration
 from relayrl.models.lane_memory import LaneMemory
 from relayrl.runtime.episode_tracker import EndedEpisodes, EpisodeTracker
 
@@ -55,10 +56,9 @@ class Collector:
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
         self._env_ids = env.env_ids
         self._memories = {
-            name: LaneMemory(actors[name], env.num_envs * group.num_agents)
-            for name, group in env.groups.items()
-            if actors[name].memory_width
+            name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()
         }
+        self._recurrent = {name: memory for name, memory in self._memories.items() if actors[name].memory_width}
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
@@ -88,7 +88,7 @@ class Collector:
                 )
             if self._states is not None:
                 self._states.finish_row(step.episode_over, step.final_state)
-            for name, memory in self._memories.items():
+            for name, memory in self._recurrent.items():
                 memory.forget(ended_lanes(step, name))
             self._episodes.add(step)
             self._see(step)
@@ -107,30 +107,26 @@ class Collector:
         self._state = result.state
 
     def _act(self, name: str, view: GroupObservation) -> Array:
-        actor = self._actors[name]
-        obs = lanes(view.obs)
+        memory, obs = self._memories[name], lanes(view.obs)
         allowed = allowed_actions(self._env, name, view, self._episodes.lengths)
         mask = None if allowed is None else lanes(allowed)
-        active, logp, remembered = view.active.reshape(-1), None, None
-        if name in self._memories:
-            remembered = self._memories[name].values
-            action, logp = self._recall(name, obs, mask, active)
-        elif name in self._with_logp:
-            action, logp = actor.act_with_logp(obs, mask, self._rng)
-        else:
-            action = actor.act(obs, mask, self._rng)
-        self._builders[name].add(obs, action, active, view.action_mask, logp=logp, memory=remembered)
-        taken = actor.head.to_environment(action)
+        active, before = view.active.reshape(-1), memory.values
+        decision = memory.decide(obs, mask, self._rng, active)
+        self._builders[name].add(
+            obs,
+            decision.action,
+            active,
+            view.action_mask,
+            logp=decision.logp if name in self._with_logp else None,
+            memory=before if before.shape[1] else None,
+        )
+        taken = self._actors[name].head.to_environment(decision.action)
         return taken.reshape(*view.active.shape, *taken.shape[1:])
 
-    def _recall(self, name: str, obs: Tree, mask: Array | None, active: Array) -> tuple[Array, Array | None]:
-        """Actions of lanes that remember and, where they are recorded, their log-probabilities."""
-        head = self._actors[name].head
-        parameters = self._memories[name].distribution(obs, mask, active)
-        action = head.sample(parameters, self._rng)
-        if name not in self._with_logp or not isinstance(head, LikelihoodHead):
-            return action, None
-        return action, head.log_prob_numpy(parameters, action)
+    def explore(self, exploration: Mapping[str, Exploration]) -> None:
+        """Let the groups' actors explore as a policy snapshot says."""
+        for name, own in exploration.items():
+            self._actors[name].explore(own)
 
     def take_episodes(self) -> tuple[list[float], list[int]]:
         """Returns (mean over agents) and lengths of episodes that ended since the last call; failed ones left out."""
@@ -149,7 +145,7 @@ class Collector:
             "env_ids": [str(env_id) for env_id in self._env_ids],
             "builders": {name: builder.get_state() for name, builder in self._builders.items()},
             "episodes": self._episodes.get_state(),
-            "memories": {name: memory.values for name, memory in self._memories.items()},
+            "memories": {name: memory.values for name, memory in self._recurrent.items()},
             "environment": self._env.get_state() if isinstance(self._env, StatefulEnvironment) else None,
         }
 
@@ -167,7 +163,7 @@ class Collector:
             for name, builder in self._builders.items():
                 builder.set_state(state["builders"][name])
             self._episodes.set_state(state["episodes"])
-            for name, memory in self._memories.items():
+            for name, memory in self._recurrent.items():
                 memory.values = np.array(state["memories"][name], np.float32)
             self._env.set_state(saved)
             self._see(self._env.build_observation())

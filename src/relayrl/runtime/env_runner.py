@@ -18,9 +18,8 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree
 from relayrl.errors import ConfigError
-from relayrl.models.actor import Actor
+from relayrl.models.actor import Actor, Decision
 from relayrl.runtime.collector import Collector
-from relayrl.runtime.published_policy import PublishedPolicy
 from relayrl.runtime.router_dispatcher import RouterDispatcher
 from relayrl.runtime.state_manager import ActorHandle
 from relayrl.runtime.trajectory_buffer import Priority
@@ -49,20 +48,20 @@ class NewestPolicy(Actor):
 
     def __init__(self, handle: ActorHandle) -> None:
         self._handle = handle
-        self._policy: PublishedPolicy = handle.slot.policy
-        self.head, self.memory_width = self._policy.model.head, self._policy.model.layout.memory_width
+        self.take_newest()
+        self.memory_width = self._policy.model.layout.memory_width
 
     def take_newest(self) -> int:
         """Act with the newest policy from now on; gives its version."""
         self._policy = self._handle.slot.policy
-        self.head = self._policy.model.head
+        self.head = self._policy.model.actor.head
         return self._policy.version
 
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
-        return self._policy.distribution(obs, mask)
+        return self._policy.model.actor.distribution(obs, mask)
 
-    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
-        return self._policy.step(obs, mask, memory)
+    def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
+        return self._policy.decide(obs, mask, memory, rng)
 
 
 class ActorEnvironment:

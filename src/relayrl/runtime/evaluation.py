@@ -190,10 +190,9 @@ def choose_actions(
     obs = map_tree(lambda leaf: leaf.reshape(worlds * agents, *leaf.shape[2:]), view.obs)
     allowed = None if mask is None else mask.reshape(worlds * agents, -1)
     active = view.active.reshape(-1)
-    if rng is None:
-        action = memory.act_greedily(obs, allowed, active)
-    else:
-        action = actor.head.to_environment(memory.act(obs, allowed, rng, active))
+    action = memory.decide(obs, allowed, rng, active).action
+    if rng is not None:  # the most likely action is within the bounds already
+        action = actor.head.to_environment(action)
     return action.reshape(worlds, agents, *action.shape[1:])
 
 

@@ -6,6 +6,9 @@ Invariants:
   which requests that begin later get.
 - A request is recorded whole or, when anything about it fails, not at all. A policy that fails, or gives NaN, raises
   `InferenceError`; it never answers a default action.
+- What an actor remembers lies in its lane. Its first step of an episode sees zeros, a later one what the step before it left;
+  it changes only when a step was recorded. Which actors share a forward pass makes no difference, and a newer version goes on
+  with it.
 
 Not its job: which actor acts with which policy (`state_manager`), or where cut trajectories go (`client_coordinator`).
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from enum import Enum
 from uuid import UUID
 
 import numpy as np
@@ -22,18 +26,22 @@ import numpy as np
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.errors import ConfigError, InferenceError
-from relayrl.models.discrete_heads import CategoricalHead
-from relayrl.runtime.action_choice import ActionChoice, chooser
+from relayrl.models.actor import Decision
 from relayrl.runtime.action_record import ActionRecord
 from relayrl.runtime.client_config import BatchingSettings
-from relayrl.runtime.compiled_drawing import CompiledDrawing
 from relayrl.runtime.policy_model import PolicyModel
 from relayrl.runtime.request_batcher import RequestBatcher
 from relayrl.runtime.step_pages import Lane, StepPages
 
 MAX_VERSION_COLUMNS = 64
-Drawn = tuple[Array, Array | None, Array | None]
 Fragments = list[tuple[UUID, Trajectory]]
+
+
+class ActionChoice(Enum):
+    """How actions are chosen from the distribution."""
+
+    SAMPLE = "sample"
+    GREEDY = "greedy"
 
 
 class ActionRequest:
@@ -45,11 +53,12 @@ class ActionRequest:
     __slots__ = (
         "actor_ids",
         "cut",
-        "drawn",
+        "decision",
         "error",
         "is_deferred",
         "lanes",
         "mask",
+        "memory",
         "num_closed",
         "num_rows",
         "numbers",
@@ -75,27 +84,26 @@ class ActionRequest:
         self.error: BaseException | None = None
         self.cut: Fragments = []
         self.is_deferred = False
-        self.drawn: tuple[Array | None, ...] = ()
+        self.decision: Decision | None = None
+        self.memory: Array | None = None  # [L, M] before the step
 
 
 class PublishedPolicy:
-    """A model with its version, the pages that its steps go to, and a generator of its own."""
+    """A model with its version, the pages that its steps go to, and a generator of its own; greedy without one."""
 
     def __init__(
         self,
         model: PolicyModel,
         version: int,
         pages: StepPages,
-        rng: np.random.Generator,
-        choice: ActionChoice,
+        rng: np.random.Generator | None,
         batching: BatchingSettings,
     ) -> None:
-        self.model, self.version, self.pages = model, version, pages
+        self.model, self.version, self.pages, self._rng = model, version, pages, rng
         self._model_lock = threading.Lock()
         self._versions: dict[int, Array] = {}
-        self._choose = chooser(model.head, choice, rng)
-        samples = choice is ActionChoice.SAMPLE
-        self._compiled = CompiledDrawing.of(model.chains, model.head, rng) if samples else None
+        self._memory_width = model.layout.memory_width
+        self._decide, self._is_instant = model.actor.decide, model.actor.is_instant and not self._memory_width
         self.batcher: RequestBatcher[ActionRequest] = RequestBatcher(self._serve, batching)
 
     def act_for(self, requests: Sequence[ActionRequest]) -> None:
@@ -111,37 +119,31 @@ class PublishedPolicy:
     ) -> tuple[ActionRecord, Fragments]:
         """The action of one actor, and the fragments that were cut.
 
-        A policy that takes less time than waking a thread acts for every thread at once; others are asked through the
-        batcher, without a request of its own where nobody else is at work.
+        A policy that takes less time than waking a thread acts for every thread at once; others are asked through the batcher.
         """
-        if self._compiled is not None or (mask is None and self.model.alone is not None):
-            return self._recorded_alone(actor_ids, lane, obs, mask, reward, self._draw_alone(obs, mask))
-        batcher = self.batcher
-        if not batcher.try_to_lead():
-            request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
-            batcher.wait_for((request,))
-            if request.error is not None:
-                raise request.error
-            assert request.record is not None
-            return request.record, request.cut
+        if self._is_instant:
+            decision = self.decide(obs, mask, None, self._rng)
+            self._require_finite(decision, actor_ids)
+            action, logp, value, _ = decision
+            cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+            taken = self.model.actor.head.to_environment(action)
+            return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
+        request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
+        self.batcher.run((request,))
+        if request.error is not None:
+            raise request.error
+        assert request.record is not None
+        return request.record, request.cut
+
+    def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
+        """What the policy decides for rows; nothing is recorded here."""
         try:
-            drawn = self._draw(obs, mask)
-        finally:
-            batcher.hand_on()
-        return self._recorded_alone(actor_ids, lane, obs, mask, reward, drawn)
-
-    def distribution(self, obs: Tree, mask: Array | None) -> Array:
-        """Parameters for rows of observations, which nobody asked for one by one and nobody records here."""
-        with self._model_lock:
-            parameters = np.array(self.model.forward(obs, mask)[0])
-        head = self.model.head
-        return head.parameters_numpy(parameters, None) if isinstance(head, CategoricalHead) else parameters
-
-    def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
-        """The same for rows that remember `memory` [L, M], and their memory after."""
-        with self._model_lock:
-            parameters, _, after = self.model.step(obs, mask, memory)
-            return np.array(parameters), np.array(after)
+            if self._is_instant:  # threads do not meet in there
+                return self._decide(obs, mask, memory, rng)
+            with self._model_lock:
+                return self._decide(obs, mask, memory, rng)
+        except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
+            raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
 
     def _serve(self, requests: Sequence[ActionRequest]) -> None:
         if len(requests) == 1:
@@ -152,81 +154,34 @@ class PublishedPolicy:
 
     def _serve_together(self, batch: Sequence[ActionRequest]) -> None:
         """One forward pass; afterwards every request succeeds or fails on its own."""
+        memory = _remembered_by(batch, self._memory_width) if self._memory_width else None
         try:
-            drawn = self._draw(*joined(batch))
+            decision = self.decide(*_joined(batch), memory, self._rng)
         except InferenceError as error:
             for request in batch:
                 request.error = error
             return
         start = 0
         for request in batch:
-            end = start + request.num_rows
-            self._finish(request, drawn if len(batch) == 1 else rows_of(drawn, start, end))
-            start = end
+            rows = slice(start, start + request.num_rows)
+            request.decision = decision if len(batch) == 1 else _rows_of(decision, rows)
+            request.memory = None if memory is None else memory[rows]
+            if not request.is_deferred:
+                self.record_drawn(request)
+            start = rows.stop
 
     def record_drawn(self, request: ActionRequest) -> None:
-        """Record the step of a deferred request; it then has its record or its error."""
+        """Record the step of a request whose actions were drawn; it then has its record or its error."""
+        assert request.decision is not None
         try:
-            self._record(request, *request.drawn)  # type: ignore[arg-type]
+            self._record(request, request.decision)
         except (ConfigError, InferenceError) as error:
             request.error = error
 
-    def _finish(self, request: ActionRequest, drawn: tuple[Array | None, ...]) -> None:
-        if request.is_deferred:  # a model may reuse its arrays in the next pass
-            request.drawn = tuple(None if column is None else np.array(column) for column in drawn)
-        else:
-            request.drawn = drawn
-            self.record_drawn(request)
-
-    def _draw(self, obs: Tree, mask: Array | None) -> Drawn:
-        if self._compiled is not None and len(obs) <= self._compiled.max_rows:
-            return self._draw_alone(obs, mask)
-        with self._model_lock:  # until actions are drawn: a model may reuse its arrays
-            try:
-                parameters, value = self.model.forward(obs, mask)
-            except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
-                raise self._failure(error) from error
-            return *self._choose(parameters), value
-
-    def _draw_alone(self, obs: Tree, mask: Array | None) -> Drawn:
-        """Without a lock: in what is used here, threads do not meet."""
-        try:
-            if self._compiled is not None:
-                return self._compiled(np.asarray(obs), mask)
-            assert self.model.alone is not None
-            outputs = self.model.alone(np.asarray(obs))
-        except Exception as error:
-            raise self._failure(error) from error
-        return *self._choose(outputs[0]), outputs[1] if len(outputs) > 1 else None
-
-    def _failure(self, error: Exception) -> InferenceError:
-        return InferenceError(f"policy version {self.version} failed to act: {error}")
-
-    def _recorded_alone(
-        self,
-        actor_ids: tuple[UUID],
-        lane: Lane,
-        obs: Tree,
-        mask: Array | None,
-        reward: float | None,
-        drawn: Drawn,
-    ) -> tuple[ActionRecord, Fragments]:
-        action, logp, value = drawn
-        self._require_finite(action, logp, actor_ids)
-        cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
-        taken = self.model.head.to_environment(action)
-        return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
-
-    def _record(
-        self,
-        request: ActionRequest,
-        action: Array,
-        logp: Array | None,
-        value: Array | None,
-        memory: Array | None = None,
-    ) -> None:
-        self._require_finite(action, logp, request.actor_ids)
-        reward, pages = request.reward, self.pages
+    def _record(self, request: ActionRequest, decision: Decision) -> None:
+        self._require_finite(decision, request.actor_ids)
+        action, logp, value, after = decision
+        reward, pages, memory = request.reward, self.pages, request.memory
         if request.num_rows == 1:
             one = reward if reward is None or isinstance(reward, float) else float(reward[0])
             request.cut = pages.append_one(
@@ -240,11 +195,14 @@ class PublishedPolicy:
                 request.cut = pages.append(
                     request.numbers, request.obs, action, logp, value, self.version, request.mask, reward, memory
                 )
-        taken = self.model.head.to_environment(action)
+        if memory is not None and after is not None:
+            for row, lane in zip(after, request.lanes, strict=True):
+                lane.memory, lane.memory_episode = row, lane.episode
+        taken = self.model.actor.head.to_environment(action)
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
 
-    def _require_finite(self, action: Array, logp: Array | None, actor_ids: tuple[UUID, ...]) -> None:
-        if not (_is_finite(action) and (logp is None or _is_finite(logp))):
+    def _require_finite(self, decision: Decision, actor_ids: tuple[UUID, ...]) -> None:
+        if not (_is_finite(decision.action) and (decision.logp is None or _is_finite(decision.logp))):
             raise InferenceError(
                 f"policy version {self.version} gave NaN or infinity for {actor_ids[:3]}; "
                 "look for NaN in the observations or in the model"
@@ -280,10 +238,10 @@ def _removed(actor_id: UUID) -> ConfigError:
     return ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
 
 
-def rows_of(drawn: Drawn, start: int, end: int) -> Drawn:
+def _rows_of(decision: Decision, rows: slice) -> Decision:
     """The rows of one request."""
-    action, logp, value = drawn
-    return action[start:end], None if logp is None else logp[start:end], None if value is None else value[start:end]
+    action, *others = decision
+    return Decision(action[rows], *(None if column is None else column[rows] for column in others))
 
 
 def _with_and_without_mask(requests: Sequence[ActionRequest]) -> list[Sequence[ActionRequest]]:
@@ -294,10 +252,20 @@ def _with_and_without_mask(requests: Sequence[ActionRequest]) -> list[Sequence[A
     return [masked, [request for request in requests if request.mask is None]]
 
 
-def joined(batch: Sequence[ActionRequest]) -> tuple[Tree, Array | None]:
+def _joined(batch: Sequence[ActionRequest]) -> tuple[Tree, Array | None]:
     """Rows of all requests one below the other."""
     if len(batch) == 1:
         return batch[0].obs, batch[0].mask
     obs: Tree = map_tree(lambda *leaf: np.concatenate(leaf), *(request.obs for request in batch))
     masks = [request.mask for request in batch if request.mask is not None]
     return obs, np.concatenate(masks) if masks else None
+
+
+def _remembered_by(batch: Sequence[ActionRequest], width: int) -> Array:
+    """[L, M] what lanes remember of their present episodes."""
+    lanes = [lane for request in batch for lane in request.lanes]
+    memory = np.zeros((len(lanes), width), np.float32)
+    for row, lane in zip(memory, lanes, strict=True):
+        if lane.memory is not None and lane.memory_episode == lane.episode:
+            row[:] = lane.memory
+    return memory

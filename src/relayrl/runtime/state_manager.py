@@ -21,13 +21,12 @@ from uuid import UUID, uuid4
 
 import numpy as np
 
+from relayrl.accelerator.mlp_actor import RowGenerator
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError
-from relayrl.runtime.action_choice import ActionChoice
 from relayrl.runtime.client_config import BatchingSettings
 from relayrl.runtime.policy_model import ModelSource, PolicyModel, load_model
-from relayrl.runtime.published_policy import PublishedPolicy
-from relayrl.runtime.remembering_policy import RememberingPolicy
+from relayrl.runtime.published_policy import ActionChoice, PublishedPolicy
 from relayrl.runtime.step_pages import Lane, StepPages
 
 
@@ -228,9 +227,8 @@ class StateManager:
         if pages is None:
             pages = self._pages[model.layout.key] = StepPages(model.layout, self._max_length)
         (seed,) = self._seeds.spawn(1)
-        rng = np.random.default_rng(seed)
-        make = RememberingPolicy if model.layout.memory_width else PublishedPolicy
-        return make(model, version, pages, rng, self._settings.choice, self._batching)
+        rng = RowGenerator(seed) if self._settings.choice is ActionChoice.SAMPLE else None
+        return PublishedPolicy(model, version, pages, rng, self._batching)
 
 
 def _version_of(model: PolicyModel, given: int | None, default: int) -> int:

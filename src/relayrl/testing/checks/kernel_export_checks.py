@@ -16,7 +16,7 @@ from relayrl.errors import ExportError, RelayRLError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import TorchActor
+from relayrl.models.torch_actor import TorchActor
 from relayrl.testing.checks.kernel_bench import KernelBench
 
 NUM_ROWS = (1, 7, 1000)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.accelerated import FASTEST
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.minibatches import Batch, PassPlan
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.live_actor import live_actor
 from relayrl.testing.checks.kernel_bench import NUM_ROWS, KernelBench
 
 RELATIVE, TOLERANCE = 1e-4, 1e-5

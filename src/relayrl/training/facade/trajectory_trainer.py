@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.critic_sight import StateOffer
 from relayrl.algorithms.params import AlgorithmParams
 from relayrl.algorithms.registry import AlgorithmEntry
@@ -29,7 +30,6 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.actor import Actor
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
 from relayrl.training.facade.received_trajectories import (
     TrajectorySource,
@@ -207,6 +207,8 @@ class TrajectoryTrainer:
             observation_space=group.observation_space,
             action_space=group.action_space,
             head=policy.head.kind,
+            noise_scale=policy.head.noise_scale,
+            is_warming_up=self._learned().trainer.is_warming_up,
         )
         file_name = f"{file_name_part(name)}-v{self.policy_version}{file_format.suffix}"
         path = export_policy(policy, metadata, self.args.directory / "models" / file_name, file_format)

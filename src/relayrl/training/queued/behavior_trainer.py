@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import UnknownNameError
+from relayrl.models.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
 from relayrl.training.statistics.run_statistics import RECENT_EPISODES, Statistics
@@ -37,10 +38,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PolicySnapshot:
-    """The parameters of every behaviour's policy at one version; never changed once published."""
+    """Every behaviour's policy at one version: its parameters, and how it explores; never changed once published."""
 
     version: int
     parameters: dict[str, dict[str, Tensor]]
+    exploration: dict[str, Exploration] = field(default_factory=dict)
 
 
 class Trainer(ABC, Generic[T]):

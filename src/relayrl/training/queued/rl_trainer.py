@@ -137,7 +137,7 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
             name: {key: tensor.detach().clone() for key, tensor in policy.state_dict().items()}
             for name, policy in self.policies.items()
         }
-        return PolicySnapshot(self.learner.policy_version, parameters)
+        return PolicySnapshot(self.learner.policy_version, parameters, self.learner.exploration(self.policies))
 
     def save_model(self) -> None:
         self._save()

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.critic_views import CentralView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.errors import CheckpointError
 from relayrl.models.actor import Actor
-from relayrl.models.live_actor import live_actor
+from relayrl.models.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.models.warmup_actor import WarmupActor
 from relayrl.training.replay.joint_replay import JointReplay
@@ -55,7 +56,7 @@ class OffPolicyTrainer(PolicyTrainer):
         return max(1, self._params.update_interval // num_envs)
 
     def actor_for(self, policy: Policy) -> Actor:
-        return WarmupActor(live_actor(policy), lambda: self.is_warming_up)
+        return WarmupActor(live_actor(policy), lambda: Exploration(self.is_warming_up, policy.head.noise_scale))
 
     @property
     def is_warming_up(self) -> bool:

@@ -17,10 +17,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.stacking import num_world_steps
 from relayrl.errors import ConfigError
-from relayrl.models.live_actor import live_actor
+from relayrl.models.exploration import Exploration
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ class PolicyTrainer(ABC):
     def actor_for(self, policy: Policy) -> Actor:
         """What collects for this trainer with `policy`, one of those that it trains or a copy."""
         return live_actor(policy)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether actions should still be random."""
+        return False
+
+    def exploration(self, policies: Mapping[str, Policy]) -> dict[str, Exploration]:
+        """How actors of `policies` should explore now."""
+        return {name: Exploration(self.is_warming_up, policy.head.noise_scale) for name, policy in policies.items()}
 
     def receive(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take one rollout per group."""

@@ -1,0 +1,26 @@
+"""Which actor acts for a policy of this process: the compiled one where it is recognised exactly, else torch."""
+
+from __future__ import annotations
+
+import copy
+
+from relayrl.accelerator.mlp_actor import MAX_PRODUCTS, MlpActor, fits
+from relayrl.models.actor import Actor
+from relayrl.models.mlp_policy import mlp_of
+from relayrl.models.policy import Policy
+from relayrl.models.torch_actor import TorchActor
+
+
+def live_actor(policy: Policy) -> Actor:
+    """The fastest actor that always acts with the policy's newest parameters; it computes no values."""
+    mlp = mlp_of(policy, with_value=False)
+    return TorchActor(policy) if mlp is None or not fits(mlp) else MlpActor(mlp, policy.head, policy.features_numpy)
+
+
+def frozen_actor(policy: Policy, device: str) -> Actor:
+    """The fastest actor of a copy of the policy as it is now, with values where it has a critic of its own."""
+    own = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
+    reference, mlp = TorchActor(own, with_value=True, device=device), mlp_of(own, with_value=True)
+    if mlp is None or not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
+        return reference
+    return MlpActor(mlp, own.head, own.features_numpy, reference)

@@ -1,0 +1,214 @@
+"""Acting with small MLPs by the compiled kernels, on live weights or on those that a file's metadata holds. Free of torch.
+
+Forward pass, draw and log-probability are one call where the kernels know the head (one or several choices, a normal
+distribution); other heads draw from the compiled forward pass. What is drawn is what the head draws from the same generator.
+
+A frozen policy, one that was loaded or published, acts for any number of threads at once: a call holds the GIL from its first
+to its last number, and is over before another thread could wake. Batches that would hold it for long are the reference's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from relayrl.compiled.loader import kernels, num_threads
+from relayrl.data.trees import Array, Tree
+from relayrl.models.action_head import ActionHead
+from relayrl.models.actor import Actor, Decision, ForwardActor, Outputs, choose
+from relayrl.models.box_heads import GaussianHead
+from relayrl.models.compiled_head import has_kernels
+from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
+from relayrl.models.exported import ExportedActor, example_rows
+from relayrl.models.mlp_description import Mlp, MlpDescription
+from relayrl.models.settings import Activation
+
+MAX_PRODUCTS = 1 << 21
+"""Multiplications of a frozen policy's call, which does not let other threads run: some 50 µs."""
+DRAWS_AHEAD = 64
+TOLERANCE = 1e-5
+_log = logging.getLogger("relayrl.accelerator")
+
+Features: TypeAlias = Callable[[Any], Array]
+Draw: TypeAlias = Callable[[Array, Array | None, np.random.Generator, Array], Array]
+"""Actions of features [L, F] under masks; their log-probabilities are written into the last argument [L]."""
+
+
+class MlpActor(ForwardActor):
+    """Acts with a policy of MLPs; made by `live_actor` and `accelerated`, which know whose actor it can be."""
+
+    def __init__(
+        self, mlp: MlpDescription, head: ActionHead, features: Features, reference: Actor | None = None
+    ) -> None:
+        """With a `reference`, weights are frozen, and large batches are its business. The kernels must be there."""
+        self.head, self._features, self._reference, self._mlp = head, features, reference, mlp
+        self.is_instant = is_frozen = reference is not None
+        self._network, self._num_outputs = _network(mlp.actor, is_frozen), mlp.actor.sizes[-1]
+        self._critic = None if mlp.critic is None else _network(mlp.critic, is_frozen)
+        self._max_rows = MAX_PRODUCTS // mlp.num_weights if is_frozen else 0
+        self._max_threads = 1 if is_frozen else 0
+        self._draw = self._draw_of(head) if has_kernels(head) else None
+        self.knows_logp = self._draw is not None
+
+    def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
+        x = np.ascontiguousarray(self._features(obs), np.float32)
+        return Outputs(self._parameters(x, mask), self._value(x))
+
+    def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
+        x = np.ascontiguousarray(self._features(obs), np.float32)
+        num_rows = len(x)
+        if self._reference is not None and num_rows > self._max_rows:
+            return self._reference.decide(obs, mask, memory, rng)
+        if rng is None or self._draw is None:
+            return Decision(*choose(self.head, self._parameters(x, mask), rng), self._value(x))
+        logp = np.empty(num_rows, np.float32)
+        return Decision(self._draw(x, mask, rng, logp), logp, self._value(x))
+
+    def _threads(self) -> int:
+        return self._max_threads or num_threads()
+
+    def _parameters(self, x: Array, mask: Array | None) -> Array:
+        outputs = np.empty((len(x), self._num_outputs), np.float32)
+        self._network.forward(x, outputs, self._threads())
+        if isinstance(self.head, GaussianHead):
+            assert self._mlp.log_std is not None
+            mean = outputs * self.head.half_range + self.head.center
+            log_std = np.broadcast_to(self._mlp.log_std + np.log(self.head.half_range), mean.shape)
+            return np.concatenate([mean, log_std], -1)
+        return self.head.parameters_numpy(outputs, mask)
+
+    def _value(self, x: Array) -> Array | None:
+        if self._critic is None or self._mlp.returns is None:
+            return None
+        value = np.empty(len(x), np.float32)
+        self._critic.forward(x, value, self._threads())
+        shift, scale = self._mlp.returns
+        value /= scale
+        value += shift
+        return value
+
+    def _draw_of(self, head: ActionHead) -> Draw:
+        if isinstance(head, GaussianHead):
+            return self._normal(head)
+        assert isinstance(head, CategoricalHead | MultiCategoricalHead)
+        return self._choices(head)
+
+    def _choices(self, head: CategoricalHead | MultiCategoricalHead) -> Draw:
+        choose_by, threads = self._network.choose, self._threads
+        parts = [head] if isinstance(head, CategoricalHead) else head.parts
+        sizes = tuple(part.num_outputs for part in parts)
+        shape = () if isinstance(head, CategoricalHead) else (len(parts),)
+        starts = np.array([part.start for part in parts])
+        start = (starts if shape else int(starts[0])) if starts.any() else None
+
+        def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array) -> Array:
+            num_rows = len(x)
+            choice: Array = np.empty((num_rows, *shape), np.int64)
+            draws = rng.random((*shape, num_rows), np.float32)
+            allowed = None if mask is None else np.ascontiguousarray(mask)
+            choose_by(x, sizes, draws, allowed, choice, logp, threads())
+            return choice if start is None else choice + start
+
+        return draw
+
+    def _normal(self, head: GaussianHead) -> Draw:
+        draw_normal, num_actions, threads = self._network.draw_normal, head.num_actions, self._threads
+        scales = (self._mlp.log_std, head.half_range, head.center)
+
+        def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array) -> Array:
+            noise = rng.standard_normal((len(x), num_actions), np.float32)
+            action = np.empty_like(noise)
+            draw_normal(x, noise, *scales, action, logp, threads())
+            return action
+
+        return draw
+
+
+def fits(mlp: MlpDescription) -> bool:
+    """Whether there are kernels, and they know MLPs as deep as these."""
+    found = kernels()
+    networks = [mlp.actor] if mlp.critic is None else [mlp.actor, mlp.critic]
+    return found is not None and all(len(each.layers) <= found.MAX_LAYERS for each in networks)
+
+
+def accelerated(reference: ExportedActor) -> MlpActor | None:
+    """The compiled actor of a file that describes its MLPs; None where it does not, or where that acts otherwise."""
+    metadata, head = reference.metadata, reference.head
+    if not metadata.mlp:
+        return None
+    try:
+        mlp = MlpDescription.from_text(metadata.mlp)
+        if not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
+            return None
+        actor = MlpActor(mlp, head, _plain_features(mlp), reference)
+        rows = example_rows(metadata, head, num_rows=4)
+        own, expected = actor.forward(*rows, None), reference.forward(*rows, None)
+        fault = None if _agree(own, expected) else "it acts otherwise than the file's graph"
+    except ValueError as error:  # the kernels refuse shapes that do not fit by it as well
+        fault = str(error)
+    if fault is None:
+        return actor
+    _log.warning("the policy's description is not used, and onnxruntime acts: %s", fault)
+    return None
+
+
+def _agree(own: Outputs, expected: Outputs) -> bool:
+    return _are_close(own.parameters, expected.parameters) and _are_close(own.value, expected.value)
+
+
+def _are_close(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def _plain_features(mlp: MlpDescription) -> Features:
+    """Features of observations that are one array of numbers."""
+    normalize = mlp.observations
+
+    def features(obs: Any) -> Array:
+        x = np.ascontiguousarray(obs, np.float32)
+        x = x if x.ndim == 2 else x.reshape(len(x), -1)
+        return x if normalize is None else normalize(x)
+
+    return features
+
+
+def _network(mlp: Mlp, is_frozen: bool) -> Any:
+    found = kernels()
+    assert found is not None
+    return found.Perceptron(mlp.layers, mlp.activation is Activation.TANH, is_frozen)
+
+
+class RowGenerator(np.random.Generator):
+    """A generator for many threads: the numbers of single rows are drawn many at a time, in the same order."""
+
+    def __init__(self, seed: np.random.SeedSequence) -> None:
+        super().__init__(np.random.PCG64(seed))
+        self._uniform: list[Array] = []
+        self._normal: list[Array] = []
+
+    def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
+        if size != (1,) or dtype is not np.float32:
+            return super().random(size, dtype, out)
+        try:
+            return self._uniform.pop()
+        except IndexError:  # asked for rather than looked at: another thread may take the last one
+            ahead = list(super().random(DRAWS_AHEAD, dtype)[::-1, None])  # the last of a list is the first to go
+            first = ahead.pop()
+            self._uniform = ahead
+            return first
+
+    def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
+        if type(size) is not tuple or len(size) != 2 or size[0] != 1 or dtype is not np.float32:
+            return super().standard_normal(size, dtype, out)
+        try:
+            drawn = self._normal.pop()
+        except IndexError:
+            ahead = list(super().standard_normal((DRAWS_AHEAD, size[1]), dtype)[::-1, None])
+            drawn = ahead.pop()
+            self._normal = ahead
+        return drawn if drawn.shape == size else super().standard_normal(size, dtype, out)
