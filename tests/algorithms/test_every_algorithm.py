@@ -8,7 +8,7 @@ import torch
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.trees import map_tree
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.extend import Assembly, assemble

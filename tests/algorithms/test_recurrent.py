@@ -11,7 +11,7 @@ from relayrl.algorithms.recurrent_gradients import RecurrentGradients, SequenceB
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.columns import Rollout
 from relayrl.data.stacking import stack_trajectories
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.envs.registry import make_vector
 from relayrl.errors import ConfigError

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from relayrl.engines.run_parts import build_parts
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.run_parts import build_parts
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.models.box_heads import BoxHead
 from relayrl.models.live_actor import live_actor
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import relayrl
 from relayrl.cli.main import app
 from relayrl.data.trees import Array, Tree
-from relayrl.engines.run_record import RunResult
+from relayrl.engines.runs.run_record import RunResult
 from relayrl.envs.gymnasium_vector import GymnasiumVector
 from relayrl.envs.registry import make_vector
 from relayrl.envs.settings import EnvSettings, EvaluationBounds

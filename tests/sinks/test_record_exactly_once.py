@@ -15,10 +15,10 @@ import pytest
 
 from relayrl.data.trees import leaves
 from relayrl.engines import recording
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_record import Progress, RunInterrupted
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.runs.run_record import Progress, RunInterrupted
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.sinks.contract import open_source
 from waiting import wait_until
 

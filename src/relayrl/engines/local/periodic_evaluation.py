@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import Policy
