@@ -7,7 +7,7 @@ import pytest
 from cli_in_process import relayrl, short_run
 
 import relayrl as library
-from relayrl.engines import run_parts
+from relayrl.engines.local import run_parts
 from relayrl.errors import DecodeError
 
 TINY = [
