@@ -134,7 +134,7 @@ SERIES = [
 
 def run_point(point: Point) -> dict[str, float]:
     """In this process: train for a few seconds after the first update."""
-    from relayrl.engines.run_record import Progress, RunInterrupted
+    from relayrl.engines.runs.run_record import Progress, RunInterrupted
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
     from stopping import StopWhen
 

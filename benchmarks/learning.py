@@ -27,7 +27,7 @@ from learning_pictures import IMAGES, draw_curves
 from learning_records import RECORDS, Point, SeedRecord, append_record, read_records
 from learning_rows import ROWS, LearningRow
 from learning_tables import write_sections
-from relayrl.engines.run_settings import build_run_settings, preset
+from relayrl.engines.settings.run_settings import build_run_settings, preset
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.vector.on_host import on_host

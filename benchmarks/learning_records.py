@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from learning_rows import ROWS, Target
-from relayrl.engines.run_settings import preset
+from relayrl.engines.settings.run_settings import preset
 
 RECORDS = Path(__file__).with_name("learning_records.jsonl")
 

@@ -42,7 +42,7 @@ from work import OffPolicyWork, Task  # noqa: E402
 
 def run_work(work_name: str, variant: str) -> dict[str, float]:
     """In this process: milliseconds an iteration of each phase."""
-    from relayrl.engines.run_record import Progress, RunInterrupted
+    from relayrl.engines.runs.run_record import Progress, RunInterrupted
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
     from stopping import StopWhen
 

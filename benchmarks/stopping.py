@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relayrl.engines.interrupts import Interrupt
+from relayrl.engines.process.interrupts import Interrupt
 
 
 class StopWhen(Interrupt):

@@ -5,6 +5,6 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    from relayrl.engines.local import limit_threads
+    from relayrl.engines.local.local_engine import limit_threads
 
     limit_threads(1)

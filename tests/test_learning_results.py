@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relayrl.engines.run_settings import build_run_settings, preset
+from relayrl.engines.settings.run_settings import build_run_settings, preset
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

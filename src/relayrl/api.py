@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.engines.interrupts import Interrupt, StartInterrupted
-from relayrl.engines.progress_display import progress_display
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_record import RunResult
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.process.interrupts import Interrupt, StartInterrupted
+from relayrl.engines.process.progress_display import progress_display
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.runs.run_record import RunResult
 from relayrl.engines.sessions import TrainRequest, open_session, print_note, run_session
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import ConfigError, DecodeError, UnknownNameError
 from relayrl.models.exported import ExportFormat
 
@@ -168,7 +168,7 @@ class Run:
         if file_format not in formats:
             raise UnknownNameError("format", file_format, formats)
         self._require_trusted()
-        from relayrl.engines.local import LocalEngine
+        from relayrl.engines.local.local_engine import LocalEngine
 
         not_recording = self.settings.model_copy(update={"record": None})
         with explaining_registrations(self.path):
@@ -183,7 +183,7 @@ class Run:
             engine.close()
 
     def _require_trusted(self) -> None:
-        from relayrl.engines.trust import require_trusted
+        from relayrl.engines.runs.trust import require_trusted
 
         env, how = self.settings.env, "add --env {} or --trust (env=… or trust=True in Python)"
         require_trusted(env, self.directory.config, named=(self._named_env,), trust=self._trust, how=how)

@@ -9,10 +9,10 @@ from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from relayrl.data.schema import Layout as Layout
+    from relayrl.engines.local.run_parts import Assembly as Assembly
+    from relayrl.engines.local.run_parts import assemble as assemble
+    from relayrl.engines.local.run_parts import make_run_parts as make_run_parts
     from relayrl.engines.plugins import AlgorithmPlugin as AlgorithmPlugin
-    from relayrl.engines.run_parts import Assembly as Assembly
-    from relayrl.engines.run_parts import assemble as assemble
-    from relayrl.engines.run_parts import make_run_parts as make_run_parts
     from relayrl.envs.environment_contract import AgentGroup as AgentGroup
     from relayrl.envs.environment_contract import FinalObservations as FinalObservations
     from relayrl.envs.environment_contract import GroupObservation as GroupObservation
@@ -60,10 +60,10 @@ _HOMES = {
     "namespace_of": "relayrl.envs.native.array_namespace",
     # algorithms and trainers
     "AlgorithmPlugin": "relayrl.engines.plugins",
-    "Assembly": "relayrl.engines.run_parts",
-    "assemble": "relayrl.engines.run_parts",
+    "Assembly": "relayrl.engines.local.run_parts",
+    "assemble": "relayrl.engines.local.run_parts",
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
-    "make_run_parts": "relayrl.engines.run_parts",
+    "make_run_parts": "relayrl.engines.local.run_parts",
     "RolloutTrainer": "relayrl.training.queued.rl_trainer",
     "PolicySnapshot": "relayrl.training.queued.behavior_trainer",
     "TrajectoryQueue": "relayrl.training.queued.queues",

@@ -17,7 +17,7 @@ from relayrl.compiled import loader
 from relayrl.data.joining import copied
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.data.trees import Array
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.adapters.pettingzoo_adapter import wrap
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
 from relayrl.envs.environment_registry import make_vector

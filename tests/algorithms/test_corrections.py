@@ -18,7 +18,7 @@ from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.extend import Assembly, assemble
 from relayrl.models.actor_critic import ActorCritic

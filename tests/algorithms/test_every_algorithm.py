@@ -9,7 +9,7 @@ import torch
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.trees import map_tree
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.extend import Assembly, assemble

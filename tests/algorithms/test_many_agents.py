@@ -14,7 +14,7 @@ from test_off_policy import ALGORITHMS, make_learner, random_transitions
 from relayrl.algorithms.critic_views import CentralView
 from relayrl.compiled import loader
 from relayrl.data.columns import Rollout
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.extend import assemble
 from relayrl.models.shared_rows import SharedRows

@@ -13,7 +13,7 @@ from relayrl.algorithms.recurrent_update import RecurrentUpdate, SequenceBatch
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.columns import Rollout
 from relayrl.data.stacking import stack_trajectories
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import MADDPGParams
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import CheckpointError
 from relayrl.extend import assemble

@@ -13,7 +13,7 @@ from targets import OURS
 from work import WORKS, Task
 from worker_process import WorkerError, run_worker
 
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.settings.run_settings import build_run_settings
 
 OUR_WORKER = Path(relayrl_worker.__file__)
 

@@ -7,7 +7,7 @@ import pytest
 
 import relayrl as library
 from cli_in_process import relayrl, short_run
-from relayrl.engines import run_parts
+from relayrl.engines.local import run_parts
 from relayrl.errors import DecodeError
 
 TINY = [
@@ -100,7 +100,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_allocated(tmp_pat
     rollout = ["--set", "time_horizon=16000000", "--set", "num_envs=100000"]
     assert "a rollout would take" in relayrl("train", "native:CartPole", *TINY, *rollout).complaint
     networks = ["--set", "hidden_sizes=[65536, 65536, 65536, 65536, 65536]"]
-    monkeypatch.setattr("relayrl.engines.memory_needs.memory_bytes", lambda: 16 << 30)
+    monkeypatch.setattr("relayrl.engines.local.memory_needs.memory_bytes", lambda: 16 << 30)
     assert (
         "the networks would take 256 GiB of memory, and there are 16"
         in relayrl("train", "native:CartPole", *TINY, *networks).complaint

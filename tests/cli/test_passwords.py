@@ -7,7 +7,7 @@ import yaml
 
 from cli_in_process import relayrl
 from relayrl.config.passwords import hide_password_of, without_hidden, without_password
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 
 SECRET = "hunter2secret"
 URL = f"postgresql://ann:{SECRET}@127.0.0.1:1/records"

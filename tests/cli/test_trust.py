@@ -12,7 +12,7 @@ import yaml
 
 import relayrl as library
 from cli_in_process import relayrl, short_run
-from relayrl.engines.trust import require_trusted
+from relayrl.engines.runs.trust import require_trusted
 from relayrl.errors import ConfigError
 
 MODULE = """

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.overlap import InTurns
-from relayrl.engines.phase_clock import PhaseClock
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_parts import RunParts, build_parts
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.local.overlap import InTurns
+from relayrl.engines.local.phase_clock import PhaseClock
+from relayrl.engines.local.run_parts import RunParts, build_parts
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import TrainingDivergedError
 from relayrl.models.policy import parameter_hash
 from relayrl.training.statistics.run_statistics import Statistics

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.engines.run_parts import build_parts
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.run_parts import build_parts
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.models.box_heads import BoxHead
 
 FLAGS = {"environment.num_envs": 2, "trainer.time_horizon": 7, "network.hidden_sizes": (8,)}

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from relayrl.algorithms.registry import algorithms
-from relayrl.engines.local import LocalEngine, RunInterrupted
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine, RunInterrupted
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.errors import TrainingDivergedError
 from relayrl.training.files.checkpoints import CheckpointStore
 

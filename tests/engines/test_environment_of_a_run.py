@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 import relayrl
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.errors import ConfigError, EnvironmentFailedError
 
 SHORT = {

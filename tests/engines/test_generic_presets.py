@@ -8,9 +8,9 @@ import yaml
 from gymnasium import spaces
 
 from relayrl.algorithms.registry import algorithms
-from relayrl.engines.generic_presets import ProblemKind, generic_preset, problem_kinds
-from relayrl.engines.run_settings import preset
 from relayrl.engines.sessions import TrainRequest, open_session
+from relayrl.engines.settings.generic_presets import ProblemKind, generic_preset, problem_kinds
+from relayrl.engines.settings.run_settings import preset
 from relayrl.envs.environment_contract import AgentGroup
 
 
@@ -79,7 +79,7 @@ def test_every_algorithm_has_one(algo, env):
 
 
 def test_every_layer_is_a_kind_of_an_algorithm():
-    folder = Path(__file__).parents[2] / "src" / "relayrl" / "engines"
+    folder = Path(__file__).parents[2] / "src" / "relayrl" / "engines" / "settings"
     shipped = yaml.safe_load((folder / "generic_presets.yaml").read_text())
     assert set(shipped) == set(algorithms())
     assert {kind for layers in shipped.values() for kind in layers} == {kind.value for kind in ProblemKind}

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.models.exported import ExportedActor

@@ -113,7 +113,7 @@ def test_plugins_are_found_and_unknown_ones_name_the_nearest(installed):
 
 
 def test_a_plugin_of_the_wrong_kind_is_refused(installed):
-    from relayrl.engines.run_settings import build_run_settings
+    from relayrl.engines.settings.run_settings import build_run_settings
 
     with pytest.raises(ConfigError, match="must be an AlgorithmPlugin"):
         build_run_settings("CartPole-v1", None, {"algo": "wrong"}, [])
@@ -166,8 +166,8 @@ def test_check_env_knows_the_environments_of_plugins(installed, tmp_path):
 
 
 def test_a_signal_is_added_to_rewards_with_its_strength_and_keeps_its_state(installed):
-    from relayrl.engines.run_parts import build_parts
-    from relayrl.engines.run_settings import build_run_settings
+    from relayrl.engines.local.run_parts import build_parts
+    from relayrl.engines.settings.run_settings import build_run_settings
 
     flags = {
         "environment.num_envs": 2,
@@ -188,8 +188,8 @@ def test_a_signal_is_added_to_rewards_with_its_strength_and_keeps_its_state(inst
 def test_a_network_plugin_makes_the_policys_networks(installed):
     from torch import nn
 
-    from relayrl.engines.run_parts import build_parts
-    from relayrl.engines.run_settings import build_run_settings
+    from relayrl.engines.local.run_parts import build_parts
+    from relayrl.engines.settings.run_settings import build_run_settings
 
     parts = build_parts(build_run_settings("CartPole-v1", None, {"network.kernel": "linear"}, []))
     assert isinstance(parts.policies["agent"].actor, nn.Linear)

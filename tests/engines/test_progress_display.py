@@ -8,8 +8,8 @@ import types
 
 from rich.console import Console
 
-from relayrl.engines.progress_display import Lines, describe, progress_display
-from relayrl.engines.run_record import Progress
+from relayrl.engines.process.progress_display import Lines, describe, progress_display
+from relayrl.engines.runs.run_record import Progress
 
 HALF = Progress(500, 1000, 2.0, math.nan, {"policy/entropy": 0.6931, "time/collect_steps_per_s": 12345.6})
 WHOLE = Progress(1000, 1000, 4.0, 12.5, {"evaluation/return_mean": 30.0})

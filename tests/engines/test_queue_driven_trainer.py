@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_parts import build_parts
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.local.run_parts import build_parts
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import UnknownNameError
 from relayrl.models.policy import parameter_hash
 from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue

@@ -10,10 +10,10 @@ import pytest
 from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.columns import Trajectory
 from relayrl.data.splitting import trajectory_id
-from relayrl.engines.local import LocalEngine, RunResult
-from relayrl.engines.recording import DURABLE_ROWS, RECORDED_STEPS, Recorder
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine, RunResult
+from relayrl.engines.local.run_recorder import DURABLE_ROWS, RECORDED_STEPS, Recorder
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import ConfigError, SinkWriteError
 from relayrl.sinks.contract import TrajectorySink, open_sink, open_source
 

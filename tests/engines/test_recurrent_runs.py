@@ -9,10 +9,10 @@ import yaml
 from typer.testing import CliRunner
 
 from relayrl.cli.main import app
-from relayrl.engines.local import LocalEngine, RunInterrupted, RunResult
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
-from relayrl.engines.settings_schema import settings_schema
+from relayrl.engines.local.local_engine import LocalEngine, RunInterrupted, RunResult
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.settings_schema import settings_schema
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.exported import ExportedActor
 from relayrl.models.settings import MemoryKind, MemorySettings

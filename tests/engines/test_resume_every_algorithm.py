@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from relayrl.algorithms.registry import algorithms
-from relayrl.engines.local import LocalEngine, RunInterrupted, RunResult
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine, RunInterrupted, RunResult
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 
 SMALL = {
     "environment.num_envs": 2,

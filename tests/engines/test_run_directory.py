@@ -7,11 +7,11 @@ import signal
 import pytest
 
 import relayrl
-from relayrl.engines.interrupts import Interrupt
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.process.interrupts import Interrupt
+from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import CheckpointError, ConfigError
 
 TINY = {

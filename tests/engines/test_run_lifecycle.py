@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from relayrl.engines.local import LocalEngine, RunInterrupted
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine, RunInterrupted
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.errors import ConfigError, DiskError, TrainingDivergedError
 from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint
 

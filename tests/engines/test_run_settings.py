@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from relayrl.algorithms.registry import algorithms
-from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
-from relayrl.engines.resume_rules import check_changes
-from relayrl.engines.run_parts import build_parts
-from relayrl.engines.run_settings import RunSettings, build_run_settings, presets
-from relayrl.engines.settings_schema import settings_schema
+from relayrl.engines.local.run_parts import build_parts
+from relayrl.engines.runs.resume_rules import check_changes
+from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagents
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings, presets
+from relayrl.engines.settings.settings_schema import settings_schema
 from relayrl.errors import ConfigError, UnknownNameError
 
 

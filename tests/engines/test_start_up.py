@@ -16,4 +16,4 @@ def test_a_session_module_loads_nothing_heavy():
 
 
 def test_a_run_that_records_nothing_loads_no_arrow():
-    assert run("import sys, relayrl.engines.local; print('pyarrow' in sys.modules)") == "False"
+    assert run("import sys, relayrl.engines.local.local_engine; print('pyarrow' in sys.modules)") == "False"

@@ -3,8 +3,8 @@
 import pytest
 
 from relayrl.engines import thread_trial
-from relayrl.engines.run_settings import build_run_settings
 from relayrl.engines.sessions import TrainRequest, open_session
+from relayrl.engines.settings.run_settings import build_run_settings
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from worker_worlds import Dice, Relay, Trouble
 
-from relayrl.engines.interrupts import Interrupt, LeaveAtOnce, StartInterrupted
+from relayrl.engines.process.interrupts import Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, world_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import relayrl
 from relayrl.cli.main import app
 from relayrl.data.trees import Array, Tree
-from relayrl.engines.run_record import RunResult
+from relayrl.engines.runs.run_record import RunResult
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds

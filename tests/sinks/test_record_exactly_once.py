@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from relayrl.data.trees import leaves
-from relayrl.engines import recording
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_record import Progress, RunInterrupted
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local import run_recorder
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.runs.run_record import Progress, RunInterrupted
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.sinks.contract import open_source
 from waiting import wait_until
 
@@ -60,8 +60,8 @@ Row = tuple[str, int, int, bytes, bytes, float, int]
 @pytest.fixture(autouse=True)
 def _soon_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is written, and flushed where sinks append, after a few steps: far ahead of checkpoints."""
-    monkeypatch.setattr(recording, "RECORDED_STEPS", 20)
-    monkeypatch.setattr(recording, "DURABLE_ROWS", 1)
+    monkeypatch.setattr(run_recorder, "RECORDED_STEPS", 20)
+    monkeypatch.setattr(run_recorder, "DURABLE_ROWS", 1)
 
 
 def settings_of(case: tuple[str, dict[str, Any]], url: str, **changes: Any) -> RunSettings:

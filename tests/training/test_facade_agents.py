@@ -229,6 +229,27 @@ def test_replay_survives_an_agent_that_joins(algo, tmp_path):
     assert arrays["d/valid"].sum(0).tolist() == [num_old]
 
 
+def test_a_learning_rate_goes_on_falling_when_an_agent_joins(tmp_path):
+    params = small_params("ippo", lr_schedule="linear", pi_lr=0.1)
+    trainer = make_trainer("ippo", tmp_path, params=params, max_steps=100)
+    train(trainer)
+    trainer.register_agent("c")
+    trainer.log_epoch()
+    train(trainer, 1)
+    assert trainer.log_epoch()["a/policy/learning_rate"] == pytest.approx(0.1 * (1 - IN_EPOCH * LENGTH / 100))
+
+
+def test_steps_that_were_not_learned_from_count_after_an_agent_joined(tmp_path):
+    params = small_params("isac", update_interval=15)  # of 20 steps an epoch, 5 are left
+    trainer = make_trainer("isac", tmp_path, params=params)
+    train(trainer)
+    versions = trainer.policy_version
+    trainer.register_agent("c")
+    train(trainer, 1)
+    assert trainer.policy_version == versions + 1
+    assert trainer._learned().trainer._owed_steps == 2 * 20 - 2 * 15
+
+
 def test_newcomers_may_choose_and_observe_from_any_first_number(tmp_path):
     trainer = make_trainer("masac", tmp_path, action_space=spaces.Discrete(3, start=1))
     train(trainer)

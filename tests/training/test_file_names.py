@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.models.exported import ExportFormat
 from relayrl.training.files.file_names import file_name_part
 

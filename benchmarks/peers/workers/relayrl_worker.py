@@ -138,7 +138,7 @@ def _exported_policy(run: Path) -> Callable[[Any], Any]:
 def main() -> None:
     task = task_from_command_line()
     clock = Clock(task)
-    from relayrl.engines.interrupts import Interrupt
+    from relayrl.engines.process.interrupts import Interrupt
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
     env, flags = settings_of(task)

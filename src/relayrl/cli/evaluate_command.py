@@ -79,7 +79,7 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
 
 
 def _require_trusted(request: EvaluateRequest, name: str) -> None:
-    from relayrl.engines.trust import require_trusted
+    from relayrl.engines.runs.trust import require_trusted
 
     how = "add --env {} or --trust"
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
@@ -90,7 +90,7 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
         return {actor.metadata.group: actor}, EnvSettings(), DEFAULT_BOUNDS
-    from relayrl.engines.run_directory import RunDirectory
+    from relayrl.engines.runs.run_directory import RunDirectory
 
     directory = RunDirectory(path)
     settings = directory.settings()

@@ -34,7 +34,7 @@ def _algos() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-    from relayrl.engines.run_settings import presets
+    from relayrl.engines.settings.run_settings import presets
 
     for env, algo in sorted(presets()):
         yield f"relayrl train {env} --algo {algo}"
@@ -51,6 +51,6 @@ def _plugins() -> Iterator[str]:
 def _schema() -> Iterator[str]:
     import json
 
-    from relayrl.engines.settings_schema import settings_schema
+    from relayrl.engines.settings.settings_schema import settings_schema
 
     yield json.dumps(settings_schema(), indent=2)

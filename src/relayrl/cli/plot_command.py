@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.engines.run_directory import RunDirectory
+from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.errors import ConfigError
 from relayrl.training.statistics.statistics_writers import STEP_COLUMN, read_progress
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from relayrl.engines.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
-from relayrl.engines.progress_display import progress_display
+from relayrl.engines.process.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
+from relayrl.engines.process.progress_display import progress_display
 from relayrl.engines.sessions import TrainRequest, open_session, print_note, run_session
 
 if TYPE_CHECKING:
-    from relayrl.engines.run_record import RunResult
+    from relayrl.engines.runs.run_record import RunResult
 
 
 def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool) -> int:
@@ -75,6 +75,6 @@ def _advise(result: RunResult) -> None:
 
 def _named(env: str, flag: str) -> str:
     """What a command needs besides the run directory: the name of an environment that is code of the user's."""
-    from relayrl.engines.trust import is_installed_environment
+    from relayrl.engines.runs.trust import is_installed_environment
 
     return "" if is_installed_environment(env) else f" {flag}{env}"

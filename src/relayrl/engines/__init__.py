@@ -1,1 +1,1 @@
-"""Where a run's parts are placed: this process."""
+"""Beginning and driving whole runs: sessions, settings, run directories, and the engine that places the parts."""

@@ -18,8 +18,8 @@ from relayrl.errors import ConfigError, UnknownNameError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relayrl.engines.run_parts import Assembly
-    from relayrl.engines.run_settings import RunSettings
+    from relayrl.engines.local.run_parts import Assembly
+    from relayrl.engines.settings.run_settings import RunSettings
     from relayrl.envs.environment_contract import VectorEnvironment
     from relayrl.models.kernels import KernelFactory
     from relayrl.models.settings import NetworkSettings

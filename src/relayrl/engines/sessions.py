@@ -4,26 +4,33 @@ Heavy imports happen inside functions: a wrong setting is reported before torch 
 """
 
 from __future__ import annotations
-
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.engines.garbage import collection_paused, living_set_aside
-from relayrl.engines.interrupts import Interrupt
-from relayrl.errors import ConfigError, UntrustedError
+from relayrl.engines.process.garbage import collection_paused
+from relayrl.engines.process.garbage import living_set_aside
+from relayrl.engines.process.interrupts import Interrupt
+from relayrl.errors import ConfigError
+from relayrl.errors import UntrustedError
+from typing import Any
+from typing import TYPE_CHECKING
+
+
 
 if TYPE_CHECKING:
-    from relayrl.engines.local import LocalEngine
-    from relayrl.engines.run_directory import RunDirectory
-    from relayrl.engines.run_record import Progress, RunResult
-    from relayrl.engines.run_settings import Assignment, RunSettings
+    from relayrl.engines.local.local_engine import LocalEngine
+    from relayrl.engines.runs.run_directory import RunDirectory
+    from relayrl.engines.runs.run_record import Progress, RunResult
+    from relayrl.engines.settings.run_settings import Assignment, RunSettings
     from relayrl.envs.environment_contract import VectorEnvironment
 
 _log = logging.getLogger("relayrl.engines.sessions")
@@ -62,8 +69,10 @@ class Session:
 @collection_paused()
 def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     """Settle the settings and, unless `create` is False, create the directory; its lock is held until `run_session` ends."""
-    from relayrl.engines.run_directory import RunDirectory
-    from relayrl.engines.run_settings import build_run_settings
+    if create:
+        preload_torch()
+    from relayrl.engines.runs.run_directory import RunDirectory
+    from relayrl.engines.settings.run_settings import build_run_settings
 
     if request.resume:
         return _resumed(request, create=create)
@@ -98,7 +107,7 @@ class _Trial:
 
     def generic_preset(self, settings: RunSettings) -> dict[str, Any]:
         """What suits the kind of problem that an environment without a preset is."""
-        from relayrl.engines.generic_presets import generic_preset, problem_kinds
+        from relayrl.engines.settings.generic_presets import generic_preset, problem_kinds
 
         try:
             env = self.require_runs(settings)
@@ -145,9 +154,9 @@ def _check_learning_starts(settings: RunSettings, notes: list[str]) -> None:
 
 
 def _resumed(request: TrainRequest, *, create: bool) -> Session:
-    from relayrl.engines.resume_rules import check_changes
-    from relayrl.engines.run_directory import RunDirectory
-    from relayrl.engines.run_settings import build_run_settings
+    from relayrl.engines.runs.resume_rules import check_changes
+    from relayrl.engines.runs.run_directory import RunDirectory
+    from relayrl.engines.settings.run_settings import build_run_settings
 
     if request.run_dir is None:
         raise ConfigError("--resume needs --run-dir, the folder of the run to continue")
@@ -167,8 +176,8 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 
 def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
-    from relayrl.engines.run_settings import assigned
-    from relayrl.engines.trust import require_trusted
+    from relayrl.engines.runs.trust import require_trusted
+    from relayrl.engines.settings.run_settings import assigned
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"
@@ -222,7 +231,7 @@ def run_session(
 @collection_paused()
 def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no directory behind."""
-    from relayrl.engines.local import LocalEngine
+    from relayrl.engines.local.local_engine import LocalEngine
 
     try:
         with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from relayrl.compiled.loader import num_cores
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_record import Progress, RunInterrupted
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.runs.run_record import Progress, RunInterrupted
+from relayrl.engines.settings.run_settings import RunSettings
 
 SECONDS = 2.0
 """Of each trial, after its first update."""

@@ -16,7 +16,7 @@ import threadpoolctl
 
 from relayrl.bench.rows import Row, interleaved
 from relayrl.bench.workloads.ppo_rows import EPOCHS, ROLLOUT_STEPS, UNIT, steps_per_s, workload_settings
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 
 REPETITIONS = 3
 FLOOR_ROWS, FLOOR_S = 2048, 0.03

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from relayrl.bench.rows import Row, interleaved
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 
 PEER = "Stable-Baselines3"
 TARGET_RATIO = 2.5

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from relayrl.bench.rows import Row, interleaved
 from relayrl.bench.workloads.ppo_rows import workload_settings
-from relayrl.engines.local import LocalEngine
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings
 
 NUM_ENVS, ROLLOUT_STEPS, NUM_ROLLOUTS = 64, 128, 20
 TARGET_RATIO = 0.95

@@ -36,7 +36,7 @@ def report(seconds):
 _OURS = (
     _MEASURE
     + """
-from relayrl.engines.interrupts import Interrupt
+from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
 num_envs, first = int(sys.argv[1]), []

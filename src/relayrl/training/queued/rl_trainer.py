@@ -2,7 +2,7 @@
 
     advance():  trajectory queues ─▶ _process_trajectory ─▶ _is_ready_update? ─▶ _update_policy ─▶ policy queues
 
-A custom trainer overrides the four underscored or abstract methods. Not its job: collecting, threads (`engines.overlap`), and
+A custom trainer overrides the four underscored or abstract methods. Not its job: collecting, threads (`engines.local`), and
 the mathematics.
 """
 

@@ -1,6 +1,6 @@
 """Makes what learns: a policy per group, the algorithms that train them, and the trainer that schedules those.
 
-The one place where settings become networks, for runs (`engines.run_parts`) and for `TrajectoryTrainer` alike. The same plans
+The one place where settings become networks, for runs (`engines.local`) and for `TrajectoryTrainer` alike. The same plans
 and seed give the same parameters. Not here: acting with the policies, and feeding the trainer.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import ConfigError
 
 FIXED = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from relayrl.algorithms.registry import algorithms
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

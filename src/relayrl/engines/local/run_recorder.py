@@ -17,7 +17,7 @@ from relayrl.data.columns import Rollout
 from relayrl.data.joining import copied, joined
 from relayrl.data.splitting import on_branch
 from relayrl.data.trajectory_block import TrajectoryBlock
-from relayrl.engines.recorded_ahead import RecordedAhead
+from relayrl.engines.local.recorded_ahead import RecordedAhead
 from relayrl.errors import QueueClosedError
 from relayrl.sinks.contract import TrajectorySink
 from relayrl.training.queued.queues import TrajectoryQueue

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from relayrl.engines.run_record import Progress
+from relayrl.engines.runs.run_record import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

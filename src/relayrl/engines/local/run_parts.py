@@ -20,11 +20,11 @@ import torch
 from relayrl.algorithms.critic_sight import StateOffer
 from relayrl.algorithms.registry import algorithm, algorithms
 from relayrl.config.plugin_registry import PluginKind, load_plugin
-from relayrl.engines.memory_needs import require_fits_memory
-from relayrl.engines.overlap import InTurns, Overlapping, Pace
-from relayrl.engines.phase_clock import PhaseClock
+from relayrl.engines.local.memory_needs import require_fits_memory
+from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
+from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin, network_kernels
-from relayrl.engines.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
@@ -41,7 +41,7 @@ from relayrl.training.trainers.policy_trainer import PolicyTrainer
 from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
-    from relayrl.engines.recording import Recorder
+    from relayrl.engines.local.run_recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RunParts:
     def pace(self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]) -> Pace:
         """How collecting and learning share the time."""
         if settings.learn_from is not None:
-            from relayrl.engines.offline import Offline
+            from relayrl.engines.local.offline import Offline
 
             return Offline(self.trainer, statistics, self.collector, clock, self.block_steps)
         if not settings.trainer.threaded:
@@ -172,7 +172,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
     }
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
-        from relayrl.engines.offline import fill_from
+        from relayrl.engines.local.offline import fill_from
 
         fill_from(settings.learn_from, parts.trainer, env.groups)
     recorder = None if settings.record is None else _recorder(settings.record)
@@ -181,7 +181,7 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
 
 
 def _recorder(url: str) -> Recorder:
-    from relayrl.engines.recording import Recorder
+    from relayrl.engines.local.run_recorder import Recorder
     from relayrl.sinks.contract import open_sink
 
     return Recorder(open_sink(url))

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from relayrl.config.plugin_registry import PluginKind, load_plugin
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.statistics.statistics_writers import (
     ProgressCsv,

@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 
 from relayrl.compiled.loader import describe, warn_if_missing
-from relayrl.engines.overlap import Pace
-from relayrl.engines.periodic_evaluation import PeriodicEvaluation
-from relayrl.engines.phase_clock import PhaseClock, peak_memory_mib
-from relayrl.engines.run_directory import RunDirectory
-from relayrl.engines.run_parts import RunParts, build_parts, limit_threads
-from relayrl.engines.run_record import Progress, RunInterrupted, RunResult
-from relayrl.engines.run_settings import RunSettings
-from relayrl.engines.run_state import capture, record_continuation, restore, start_from
-from relayrl.engines.statistics_plan import make_statistics
+from relayrl.engines.local.overlap import Pace
+from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
+from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
+from relayrl.engines.local.run_parts import RunParts, build_parts, limit_threads
+from relayrl.engines.local.run_state import capture, record_continuation, restore, start_from
+from relayrl.engines.local.statistics_plan import make_statistics
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportFormat, PolicyMetadata

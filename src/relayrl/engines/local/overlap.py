@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from relayrl.data.columns import Rollout
 from relayrl.data.joining import copied
-from relayrl.engines.phase_clock import PhaseClock
+from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.errors import QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector

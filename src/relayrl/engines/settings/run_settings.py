@@ -15,8 +15,8 @@ from pydantic import Field, SerializeAsAny, field_serializer, model_validator
 from relayrl.config.passwords import without_password
 from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.config.settings_text import parse_assignment, read_mapping
-from relayrl.engines.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.plugins import algorithm_entry
+from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.settings import NetworkSettings
@@ -194,7 +194,7 @@ def presets() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _preset_folder() -> Traversable:
-    return resources.files("relayrl.engines") / "presets"
+    return resources.files("relayrl.engines.settings") / "presets"
 
 
 def _read_presets(file: Traversable) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.models.policy import Policy
 from relayrl.runtime.evaluation import EvaluationResult, describe_bound, evaluate, make_evaluation_env

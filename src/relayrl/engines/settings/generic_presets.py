@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from relayrl.engines.run_settings import merged
+from relayrl.engines.settings.run_settings import merged
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_contract import AgentGroup
@@ -48,6 +48,6 @@ def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: boo
 
 def generic_preset(algo: str, kinds: list[ProblemKind]) -> dict[str, Any]:
     """The layers of an algorithm for these kinds; empty for algorithms of plug-ins."""
-    text = (resources.files("relayrl.engines") / "generic_presets.yaml").read_text()
+    text = (resources.files("relayrl.engines.settings") / "generic_presets.yaml").read_text()
     layers: dict[str, dict[str, Any]] = yaml.safe_load(text).get(algo, {})
     return merged(*(layers.get(kind.value, {}) for kind in kinds))

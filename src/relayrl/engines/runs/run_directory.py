@@ -12,7 +12,7 @@ from typing import TextIO
 
 from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.config.settings_text import read_mapping
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import ConfigError, DiskError
 from relayrl.models.exported import ExportFormat
 from relayrl.training.files.atomic_files import write_whole

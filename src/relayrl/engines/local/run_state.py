@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relayrl.engines.periodic_evaluation import PeriodicEvaluation
-from relayrl.engines.run_parts import RunParts
-from relayrl.engines.run_settings import RunSettings
+from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
+from relayrl.engines.local.run_parts import RunParts
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import CheckpointError
 from relayrl.training.files.weights import weights_of, with_weights
 from relayrl.training.statistics.run_statistics import Statistics
@@ -75,7 +75,7 @@ def record_continuation(state: Mapping[str, Any], parts: RunParts, settings: Run
     recorder, url = parts.recorder, settings.record
     if recorder is None or url is None:
         return lambda: None
-    from relayrl.engines.recorded_ahead import find_ahead, lane_positions
+    from relayrl.engines.local.recorded_ahead import find_ahead, lane_positions
 
     saved, positions = state.get("recorder"), lane_positions(state["collector"], parts.env.groups)
     return lambda: recorder.go_on(saved, find_ahead(url, positions)) if positions else None

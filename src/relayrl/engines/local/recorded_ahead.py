@@ -5,7 +5,7 @@ are the recorded ones, bit for bit, they are not written a second time. Where th
 settings or machine changed, threads took turns otherwise), the recorded ones are abandoned from there on: the run that goes on
 never took them.
 
-Not its job: writing (`recording`), or how a sink marks what is abandoned.
+Not its job: writing (`run_recorder`), or how a sink marks what is abandoned.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import replace
 from relayrl.data.action_masks import require_allowed
 from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.stacking import joint_worlds, stack_jointly
-from relayrl.engines.overlap import Pace
-from relayrl.engines.phase_clock import PhaseClock
+from relayrl.engines.local.overlap import Pace
+from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
 from relayrl.runtime.collector import Collector

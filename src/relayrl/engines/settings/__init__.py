@@ -1,0 +1,1 @@
+"""Settings of a whole run: where they come from, presets, and their schema."""
