@@ -1,4 +1,4 @@
-"""The start of a run: nothing is loaded for nothing."""
+"""The start of a run: torch does not mind that its libraries were loaded before, and nothing is loaded for nothing."""
 
 import subprocess
 import sys
@@ -8,6 +8,22 @@ def run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_torch_works_after_its_libraries_were_loaded():
+    code = (
+        "import sys, threading\n"
+        "from relayrl.engines.torch_preload import preload_torch\n"
+        "preload_torch(); preload_torch()\n"
+        "print([t.name for t in threading.enumerate()].count('torch-preload') <= 1, 'torch' in sys.modules)\n"
+        "import torch\n"
+        "print(float(torch.linalg.inv(torch.tensor([[2.0]]))[0, 0]), torch.get_num_threads() >= 1)\n"
+    )
+    assert run(code).split() == ["True", "False", "0.5", "True"]
+
+
+def test_a_process_that_ends_at_once_ends_well():
+    assert run("from relayrl.engines.torch_preload import preload_torch; preload_torch(); print('done')") == "done"
 
 
 def test_a_session_module_loads_nothing_heavy():

@@ -71,6 +71,10 @@ def train(
     debug: DebugFlag = False,
 ) -> None:
     """Train a policy."""
+    from relayrl.engines.torch_preload import preload_torch
+
+    if not print_config:
+        preload_torch()
     from relayrl.cli import train_command
     from relayrl.engines.sessions import TrainRequest
 

@@ -19,6 +19,7 @@ from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.process.garbage import collection_paused
 from relayrl.engines.process.garbage import living_set_aside
 from relayrl.engines.process.interrupts import Interrupt
+from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError
 from relayrl.errors import UntrustedError
 from typing import Any
