@@ -1,6 +1,7 @@
 """What is public: names, signatures, that importing them costs nothing, and that docs and examples use nothing else.
 
-`python tests/test_public_surface.py` prints the snapshot; a change of `public_surface.txt` is a change that users can notice.
+`PYTHONPATH=tools python tests/test_public_surface.py` prints the snapshot; a change of `public_surface.txt` is one that users
+can notice.
 """
 
 import ast
@@ -19,21 +20,10 @@ import relayrl
 import relayrl.errors
 import relayrl.extend
 import relayrl.testing
+from deep_imports import MODULES, PAGES, PROGRAMS, deep_imports, private_uses, public_names
 
 ROOT = Path(__file__).parent.parent
 SNAPSHOT = Path(__file__).parent / "public_surface.txt"
-MODULES = ("relayrl", "relayrl.extend", "relayrl.testing", "relayrl.errors")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "docs").rglob("*.py"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def public_names(module: str) -> list[str]:
-    """In the order of the module's table."""
-    found = importlib.import_module(module)
-    if module == "relayrl.errors":
-        return [name for name, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module]
-    return [name for name in found.__all__ if name != "__version__"]
 
 
 def signature(thing: object) -> str:
@@ -123,38 +113,7 @@ def test_the_api_page_lists_the_surface():
 
 @pytest.mark.parametrize("path", [*PAGES, *PROGRAMS], ids=lambda path: path.name)
 def test_docs_and_examples_use_public_names_only(path):
-    text = path.read_text()
-    for code in BLOCK.findall(text) if path.suffix == ".md" else [text]:
-        assert private_uses(ast.parse(code)) == []
-    assert re.findall(r"-m\W+relayrl\.", text) == []  # the command is `relayrl` or `python -m relayrl`
-    environments = re.findall(r"\b(relayrl\.[\w.]+):(\w+)", text)
-    assert [name for name in environments if name[0] != "relayrl.testing" or name[1] not in dir(relayrl.testing)] == []
-
-
-def private_uses(tree: ast.AST) -> list[str]:
-    """What a program imports or reads of RelayRL that is not public, also inside of programs that it holds as text."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [each.name for each in node.names if each.name.startswith("relayrl") and each.name not in MODULES]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "relayrl":
-            found += [f"{node.module}.{each.name}" for each in node.names if not is_public(node.module, each.name)]
-        elif isinstance(node, ast.Attribute) and (owner := ast.unparse(node.value)) in MODULES:
-            found += [] if is_public(owner, node.attr) else [f"{owner}.{node.attr}"]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import" in node.value:
-            found += private_uses_of_text(node.value)
-    return found
-
-
-def private_uses_of_text(text: str) -> list[str]:
-    try:
-        return private_uses(ast.parse(text))
-    except SyntaxError:
-        return []  # prose
-
-
-def is_public(module: str, name: str) -> bool:
-    return module in MODULES and (name == "__version__" or name in public_names(module))
+    assert deep_imports(path) == []
 
 
 def test_a_private_import_would_be_seen():
