@@ -10,7 +10,7 @@ from test_off_policy import make_learner, random_transitions
 from test_ppo import make_ppo, rollout
 from torch import nn
 
-from relayrl.algorithms.accelerated import KernelUpdate
+from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.algorithms.critic_views import LocalView
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.optimizer import FlatAdam

@@ -24,7 +24,7 @@ from test_facade import (
     train,
 )
 
-from relayrl.algorithms.accelerated import FASTEST
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.codec import encode
