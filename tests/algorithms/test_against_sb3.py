@@ -17,7 +17,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from test_off_policy import make_learner, random_transitions
 from torch import nn
 
-from relayrl.algorithms.adam import USUAL_EPSILON
+from relayrl.algorithms.optimizer import USUAL_EPSILON
 from relayrl.algorithms.params import SACParams, TD3Params
 from relayrl.algorithms.sac import SAC
 

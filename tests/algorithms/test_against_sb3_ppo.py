@@ -22,9 +22,9 @@ from test_against_sb3 import (
 )
 from torch import nn
 
-from relayrl.algorithms.accelerated import FASTEST
-from relayrl.algorithms.adam import POLICY_GRADIENT_EPSILON
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors

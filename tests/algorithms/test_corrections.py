@@ -13,7 +13,7 @@ from gymnasium import spaces
 from test_off_policy import PAIR, make_learner, random_transitions, target_values
 from test_td3 import batch_of, set_constant
 
-from relayrl.algorithms.accelerated import FASTEST
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from relayrl.algorithms.adam import POLICY_GRADIENT_EPSILON, Adam, require_distinct
-from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.accelerator.array_kernels import accelerate_steps
+from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON, FlatAdam, require_distinct
 from relayrl.errors import ConfigError
 
 
@@ -15,12 +15,20 @@ def networks() -> tuple[nn.Module, nn.Module]:
     return first, second
 
 
-@pytest.mark.parametrize("kind", [Adam, FlatAdam])
+def make_adam(network: nn.Module, max_grad_norm: float | None, is_accelerated: bool) -> FlatAdam:
+    adam = FlatAdam(list(network.parameters()), 1e-2, max_grad_norm)
+    if is_accelerated:
+        accelerate_steps([adam])
+        assert adam.kernel is not None
+    return adam
+
+
+@pytest.mark.parametrize("is_accelerated", [False, True])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
-def test_it_takes_the_steps_of_torch_adam(max_grad_norm, kind):
+def test_it_takes_the_steps_of_torch_adam(max_grad_norm, is_accelerated):
     torch.manual_seed(0)
     ours, theirs = networks()
-    flat = kind(list(ours.parameters()), 1e-2, max_grad_norm)
+    flat = make_adam(ours, max_grad_norm, is_accelerated)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=POLICY_GRADIENT_EPSILON)
     for _ in range(50):
         x = torch.randn(16, 3)
@@ -36,11 +44,11 @@ def test_it_takes_the_steps_of_torch_adam(max_grad_norm, kind):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [Adam, FlatAdam])
-def test_state_round_trip_continues_bit_for_bit(kind):
+@pytest.mark.parametrize("is_accelerated", [False, True])
+def test_state_round_trip_continues_bit_for_bit(is_accelerated):
     torch.manual_seed(0)
     first, second = networks()
-    adams = [kind(list(n.parameters()), 1e-2, None) for n in (first, second)]
+    adams = [make_adam(n, None, is_accelerated) for n in (first, second)]
     gradients = torch.randn(10, len(adams[0].gradient))
     for g in gradients[:5]:
         adams[0].gradient.copy_(g)
@@ -58,6 +66,6 @@ def test_state_round_trip_continues_bit_for_bit(kind):
 def test_a_parameter_that_is_trained_twice_is_refused():
     shared = nn.Parameter(torch.zeros(3))
     with pytest.raises(ConfigError, match="share a parameter"):
-        Adam([shared, shared], 1e-2, None)
+        FlatAdam([shared, shared], 1e-2, None)
     with pytest.raises(ConfigError, match="share a parameter"):
         require_distinct([shared], [nn.Parameter(torch.zeros(3)), shared])

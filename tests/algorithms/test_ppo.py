@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.accelerated import FASTEST
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.minibatches import Batch
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.params import PPOParams, Schedule

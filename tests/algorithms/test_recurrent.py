@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.adam import Adam
 from relayrl.algorithms.losses import LogLikelihood, Objective
+from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.recurrent_update import RecurrentUpdate, SequenceBatch
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.columns import Rollout
@@ -47,7 +47,7 @@ WORLDS = {
 
 
 def recurrent_update(policy: RecurrentActorCritic) -> RecurrentUpdate:
-    adams = Adam(policy.actor_parameters(), 1e-3, None), Adam(policy.critic_parameters(), 1e-3, None)
+    adams = FlatAdam(policy.actor_parameters(), 1e-3, None), FlatAdam(policy.critic_parameters(), 1e-3, None)
     return RecurrentUpdate(policy, Objective(LogLikelihood(), 0.0), *adams)
 
 

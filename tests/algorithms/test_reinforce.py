@@ -7,8 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.accelerated import FASTEST
-from relayrl.algorithms.adam import POLICY_GRADIENT_EPSILON
+from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import REINFORCEParams
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.data.columns import LaneHeader, Rollout, Successors

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from relayrl.accelerator import array_kernels
-from relayrl.algorithms.accelerated import fast_gae
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
 from relayrl.data.columns import Successors
 
@@ -23,7 +22,7 @@ def advantages(reward, value, next_value, terminated, truncated, valid) -> list[
     columns = (reward, value, next_value, terminated, truncated, valid)
     result = gae(*columns, gamma=GAMMA, lam=LAM)
     assert result.dtype == np.float32
-    np.testing.assert_array_equal(fast_gae(*columns, gamma=GAMMA, lam=LAM), result)
+    np.testing.assert_array_equal(array_kernels.gae(*columns, gamma=GAMMA, lam=LAM), result)
     return result[:, 0].tolist()
 
 
@@ -122,8 +121,3 @@ def test_the_accelerator_gives_the_same_advantages():
     next_value[:-1][goes_on] = value[1:][goes_on]
     columns = (reward, value, next_value, terminated, truncated, np.ones((T, L), bool))
     np.testing.assert_array_equal(array_kernels.gae(*columns, gamma=0.97, lam=0.9), gae(*columns, gamma=0.97, lam=0.9))
-
-
-def test_the_accelerator_leaves_lanes_that_do_not_always_act_to_the_reference():
-    columns = column(1, 1), column(2, 3), column(3, 4), flags(0, 0), flags(0, 0)
-    assert array_kernels.gae(*columns, flags(1, 0), gamma=0.97, lam=0.9) is None

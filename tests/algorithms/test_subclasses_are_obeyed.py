@@ -11,8 +11,8 @@ from test_ppo import make_ppo, rollout
 from torch import nn
 
 from relayrl.accelerator.live_actor import live_actor
+from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.accelerator.mlp_actor import MlpActor
-from relayrl.algorithms.accelerated import KernelUpdate
 from relayrl.algorithms.critic_views import LocalView
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.optimizer import FlatAdam

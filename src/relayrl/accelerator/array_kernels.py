@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Iterable
 
 import numpy as np
-from torch import Tensor
 
+from relayrl.algorithms import returns
+from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 
 
-class AdamState(Protocol):
-    """What the kernels read of an optimiser over one flat vector, and `num_steps`, which they count on."""
-
-    vector: Tensor
-    gradient: Tensor
-    first_moment: Tensor
-    second_moment: Tensor
-    num_steps: int
-    lr: float
-    epsilon: float
-    max_grad_norm: float | None
-
-
-def max_norm(adam: AdamState) -> float:
+def max_norm(adam: FlatAdam) -> float:
     """Where the gradient's norm is clipped."""
     return math.inf if adam.max_grad_norm is None else adam.max_grad_norm
 
 
-def adam_step(adam: AdamState, beta1: float, beta2: float) -> float | None:
-    """Clip and step; returns the gradient's norm before clipping. None where there are no kernels for it."""
+def accelerate_steps(optimizers: Iterable[FlatAdam]) -> None:
+    """Have a kernel take the steps of optimisers, where there is one for them."""
+    for adam in optimizers:
+        adam.kernel = adam_step if kernels() is not None and adam.vector.device.type == "cpu" else None
+
+
+def adam_step(adam: FlatAdam) -> float:
+    """`FlatAdam.step` in one call; the kernels must be there."""
     module = kernels()
-    if module is None or adam.vector.device.type != "cpu":
-        return None
+    assert module is not None
     state = (tensor.numpy() for tensor in (adam.vector, adam.gradient, adam.first_moment, adam.second_moment))
-    rates = adam.lr, beta1, beta2, adam.epsilon, max_norm(adam)
+    rates = adam.lr, BETA1, BETA2, adam.epsilon, max_norm(adam)
     norm: float = module.adam_step(*state, adam.num_steps, *rates, num_threads())
     adam.num_steps += 1
     return norm
@@ -52,13 +45,14 @@ def gae(
     *,
     gamma: float,
     lam: float,
-) -> Array | None:
-    """[T, L] as `algorithms.returns.gae`; None where a lane does not act on every row, or there are no kernels."""
+) -> Array:
+    """`returns.gae`, in one call where every lane acts on every row."""
     module = kernels()
     if module is None or not valid.all():
-        return None
+        columns = reward, value, next_value, terminated, truncated, valid
+        return returns.gae(*columns, gamma=gamma, lam=lam)
     out = np.empty(reward.shape, np.float32)
-    columns = [np.ascontiguousarray(column, np.float32) for column in (reward, value, next_value)]
+    numbers = [np.ascontiguousarray(column, np.float32) for column in (reward, value, next_value)]
     flags = [np.ascontiguousarray(flag, np.bool_) for flag in (terminated, truncated)]
-    module.advantages(*reward.shape, *columns, *flags, gamma, lam, out)
+    module.advantages(*reward.shape, *numbers, *flags, gamma, lam, out)
     return out

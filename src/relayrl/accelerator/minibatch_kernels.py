@@ -2,238 +2,210 @@
 
 The actor and the critic share no parameters, so what comes out does not depend on which thread takes whose steps, nor when: the
 critic's may go on beside the caller. The reference is `algorithms.torch_update`; tests hold every step to it.
+
+Taken are policies, heads, losses, objectives and optimisers of exactly RelayRL's own types. A subclass, or one of them with a
+changed method, a hook or a frozen parameter, is obeyed by leaving it to the reference.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from relayrl.accelerator.array_kernels import AdamState, max_norm
+from relayrl.accelerator.array_kernels import max_norm
+from relayrl.algorithms.divergence import require_finite
+from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
+from relayrl.algorithms.minibatches import Batch, Finish, Metrics, PassPlan
+from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
+from relayrl.algorithms.torch_update import TorchUpdate
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
-from relayrl.models.compiled_head import has_kernels, part_sizes
+from relayrl.models.built_in import BuiltIns
 from relayrl.models.compiled_perceptron import CompiledPerceptron, as_inputs, as_rows
 from relayrl.models.compiled_perceptron import has_kernels as are_known
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.mlp_policy import judges_in_numpy, runs_in_numpy
-from relayrl.models.perceptron import Perceptron
+from relayrl.models.perceptron import Perceptron, is_plain
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import SharedRows
 
-POLICY_SUMS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
-VALUE_SUMS = ("loss", "gradient_norm")
-_COUNTED = ("num_steps", *POLICY_SUMS)
+_POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
+_VALUE_METRICS = ("loss", "gradient_norm")
+_COUNTED = ("num_steps", *_POLICY_METRICS)
 ROWS_PER_CALL = 200_000
 """Rows passed over by one call: about a tenth of a second of work for small networks, after which an interrupt is seen."""
 
-Sums = dict[str, float]
-"""Numbers added up over the gradient steps of a network; `bad_loss` is the one that is not finite, or 0."""
-Finish = Callable[[], tuple[Sums, Sums]]
-"""Waits until all steps are taken; returns the sums of the policy and of the value."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossPlan:
-    """What is minimised, of the losses that the kernels know; without `clip_ratio`, the policy's is the log-likelihood."""
-
-    clip_ratio: float | None
-    entropy_coef: float
-    value_clip: float | None
-    kl_limit: float
-
-
-class Rows(Protocol):
-    """The rows that are trained on (`algorithms.minibatches.Batch`)."""
-
-    features: Array
-    action: Array
-    mask: Array | None
-    logp: Array
-    advantage: Array
-    target: Array
-    old_value: Array
-
-    @property
-    def critic_features(self) -> Array | SharedRows: ...
-
-    def __len__(self) -> int: ...
-
-
-class Passes(Protocol):
-    """Which rows are passed over when (`algorithms.minibatches.PassPlan`)."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def policy_passes(self) -> int: ...
-
-    @property
-    def value_passes(self) -> int: ...
-
-    @property
-    def minibatch_rows(self) -> int: ...
-
-    def draw_order(self, num_passes: int) -> Array | None: ...
-
-
-def minibatch_kernels(
-    policy: ActorCritic, losses: LossPlan, pi_optimizer: AdamState, vf_optimizer: AdamState, betas: tuple[float, float]
-) -> MinibatchKernels | None:
-    """Kernels that train the policy; None where one of its parts is not exactly what they know, or there are none."""
-    networks = [policy.actor, policy.critic]
-    if not (has_kernels(policy.head) and judges_in_numpy(policy) and runs_in_numpy(*networks, learns=True)):
-        return None
-    head_job = _HEAD_JOBS[type(policy.head)](policy.head)
-    perceptrons = [network for network in networks if isinstance(network, Perceptron)]
-    is_trained = all(p.requires_grad and not p._backward_hooks for p in policy.actor_parameters())
-    if not (is_trained and are_known(*perceptrons)):
-        return None
-    return MinibatchKernels(perceptrons, head_job, losses, (pi_optimizer, vf_optimizer), betas)
+Totals = tuple[dict[str, float], dict[str, float]]
+"""Numbers added up over the gradient steps of the policy and of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadJob:
-    """What the kernels need to know of a head."""
+    """What the kernels must know of a head."""
 
-    job: dict[str, Any]
-    action: Callable[[Array], Array]
+    part_sizes: tuple[int, ...]
+    """How many actions each choice has; none for a normal distribution."""
+    starts: Any
+    """The first action of each choice."""
+    scales: dict[str, Array]
+
+    def action(self, action: Array) -> Array:
+        """Actions as the kernels take them."""
+        if not self.part_sizes:
+            return as_rows(action)
+        return np.ascontiguousarray(action - self.starts if np.any(self.starts) else action, np.int64)
 
 
-def _categorical(head: Any) -> HeadJob:
-    return HeadJob({"part_sizes": part_sizes(head)}, lambda action: _choices(action, head.start))
+def _choice(head: Any) -> HeadJob:
+    return HeadJob((head.num_outputs,), head.start, {})
 
 
-def _multi_categorical(head: Any) -> HeadJob:
+def _choices(head: Any) -> HeadJob:
     starts = np.array([part.start for part in head.parts])
-    return HeadJob({"part_sizes": part_sizes(head)}, lambda action: _choices(action, starts))
+    return HeadJob(tuple(part.num_outputs for part in head.parts), starts, {})
 
 
-def _gaussian(head: Any) -> HeadJob:
-    return HeadJob({"part_sizes": (), "scale": head.half_range, "center": head.center}, as_rows)
-
-
-def _choices(action: Array, start: Any) -> Array:
-    return np.ascontiguousarray(action - start if np.any(start) else action, np.int64)
+def _normal(head: Any) -> HeadJob:
+    return HeadJob((), 0, {"scale": head.half_range, "center": head.center})
 
 
 _HEAD_JOBS: dict[type[ActionHead], Callable[[Any], HeadJob]] = {
-    CategoricalHead: _categorical,
-    MultiCategoricalHead: _multi_categorical,
-    GaussianHead: _gaussian,
+    CategoricalHead: _choice,
+    MultiCategoricalHead: _choices,
+    GaussianHead: _normal,
 }
+_POLICIES, _HEADS = BuiltIns(ActorCritic), BuiltIns(*_HEAD_JOBS)
+_CLIPPED, _PLAIN, _OBJECTIVES = BuiltIns(ClippedSurrogate), BuiltIns(LogLikelihood), BuiltIns(Objective)
+_OPTIMIZERS = BuiltIns(FlatAdam)
 
 
-class MinibatchKernels:
-    """Trains the MLPs of an actor and a critic by minibatches, on their live parameters."""
+def kernel_update(
+    policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
+) -> KernelUpdate | None:
+    """An update by kernels; None where a part is not exactly what they know, or there are none."""
+    module, loss = kernels(), objective.policy_loss
+    is_known = (
+        module is not None
+        and policy in _POLICIES
+        and policy.head in _HEADS
+        and objective in _OBJECTIVES
+        and (loss in _CLIPPED or loss in _PLAIN)
+        and pi_optimizer in _OPTIMIZERS
+        and vf_optimizer in _OPTIMIZERS
+        and all(p.requires_grad and not p._backward_hooks for p in policy.actor_parameters())
+    )
+    if module is None or not is_known:
+        return None
+    head, actor, critic = _HEAD_JOBS[type(policy.head)](policy.head), _mlp(policy.actor), _mlp(policy.critic)
+    if actor is None or critic is None or len(head.part_sizes) > module.MAX_PARTS or not are_known(actor, critic):
+        return None
+    return KernelUpdate(policy, objective, pi_optimizer, vf_optimizer, head, actor, critic)
+
+
+def _mlp(network: nn.Module) -> Perceptron | None:
+    """A network that is an unchanged MLP on the CPU, all of which learns."""
+    is_known = is_plain(network) and all(p.requires_grad for p in network.parameters())
+    return network if is_known and isinstance(network, Perceptron) else None
+
+
+class KernelUpdate(TorchUpdate):
+    """`TorchUpdate`, whose values and gradient steps are the kernels'; made by `kernel_update`, which knows for what."""
 
     def __init__(
         self,
-        networks: list[Perceptron],
+        policy: ActorCritic,
+        objective: Objective,
+        pi_optimizer: FlatAdam,
+        vf_optimizer: FlatAdam,
         head: HeadJob,
-        losses: LossPlan,
-        optimizers: tuple[AdamState, AdamState],
-        betas: tuple[float, float],
+        actor: Perceptron,
+        critic: Perceptron,
     ) -> None:
-        self._head, self._losses, self._optimizers, self._betas = head, losses, optimizers, betas
-        self._actor, self._critic = networks
-        self._values = CompiledPerceptron(self._critic)
+        super().__init__(policy, objective, pi_optimizer, vf_optimizer)
+        self._head, self._actor, self._critic = head, actor, critic
+        loss = objective.policy_loss
+        self._clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
+        self._values = CompiledPerceptron(critic)
 
-    def normalized_value(self, seen: Array | SharedRows) -> Array:
-        """[M] the critic's output, in normalised returns."""
-        return self._values.forward(seen)[:, 0].copy()
+    def value(self, seen: Array | SharedRows) -> Array:
+        normalized = torch.from_numpy(self._values.forward(seen)[:, 0])
+        return np.asarray(self.policy.in_units_of_reward(normalized).numpy())
 
-    def begin(self, rows: Rows, plan: Passes) -> Finish:
-        """Take the plan's steps, those of the policy until the KL limit is exceeded; those of the value may be taken beside
-        the caller, who is not to change the rows before they are finished."""
-        totals = dict.fromkeys((*_COUNTED, "bad_loss"), 0.0), dict.fromkeys((*_COUNTED, "bad_loss"), 0.0)
-        passes_per_call = max(ROWS_PER_CALL // len(rows), 1)
+    def begin(self, batch: Batch, plan: PassPlan) -> Finish:
+        totals = dict.fromkeys(_COUNTED, 0.0), dict.fromkeys(_COUNTED, 0.0)
+        passes_per_call = max(ROWS_PER_CALL // len(batch), 1)
         pi_left, vf_left = plan.policy_passes, plan.value_passes
         while pi_left or vf_left:
             passes = min(pi_left, passes_per_call), min(vf_left, passes_per_call)
-            steps = self._begin_steps(rows, plan, passes)
+            steps = self._begin_steps(batch, plan, passes)
             pi_left, vf_left = pi_left - passes[0], vf_left - passes[1]
             if not (pi_left or vf_left):
                 return partial(self._finish, steps, totals)
-            pi_sums, vf_sums = self._finish(steps, totals)
-            if pi_sums["is_stopped"]:
+            if self._finish_steps(steps, totals):
                 pi_left = 0
-            if not math.isfinite(pi_sums["bad_loss"] + vf_sums["bad_loss"]):
-                break
-        return lambda: totals
+        return partial(_means_of, totals)
 
-    def _begin_steps(self, rows: Rows, plan: Passes, passes: tuple[int, int]) -> Any:
+    def _begin_steps(self, batch: Batch, plan: PassPlan, passes: tuple[int, int]) -> Any:
         """An `Update` of so many passes of policy and value. It holds the arrays that its steps read."""
         module = kernels()
         assert module is not None
         order = plan.draw_order(max(passes))
-        pi_rows, vf_rows = (_passed(plan, num_passes, order) for num_passes in passes)
-        value_job = self._value_job(rows, plan.minibatch_rows)
-        return module.Update(self._policy_job(rows) | pi_rows, value_job | vf_rows, num_threads())
+        pi_rows, vf_rows = (_rows(plan, num_passes, order) for num_passes in passes)
+        value_job = self._value_job(batch, plan.minibatch_rows)
+        return module.Update(self._policy_job(batch) | pi_rows, value_job | vf_rows, num_threads())
 
-    def _finish(self, steps: Any, totals: tuple[Sums, Sums]) -> tuple[Sums, Sums]:
-        """Add the sums over the steps to `totals`, with why there were no more."""
-        for optimizer, total, sums in zip(self._optimizers, totals, steps.finish(), strict=True):
-            optimizer.num_steps = sums["adam_steps"]
-            total.update({name: total[name] + sums[name] for name in _COUNTED})
-            total.update({name: sums[name] for name in ("bad_loss", "is_stopped")})
-        return totals
+    def _finish_steps(self, steps: Any, totals: Totals) -> bool:
+        """Add the sums over the steps to `totals`; whether the policy's were stopped by the KL limit."""
+        own = steps.finish()
+        self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = (sums["adam_steps"] for sums in own)
+        for total, sums in zip(totals, own, strict=True):
+            for name in _COUNTED:
+                total[name] += sums[name]
+        require_finite(own[0]["bad_loss"], "policy", "pi_lr")
+        require_finite(own[1]["bad_loss"], "value", "vf_lr")
+        return bool(own[0]["is_stopped"])
 
-    def _policy_job(self, rows: Rows) -> dict[str, Any]:
-        losses = self._losses
+    def _finish(self, steps: Any, totals: Totals) -> Metrics:
+        self._finish_steps(steps, totals)
+        return _means_of(totals)
+
+    def _policy_job(self, batch: Batch) -> dict[str, Any]:
         return {
-            **self._job(self._actor, self._optimizers[0]),
-            **_inputs(rows.features, len(rows)),
-            **self._head.job,
-            "is_surrogate": losses.clip_ratio is not None,
-            "clip_ratio": 0.0 if losses.clip_ratio is None else losses.clip_ratio,
-            "entropy_coef": losses.entropy_coef,
-            "kl_limit": losses.kl_limit,
-            "action": self._head.action(rows.action),
-            "mask": None if rows.mask is None else np.ascontiguousarray(rows.mask),
-            "logp": as_rows(rows.logp),
-            "advantage": as_rows(rows.advantage),
+            **_job(self._actor, self._pi_optimizer),
+            **_inputs(batch.features, len(batch)),
+            **self._head.scales,
+            "part_sizes": self._head.part_sizes,
+            "is_surrogate": self._clip_ratio is not None,
+            "clip_ratio": self._clip_ratio or 0.0,
+            "entropy_coef": self.objective.entropy_coef,
+            "kl_limit": self.objective.kl_limit,
+            "action": self._head.action(batch.action),
+            "mask": None if batch.mask is None else np.ascontiguousarray(batch.mask),
+            "logp": as_rows(batch.logp),
+            "advantage": as_rows(batch.advantage),
         }
 
-    def _value_job(self, rows: Rows, minibatch_rows: int) -> dict[str, Any]:
-        clip = self._losses.value_clip
+    def _value_job(self, batch: Batch, minibatch_rows: int) -> dict[str, Any]:
+        clip = self.objective.value_clip
         return {
-            **self._job(self._critic, self._optimizers[1]),
-            **_inputs(rows.critic_features, minibatch_rows),
+            **_job(self._critic, self._vf_optimizer),
+            **_inputs(batch.critic_features, minibatch_rows),
             "clip": -1.0 if clip is None else clip,
-            "target": as_rows(rows.target),
-            "old_value": as_rows(rows.old_value),
-        }
-
-    def _job(self, network: Perceptron, optimizer: AdamState) -> dict[str, Any]:
-        """What both networks' jobs hold: shape, Adam's state."""
-        linears: list[nn.Linear] = network.linears()
-        return {
-            "sizes": (linears[0].in_features, *(layer.out_features for layer in linears)),
-            "is_tanh": network.activation is Activation.TANH,
-            "vector": optimizer.vector.numpy(),
-            "first_moment": optimizer.first_moment.numpy(),
-            "second_moment": optimizer.second_moment.numpy(),
-            "num_steps": optimizer.num_steps,
-            "learning_rate": optimizer.lr,
-            "beta1": self._betas[0],
-            "beta2": self._betas[1],
-            "epsilon": optimizer.epsilon,
-            "max_norm": max_norm(optimizer),
+            "target": as_rows(batch.target),
+            "old_value": as_rows(batch.old_value),
         }
 
 
-def _passed(plan: Passes, num_passes: int, order: Array | None) -> dict[str, Any]:
+def _rows(plan: PassPlan, num_passes: int, order: Array | None) -> dict[str, Any]:
     """Which rows a job passes over."""
     return {
         "order": None if order is None or not num_passes else order[:num_passes],
@@ -247,3 +219,37 @@ def _inputs(seen: Array | SharedRows, minibatch_rows: int) -> dict[str, Any]:
     """What a network sees."""
     inputs, is_factored = as_inputs(seen, minibatch_rows)
     return {"inputs": inputs, "is_factored": is_factored}
+
+
+def _job(network: Perceptron, optimizer: FlatAdam) -> dict[str, Any]:
+    """What both networks' jobs hold: shape, Adam's state."""
+    linears = network.linears()
+    return {
+        "sizes": (linears[0].in_features, *(layer.out_features for layer in linears)),
+        "is_tanh": network.activation is Activation.TANH,
+        "vector": optimizer.vector.numpy(),
+        "first_moment": optimizer.first_moment.numpy(),
+        "second_moment": optimizer.second_moment.numpy(),
+        "num_steps": optimizer.num_steps,
+        "learning_rate": optimizer.lr,
+        "beta1": BETA1,
+        "beta2": BETA2,
+        "epsilon": optimizer.epsilon,
+        "max_norm": max_norm(optimizer),
+    }
+
+
+def _means_of(totals: Totals) -> Metrics:
+    """Metrics of an update: means over the gradient steps of each network."""
+    pi, vf = totals
+    return {
+        **_means("policy", pi, _POLICY_METRICS),
+        **_means("value", vf, _VALUE_METRICS),
+        "policy/gradient_steps": pi["num_steps"],
+        "value/gradient_steps": vf["num_steps"],
+    }
+
+
+def _means(network: str, sums: dict[str, float], names: tuple[str, ...]) -> Metrics:
+    steps = sums["num_steps"]
+    return {f"{network}/{name}": sums[name] / steps for name in names} if steps else {}

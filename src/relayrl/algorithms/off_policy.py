@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.algorithms.action_codes import Choice, action_code
-from relayrl.algorithms.adam import USUAL_EPSILON
 from relayrl.algorithms.critic_views import CriticView, GroupShape, present
 from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
-from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.state_features import StateFeatures
 from relayrl.compiled.loader import kernels, num_threads

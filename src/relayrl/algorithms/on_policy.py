@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relayrl.algorithms.adam import Adam, require_distinct
 from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.minibatches import Batch, Finish, Metrics, PassPlan
+from relayrl.algorithms.optimizer import FlatAdam, require_distinct
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
 from relayrl.algorithms.torch_update import TorchUpdate
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What carries an algorithm out: the reference, on any device, unless something faster is given (`accelerated`)."""
+    """What carries an algorithm out: the reference, on any device, unless something faster is given."""
 
     gae: Callable[..., Array] = gae
-    optimizer: type[Adam] = Adam
-    update: Callable[[ActorCritic, Objective, Adam, Adam], TorchUpdate] = TorchUpdate
+    update: Callable[[ActorCritic, Objective, FlatAdam, FlatAdam], TorchUpdate] = TorchUpdate
 
 
 REFERENCE = Backend()
@@ -64,8 +63,8 @@ class OnPolicyAlgorithm(ABC):
         self.policy, self._params, self._rng, self._backend = policy, params, rng, backend
         self._policy_passes, self._value_passes = policy_passes, value_passes
         require_distinct(policy.actor_parameters(), policy.critic_parameters())
-        self._pi_optimizer = backend.optimizer(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
-        self._vf_optimizer = backend.optimizer(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
+        self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
+        self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
         self._objective = objective
 
     @cached_property

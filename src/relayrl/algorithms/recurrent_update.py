@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relayrl.algorithms.adam import Adam
 from relayrl.algorithms.joint_observations import CentralInputs
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.minibatches import Batch, Evaluation, Metrics, flat_rows
+from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.sequences import Sequences, cut, pack
 from relayrl.algorithms.torch_update import TorchUpdate, as_array, laid_out
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
+from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.models.shared_rows import SharedRows
@@ -91,7 +92,7 @@ class RecurrentUpdate(TorchUpdate):
     policy: RecurrentActorCritic
 
     def __init__(
-        self, policy: RecurrentActorCritic, objective: Objective, pi_optimizer: Adam, vf_optimizer: Adam
+        self, policy: RecurrentActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._sequence_length = memory_of(policy.network).sequence_length
@@ -236,3 +237,12 @@ def remembered(
 def _in_sequences(rows: Batch, sequences: Sequences, actor_memory: Array, critic_memory: Array) -> SequenceBatch:
     memory = {"actor_memory": actor_memory, "critic_memory": critic_memory}
     return SequenceBatch(*rows.columns(), sequences=sequences, **memory)  # type: ignore[arg-type]
+
+
+def reference_update(
+    policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
+) -> TorchUpdate:
+    """The update of any policy, with a memory or without."""
+    if isinstance(policy, RecurrentActorCritic):
+        return RecurrentUpdate(policy, objective, pi_optimizer, vf_optimizer)
+    return TorchUpdate(policy, objective, pi_optimizer, vf_optimizer)

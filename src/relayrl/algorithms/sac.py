@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from relayrl.algorithms.adam import USUAL_EPSILON
 from relayrl.algorithms.off_policy import GroupBatch, Metrics, NextActions, OffPolicyAlgorithm, ViewFactory
-from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.state_features import StateFeatures
 from relayrl.data.action_masks import num_allowed

@@ -1,6 +1,6 @@
 """The reference of an on-policy update, in torch and on the policy's device: evaluate a rollout, then take gradient steps.
 
-`recurrent_update` is the same for policies with a memory; `accelerated` has kernels take the same steps.
+`recurrent_update` is the same for policies with a memory; the accelerator takes the same steps by kernels.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.algorithms.adam import Adam
 from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.losses import Objective, entropy_bonus, kl_estimate
 from relayrl.algorithms.minibatches import Batch, Evaluation, Finish, Metrics, PassPlan, flat_rows
+from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.data.trees import Array, map_tree
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class TorchUpdate:
     """Trains a policy's actor and critic by autograd, one minibatch after the other."""
 
-    def __init__(self, policy: ActorCritic, objective: Objective, pi_optimizer: Adam, vf_optimizer: Adam) -> None:
+    def __init__(
+        self, policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
+    ) -> None:
         self.policy, self.objective = policy, objective
         self._pi_optimizer, self._vf_optimizer = pi_optimizer, vf_optimizer
         self._device = pi_optimizer.vector.device

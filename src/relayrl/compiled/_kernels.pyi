@@ -71,7 +71,7 @@ class Tape:
         """Without `is_differentiated` there is a forward pass only, which touches less memory."""
 
 class Update:
-    """Passes over minibatches for an actor and a critic; `algorithms.compiled_passes` says what the dicts hold.
+    """Passes over minibatches for an actor and a critic; `accelerator.minibatch_kernels` says what the dicts hold.
 
     When it is made the actor's steps are taken; with two threads, the critic's may be taken beside the caller until `finish`.
     """

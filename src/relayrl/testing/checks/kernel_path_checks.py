@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.accelerated import FASTEST
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.minibatches import Batch, PassPlan
 from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.testing.checks.kernel_bench import NUM_ROWS, KernelBench
@@ -44,7 +45,7 @@ def acts_and_learns_as_the_module(bench: KernelBench) -> str | None:
 
 def _learned(backend: Backend, policy: ActorCritic, rows: Batch) -> tuple[Array, Array, Array]:
     """Values, log-probabilities, and Adam's first moments after a step that moves nothing: a tenth of the gradients."""
-    adams = [backend.optimizer(own, 0.0, None) for own in (policy.actor_parameters(), policy.critic_parameters())]
+    adams = [FlatAdam(own, 0.0, None) for own in (policy.actor_parameters(), policy.critic_parameters())]
     update = backend.update(policy, OBJECTIVE, *adams)
     value, logp = update.value(rows.features), update.log_prob(rows.features, None, rows.action)
     update.begin(rows, PassPlan(NUM_ROWS, 1, 1, NUM_ROWS, np.random.default_rng(2)))()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.accelerated import FASTEST
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from relayrl.accelerator.array_kernels import accelerate_steps
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.critic_views import CentralView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
@@ -38,6 +39,8 @@ class OffPolicyTrainer(PolicyTrainer):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(max_steps)
+        accelerate_steps(learner.actor_optimizer for learner in algorithm.groups.values())
+        accelerate_steps(learner.critic_optimizer for learner in algorithm.groups.values())
         self._algorithm, self._params, self._rng = algorithm, params, rng
         self.replay = self._empty_replay(num_envs)
         self._owed_steps = 0

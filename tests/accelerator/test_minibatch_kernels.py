@@ -11,10 +11,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.accelerated import FASTEST, KernelUpdate
+from relayrl.accelerator.minibatch_kernels import KernelUpdate
+from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
 from relayrl.algorithms.minibatches import Batch, PassPlan
 from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.torch_update import TorchUpdate
 from relayrl.compiled import loader
 from relayrl.errors import ConfigError, TrainingDivergedError
@@ -73,8 +75,7 @@ def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=No
 
 
 def make_update(backend: Backend, policy: ActorCritic, objective: Objective) -> TorchUpdate:
-    make = backend.optimizer
-    optimizers = make(policy.actor_parameters(), 1e-3, 0.5), make(policy.critic_parameters(), 2e-3, None)
+    optimizers = FlatAdam(policy.actor_parameters(), 1e-3, 0.5), FlatAdam(policy.critic_parameters(), 2e-3, None)
     return backend.update(policy, objective, *optimizers)
 
 
