@@ -22,7 +22,7 @@ from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.box_heads import GaussianHead
 from relayrl.models.built_in import BuiltIns
-from relayrl.models.compiled_head import has_kernels, part_sizes
+from relayrl.models.compiled_head import has_kernels
 from relayrl.models.compiled_perceptron import as_inputs, as_rows
 from relayrl.models.compiled_perceptron import has_kernels as are_known
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
@@ -106,7 +106,7 @@ class CompiledPasses(MinibatchPasses):
         limit = math.inf if objective.target_kl is None else 1.5 * objective.target_kl
         job = _job(self._policy.actor, self._pi_optimizer) | _inputs(batch.features, len(batch))
         job |= {
-            "part_sizes": part_sizes(head),
+            "part_sizes": head.part_sizes,
             "is_surrogate": isinstance(loss, ClippedSurrogate),
             "clip_ratio": loss.clip_ratio if isinstance(loss, ClippedSurrogate) else 0.0,
             "entropy_coef": objective.entropy_coef,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -26,8 +27,22 @@ class Schedule(Enum):
         return 0.5 * (1.0 + math.cos(math.pi * progress)) if self is Schedule.COSINE else 1.0
 
 
-class OnPolicyParams(Settings):
+class AlgorithmParams(Settings):
+    """What all algorithms' parameters answer."""
+
+    is_on_policy: ClassVar[bool]
+    """Whether what was collected is learned from at once, or kept in a replay."""
+
+    @property
+    def trajectories_per_epoch(self) -> int:
+        """Trajectories per update when they arrive one by one."""
+        return 1
+
+
+class OnPolicyParams(AlgorithmParams):
     """What algorithms that learn from their own rollouts share."""
+
+    is_on_policy = True
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
     lam: float = Field(0.97, ge=0, le=1, description="GAE's trade of bias for variance")
@@ -41,6 +56,10 @@ class OnPolicyParams(Settings):
     normalize_advantages: bool = Field(True, description="per update, over all rows")
     normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")
     lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant; linear or cosine: to zero over the run")
+
+    @property
+    def trajectories_per_epoch(self) -> int:
+        return self.traj_per_epoch
 
 
 class PPOParams(OnPolicyParams):
@@ -61,8 +80,10 @@ class REINFORCEParams(OnPolicyParams):
     gamma: float = Field(0.98, ge=0, le=1, description="discount")
 
 
-class OffPolicyParams(Settings):
+class OffPolicyParams(AlgorithmParams):
     """What algorithms that learn from a replay buffer share."""
+
+    is_on_policy = False
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
     tau: float = Field(0.005, gt=0, le=1, description="share of the newest parameters that targets take over per step")
@@ -85,12 +106,25 @@ class OffPolicyParams(Settings):
         return self.priority_correction + progress * (self.priority_correction_end - self.priority_correction)
 
 
-class DDPGParams(OffPolicyParams):
+class DeterministicParams(OffPolicyParams):
+    """What algorithms with a deterministic policy share."""
+
+    @property
+    def action_noise(self) -> float:
+        """Deviation of the noise that is added when acting, in units of half the action range."""
+        raise NotImplementedError
+
+
+class DDPGParams(DeterministicParams):
     """DDPG."""
 
     noise_scale: float = Field(0.1, ge=0, description="exploration noise, in units of half the action range")
     update_interval: int = Field(50, ge=1, description="environment steps between updates")
     train_iters: int = Field(50, ge=1, description="gradient steps per update")
+
+    @property
+    def action_noise(self) -> float:
+        return self.noise_scale
 
 
 class MADDPGParams(DDPGParams):
@@ -100,8 +134,12 @@ class MADDPGParams(DDPGParams):
     buffer_size: int = Field(1_000_000, ge=1, description="transitions kept")
     traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
 
+    @property
+    def trajectories_per_epoch(self) -> int:
+        return self.traj_per_epoch
 
-class TD3Params(OffPolicyParams):
+
+class TD3Params(DeterministicParams):
     """TD3."""
 
     batch_size: int = Field(256, ge=1, le=MAX_BATCH, description="transitions per gradient step")
@@ -111,6 +149,10 @@ class TD3Params(OffPolicyParams):
     noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
     learning_starts: int = Field(25_000, ge=1, description="random steps before the first gradient step")
     policy_frequency: int = Field(2, ge=1, description="Q steps per step of the policy and of all targets")
+
+    @property
+    def action_noise(self) -> float:
+        return self.exploration_noise
 
 
 class SACParams(OffPolicyParams):

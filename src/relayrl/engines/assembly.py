@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from relayrl.algorithms.critic_sight import StateOffer
-from relayrl.algorithms.registry import algorithm
+from relayrl.algorithms.registry import AlgorithmEntry, algorithm
 from relayrl.engines.plugins import network_kernels
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import AgentGroup, VectorEnvironment
@@ -28,16 +30,28 @@ class Assembly:
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
-    """Build policies, actors and trainer for the environment's groups."""
+    """Build policies, actors and trainer of one of RelayRL's algorithms for the environment's groups."""
+    return _assembled(algorithm(settings.algo), settings, env)
+
+
+def assembly_of(kind: type[Any]) -> Callable[[RunSettings, VectorEnvironment], Assembly]:
+    """`AlgorithmPlugin.assemble` of an algorithm class, such as one that is derived from `OffPolicyAlgorithm`."""
+
+    def assemble_kind(settings: RunSettings, env: VectorEnvironment) -> Assembly:
+        return _assembled(AlgorithmEntry(settings.algo, type(settings.params), "", algorithm=kind), settings, env)
+
+    return assemble_kind
+
+
+def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironment) -> Assembly:
     offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
-    is_central = algorithm(settings.algo).is_central
     plan = LearnerPlan(
+        entry,
         settings.params,
-        is_central,
         settings.seed,
         env.num_envs,
         settings.trainer.max_steps,
-        offer if is_central else None,
+        offer if entry.is_central else None,
     )
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies = dict(learner.policies)

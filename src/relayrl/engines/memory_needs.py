@@ -11,9 +11,10 @@ import itertools
 import math
 import os
 from pathlib import Path
+from typing import Any
 
-from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
+from relayrl.engines.plugins import algorithm_entry
 from relayrl.engines.run_settings import RunSettings
 from relayrl.envs.contract import VectorEnvironment
 from relayrl.errors import ConfigError
@@ -46,14 +47,15 @@ def memory_bytes() -> int:
 
 
 def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str], int]:
-    groups, params = env.groups.values(), settings.params
+    groups = env.groups.values()
+    params: Any = settings.params
     row = sum(g.num_agents * (_ROW_BYTES + _bytes(g.observation_space) + _bytes(g.action_space)) for g in groups)
     features = max(_width(g.observation_space) for g in groups)
     widths = [max(sizes) for sizes in [settings.network_of(g.name).hidden_sizes or (1,) for g in groups]]
     layers = [(features, *settings.network_of(g.name).hidden_sizes) for g in groups]
     weights = sum(a * b for sizes in layers for a, b in itertools.pairwise(sizes))
     needs = {("the networks", "network.hidden_sizes"): 4 * _COPIES_OF_WEIGHTS * weights}
-    if isinstance(params, OffPolicyParams):
+    if algorithm_entry(settings.algo).learns_from_replay:
         kept = min(params.buffer_size, settings.trainer.max_steps + env.num_envs)
         needs["the replay", "params.buffer_size"] = kept * row
         needs["a batch", "params.batch_size"] = params.batch_size * 4 * (features + max(widths))

@@ -8,7 +8,7 @@ import numpy as np
 
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
-from relayrl.models.action_head import ActionHead
+from relayrl.models.action_head import ActionHead, Distribution, HeadDescription
 from relayrl.models.box_heads import GaussianHead
 from relayrl.models.built_in import BuiltIns
 from relayrl.models.compiled_perceptron import CompiledPerceptron, as_rows, compiled_network
@@ -22,14 +22,7 @@ _HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 def has_kernels(head: ActionHead) -> bool:
     """Whether there are kernels, and they know the head."""
     found = kernels()
-    return found is not None and head in _HEADS and len(part_sizes(head)) <= found.MAX_PARTS
-
-
-def part_sizes(head: ActionHead) -> tuple[int, ...]:
-    """How many actions each choice of a categorical head has; none for other heads."""
-    if isinstance(head, CategoricalHead):
-        return (head.num_outputs,)
-    return tuple(part.num_outputs for part in head.parts) if isinstance(head, MultiCategoricalHead) else ()
+    return found is not None and head in _HEADS and len(head.part_sizes) <= found.MAX_PARTS
 
 
 class CompiledHead(ABC):
@@ -43,12 +36,11 @@ class CompiledHead(ABC):
 class CompiledChoices(CompiledHead):
     """Of a categorical head, or of several side by side."""
 
-    def __init__(self, network: CompiledPerceptron, head: CategoricalHead | MultiCategoricalHead) -> None:
-        self._choose, self._parts = network.network.choose, part_sizes(head)
-        is_single = isinstance(head, CategoricalHead)
+    def __init__(self, network: CompiledPerceptron, head: HeadDescription) -> None:
+        self._choose, self._parts = network.network.choose, head.part_sizes
+        is_single = head.distribution is Distribution.CHOICE
         self._shape = () if is_single else (len(self._parts),)
-        starts = [head.start] if isinstance(head, CategoricalHead) else [part.start for part in head.parts]
-        self._start = (starts[0] if is_single else np.array(starts)) if any(starts) else None
+        self._start = (head.starts[0] if is_single else np.array(head.starts)) if any(head.starts) else None
 
     def draw(self, features: Array, mask: Array | None, rng: np.random.Generator, logp: Array | None) -> Array:
         num_rows = len(features)
@@ -62,9 +54,10 @@ class CompiledChoices(CompiledHead):
 class CompiledNormal(CompiledHead):
     """Of a `GaussianHead`."""
 
-    def __init__(self, network: CompiledPerceptron, head: GaussianHead, policy: Policy) -> None:
-        self._draw_normal, self._num_actions = network.network.draw_normal, head.num_actions
-        self._scales = (policy.log_std.detach().numpy(), head.half_range, head.center)
+    def __init__(self, network: CompiledPerceptron, head: HeadDescription, policy: Policy) -> None:
+        scale, center = head.scales["action_scale"], head.scales["action_center"]
+        self._draw_normal, self._num_actions = network.network.draw_normal, len(scale)
+        self._scales = (policy.log_std.detach().numpy(), scale, center)
 
     def draw(self, features: Array, mask: Array | None, rng: np.random.Generator, logp: Array | None) -> Array:
         noise = rng.standard_normal((len(features), self._num_actions), np.float32)
@@ -75,14 +68,13 @@ class CompiledNormal(CompiledHead):
 
 def compiled_head(policy: Policy) -> CompiledHead | None:
     """The compiled draw of a policy of MLPs; None where there are no kernels for it."""
-    head = policy.head
-    if not has_kernels(head):
+    head = policy.head.describe()
+    if head is None or not has_kernels(policy.head):
         return None
     assert isinstance(policy.actor, Perceptron)
     network = compiled_network(policy.actor)
     if network is None:
         return None
-    if isinstance(head, GaussianHead):
+    if head.distribution is Distribution.NORMAL:
         return CompiledNormal(network, head, policy)
-    assert isinstance(head, CategoricalHead | MultiCategoricalHead)
     return CompiledChoices(network, head)

@@ -8,7 +8,6 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, leaves
 from relayrl.models.actor import Actor
-from relayrl.models.box_heads import BoxHead
 
 
 class WarmupActor(Actor):
@@ -24,8 +23,4 @@ class WarmupActor(Actor):
         if not self._is_warming_up():
             return self._actor.act(obs, mask, rng)
         num_rows = len(next(iter(leaves(obs)))[1])
-        head = self.head
-        if isinstance(head, BoxHead):
-            return rng.uniform(head.low, head.high, (num_rows, head.num_actions)).astype(np.float32)
-        indifferent = np.zeros((num_rows, head.num_outputs), np.float32)
-        return head.sample(head.parameters_numpy(indifferent, mask), rng)
+        return self.head.sample_uniform(num_rows, mask, rng)

@@ -113,7 +113,7 @@ def _seen(groups: Groups, learner: OnPolicyLearner, own: str) -> list[Column]:
 def _judged(groups: Groups, learner: OffPolicyLearner, own: str) -> list[Column]:
     """The inputs of a central Q-network in the order of `critic_views.CentralView`."""
     features = {name: policy.encoder.num_features for name, policy in learner.policies.items()}
-    actions = {name: part.code.width for name, part in learner.algorithm.groups.items()}
+    actions = {name: policy.head.critic_width for name, policy in learner.policies.items()}
     own_columns = [("self", agent) for agent in groups[own].agent_ids]
     view, state = learner.algorithm.view, learner.algorithm.state
     columns: list[Column] = []

@@ -26,7 +26,7 @@ def make_learner(
     """A fresh learner for `groups`."""
     offer = None if args.state_space is None else StateOffer(args.state_space)
     # Trajectories come one environment at a time, so replay holds the steps of one environment after another.
-    plan = LearnerPlan(params, entry.is_central, args.seed, num_envs=1, max_steps=args.max_steps, state=offer)
+    plan = LearnerPlan(entry, params, args.seed, num_envs=1, max_steps=args.max_steps, state=offer)
     plans = [_plan(group, args, params, kernel) for group in groups.values()]
     learner = build_learner(plan, plans)
     for own in plans:
