@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from relayrl.algorithms.off_policy import OffPolicyAlgorithm as OffPolicyAlgorithm
+    from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
+    from relayrl.algorithms.replay_losses import td_loss as td_loss
+    from relayrl.algorithms.replay_losses import td_target as td_target
     from relayrl.data.schema import Layout as Layout
     from relayrl.engines.assembly import Assembly as Assembly
     from relayrl.engines.assembly import assemble as assemble
+    from relayrl.engines.assembly import assembly_of as assembly_of
     from relayrl.engines.plugins import AlgorithmPlugin as AlgorithmPlugin
     from relayrl.engines.run_parts import make_run_parts as make_run_parts
     from relayrl.envs.contract import AgentGroup as AgentGroup
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment as BatchedEnvironment
     from relayrl.envs.native.worlds import Blueprint as Blueprint
     from relayrl.envs.native.worlds import Worlds as Worlds
+    from relayrl.models.policy import Policy as Policy
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
@@ -62,6 +68,12 @@ _HOMES = {
     "AlgorithmPlugin": "relayrl.engines.plugins",
     "Assembly": "relayrl.engines.assembly",
     "assemble": "relayrl.engines.assembly",
+    "assembly_of": "relayrl.engines.assembly",
+    "OffPolicyAlgorithm": "relayrl.algorithms.off_policy",
+    "OffPolicyParams": "relayrl.algorithms.params",
+    "Policy": "relayrl.models.policy",
+    "td_loss": "relayrl.algorithms.replay_losses",
+    "td_target": "relayrl.algorithms.replay_losses",
     "PolicyTrainer": "relayrl.training.policy_trainer",
     "make_run_parts": "relayrl.engines.run_parts",
     "RolloutTrainer": "relayrl.training.rl_trainer",
