@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from relayrl.algorithms.off_policy import OffPolicyAlgorithm as OffPolicyAlgorithm
+    from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
+    from relayrl.algorithms.replay_losses import td_loss as td_loss
+    from relayrl.algorithms.replay_losses import td_target as td_target
     from relayrl.data.schema import Layout as Layout
+    from relayrl.engines.assembly import assembly_of as assembly_of
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
     from relayrl.engines.local.run_parts import make_run_parts as make_run_parts
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment as BatchedEnvironment
     from relayrl.envs.native.native_worlds import Blueprint as Blueprint
     from relayrl.envs.native.native_worlds import Worlds as Worlds
+    from relayrl.models.policy import Policy as Policy
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
@@ -62,6 +68,12 @@ _HOMES = {
     "AlgorithmPlugin": "relayrl.engines.plugins",
     "Assembly": "relayrl.engines.local.run_parts",
     "assemble": "relayrl.engines.local.run_parts",
+    "assembly_of": "relayrl.engines.local.run_parts",
+    "OffPolicyAlgorithm": "relayrl.algorithms.off_policy",
+    "OffPolicyParams": "relayrl.algorithms.params",
+    "Policy": "relayrl.models.policy",
+    "td_loss": "relayrl.algorithms.replay_losses",
+    "td_target": "relayrl.algorithms.replay_losses",
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
     "make_run_parts": "relayrl.engines.local.run_parts",
     "RolloutTrainer": "relayrl.training.queued.rl_trainer",

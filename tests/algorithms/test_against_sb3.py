@@ -124,7 +124,7 @@ def test_ddpg_and_td3_take_their_steps(algo):
     learner, transitions, model = td3_pair(algo)
     group = learner.groups["agent"]
     for update in range(1, 7):
-        learner._rng = TorchNormals([update])
+        learner.rng = TorchNormals([update])
         torch.manual_seed(update)
         metrics, _ = learner.update(transitions)
         model.train(1, 32)
@@ -141,7 +141,7 @@ def test_ddpg_and_td3_take_their_steps(algo):
 
 def test_td3s_smoothing_noise_matters_to_that_comparison():
     learner, transitions, model = td3_pair("td3")
-    learner._rng = TorchNormals([1])
+    learner.rng = TorchNormals([1])
     torch.manual_seed(2)
     metrics, _ = learner.update(transitions)
     model.train(1, 32)
@@ -188,7 +188,7 @@ def test_sac_takes_their_steps(learns_temperature):
     group = learner.groups["agent"]
     for _ in range(5):
         # Next actions and own actions from seeds of their own, since the order of the two draws is not the algorithm.
-        learner._rng = TorchNormals([0, 1])
+        learner.rng = TorchNormals([0, 1])
         metrics, _ = learner.update(transitions)
         model.train(1, 32)
         logged = model.logger.name_to_value

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.registry import algorithms
+from relayrl.algorithms.replay_actor_critic import actions_of, features_of
 from relayrl.compiled import loader
 from relayrl.data.joining import copied
 from relayrl.data.stacking import joint_worlds, stack_jointly
@@ -269,10 +269,10 @@ def values_of_the_survivor(algo: str, env: str = FLIES, **flags: Any) -> tuple[f
     learn(parts, collector, 1_600)
     algorithm = parts.trainer._algorithm
     drawn = parts.trainer.replay.sample(200, np.random.default_rng(0), gamma=GAMMA)
-    batch = {name: algorithm._batch(name, rows) for name, rows in drawn.groups.items()}
+    batch = algorithm.batch(drawn)
     name = list(batch)[-1]
     inputs = algorithm.view.inputs(name, features_of(batch), actions_of(batch))
-    value = algorithm.groups[name].judges.forward(inputs)[0].reshape(batch[name].valid.shape)[:, -1]
+    value = algorithm.groups[name].q(inputs)[0].reshape(batch[name].valid.shape)[:, -1].detach()
     is_first = next(iter(batch.values())).valid[:, 0]
     return float(value[is_first].mean()), float(value[~is_first].mean())
 

@@ -24,7 +24,6 @@ from relayrl.extend import Assembly, assemble
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.settings import NetworkSettings
-from relayrl.models.shared_rows import laid_out
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay
 
@@ -125,8 +124,7 @@ def test_only_a_truncation_bootstraps_and_from_what_was_seen_last(algo, flag, bo
     replay = JointReplay(4, 1)
     replay.add({"agent": data})
     sampled = replay.sample(64, np.random.default_rng(0), gamma=0.9)
-    batch = {"agent": learner._batch("agent", sampled.groups["agent"])}
-    target = target_values(learner, "agent", batch)[:, 0]
+    target = target_values(learner, "agent", learner.batch(sampled))[:, 0]
     expected = np.where(sampled.rows == 1, 1.0 + 0.9 * 50.0 * bootstraps, 1.0)
     np.testing.assert_allclose(target, expected, rtol=1e-4, atol=1e-4)
 
@@ -192,13 +190,12 @@ def fitted_values(algo: str, view: type, groups: dict[str, int]) -> np.ndarray:
         rows.action[:] = np.array([1, -1, 1], np.float32)[:, None, None]
     last = judged.groups[list(groups)[-1]].action
     last[2, -1] = -1.0
-    batch = {name: learner._batch(name, rows) for name, rows in judged.groups.items()}
+    batch = learner.batch(judged)
     with torch.no_grad():
         inputs = learner.view.inputs(
             first, {n: b.features for n, b in batch.items()}, {n: b.action for n, b in batch.items()}
         )
-        of_first_player = laid_out(inputs)[:: groups[first]]
-        return learner.groups[first].q(torch.from_numpy(of_first_player))[0].numpy()
+        return learner.groups[first].q(inputs[:: groups[first]])[0].numpy()
 
 
 @pytest.mark.parametrize("groups", [PAIR, {"left": 1, "right": 1}], ids=["one group", "two groups"])

@@ -1,31 +1,30 @@
 """What critics see, against inputs written out by hand: two wolves (two features, one action) and a sheep (one, two)."""
 
-import numpy as np
 import pytest
+import torch
 
 from relayrl.algorithms.critic_sight import CriticSight
 from relayrl.algorithms.critic_views import CentralView, GroupShape, LocalView
-from relayrl.models.shared_rows import laid_out, with_own
 
 SHAPES = {"wolf": GroupShape(2, 2, 1), "sheep": GroupShape(1, 1, 2)}
 
 
 @pytest.fixture
 def features():
-    return {"wolf": np.array([[[1.0, 2.0], [3.0, 4.0]]]), "sheep": np.array([[[5.0]]])}
+    return {"wolf": torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), "sheep": torch.tensor([[[5.0]]])}
 
 
 @pytest.fixture
 def actions():
-    return {"wolf": np.array([[[0.1], [0.2]]]), "sheep": np.array([[[0.3, 0.4]]])}
+    return {"wolf": torch.tensor([[[0.1], [0.2]]]), "sheep": torch.tensor([[[0.3, 0.4]]])}
 
 
 def with_own_actions(view, group, features, actions, own):
-    return laid_out(with_own(view.inputs(group, features, actions), view.own(group, own)))
+    return view.inputs(group, features, actions, own=own)
 
 
 def rows(inputs) -> list[list[float]]:
-    return [[pytest.approx(number, abs=1e-7) for number in row] for row in laid_out(inputs).tolist()]
+    return [[pytest.approx(number, abs=1e-7) for number in row] for row in inputs.tolist()]
 
 
 def test_a_local_view_is_the_agents_own(features, actions):
@@ -46,7 +45,7 @@ def test_a_central_view_is_everybodys_and_who_is_judged(features, actions):
 
 
 def test_own_actions_replace_exactly_the_agents_own_slot(features, actions):
-    wolves, sheep = np.array([[[0.7], [0.8]]]), np.array([[[0.5, 0.6]]])
+    wolves, sheep = torch.tensor([[[0.7], [0.8]]]), torch.tensor([[[0.5, 0.6]]])
     local, central = LocalView(SHAPES), CentralView(SHAPES)
     assert rows(with_own_actions(local, "wolf", features, actions, wolves)) == [[1, 2, 0.7], [3, 4, 0.8]]
     seen = [1, 2, 3, 4, 5]
@@ -60,19 +59,18 @@ def test_own_actions_replace_exactly_the_agents_own_slot(features, actions):
 @pytest.mark.parametrize("view", [LocalView, CentralView])
 def test_with_the_same_actions_both_inputs_are_equal(view, features, actions):
     for group in SHAPES:
-        plain = laid_out(view(SHAPES).inputs(group, features, actions))
+        plain = view(SHAPES).inputs(group, features, actions)
         same = with_own_actions(view(SHAPES), group, features, actions, actions[group])
-        np.testing.assert_allclose(same, plain, rtol=1e-6)
+        torch.testing.assert_close(same, plain)
 
 
 def test_who_left_is_there_for_its_own_critic_only(features, actions):
-    seen = {"wolf": np.array([[True, False]]), "sheep": np.array([[True]])}
-    alone = {"wolf": np.array([[False, True]]), "sheep": np.array([[False]])}
+    seen = {"wolf": torch.tensor([[True, False]]), "sheep": torch.tensor([[True]])}
     left, own = [1, 2, 0, 0, 5, 0.1, 0, 0.3, 0.4], [1, 2, 3, 4, 5, 0.1, 0.2, 0.3, 0.4]
     local, central = LocalView(SHAPES), CentralView(SHAPES)
 
     def next_rows(view, group):
-        return rows(view.next_inputs(group, features, actions, seen, alone[group]))
+        return rows(view.next_inputs(group, features, actions, seen))
 
     assert next_rows(central, "wolf") == [[*left, 1, 0], [*own, 0, 1]]
     assert next_rows(central, "sheep") == [[*left, 1]]
@@ -82,27 +80,20 @@ def test_who_left_is_there_for_its_own_critic_only(features, actions):
 def test_a_critic_of_the_state_sees_no_action_of_who_left(features, actions):
     sight = CriticSight(observations=False, state=True)
     view = CentralView(SHAPES, dict.fromkeys(SHAPES, sight), num_state_features=1)
-    seen, state = {"wolf": np.array([[True, False]]), "sheep": np.array([[True]])}, np.array([[9.0]])
-    inputs = view.next_inputs("wolf", features, actions, seen, np.array([[False, True]]), state)
+    seen, state = {"wolf": torch.tensor([[True, False]]), "sheep": torch.tensor([[True]])}, torch.tensor([[9.0]])
+    inputs = view.next_inputs("wolf", features, actions, seen, state)
     assert rows(inputs) == [[9, 0.1, 0, 0.3, 0.4, 1, 0], [9, 0.1, 0.2, 0.3, 0.4, 0, 1]]
 
 
 def test_rows_do_not_mix():
     view = CentralView(SHAPES)
-    rng = np.random.default_rng(0)
-    features = {g: rng.normal(size=(5, s.num_agents, s.num_features)).astype(np.float32) for g, s in SHAPES.items()}
-    actions = {g: rng.normal(size=(5, s.num_agents, s.num_actions)).astype(np.float32) for g, s in SHAPES.items()}
-    own = rng.normal(size=(5, 2, 1)).astype(np.float32)
+    generator = torch.Generator().manual_seed(0)
+    features = {g: torch.randn(5, s.num_agents, s.num_features, generator=generator) for g, s in SHAPES.items()}
+    actions = {g: torch.randn(5, s.num_agents, s.num_actions, generator=generator) for g, s in SHAPES.items()}
+    own = torch.randn(5, 2, 1, generator=generator)
     whole = with_own_actions(view, "wolf", features, actions, own)
     for m in range(5):
         one = slice(m, m + 1)
         some_features, some_actions = ({g: rows[one] for g, rows in all_.items()} for all_ in (features, actions))
         part = with_own_actions(view, "wolf", some_features, some_actions, own[one])
-        assert np.array_equal(whole[2 * m : 2 * m + 2], part)
-
-
-def test_what_a_world_shows_is_kept_once_for_its_agents():
-    features, actions = {"wolf": np.ones((7, 40, 3), np.float32)}, {"wolf": np.ones((7, 40, 2), np.float32)}
-    inputs = CentralView({"wolf": GroupShape(40, 3, 2)}).inputs("wolf", features, actions)
-    assert [part.table.shape for part in inputs.parts] == [(7, 120), (7, 80), (40, 40)]
-    assert np.shares_memory(inputs.parts[0].table, features["wolf"])
+        assert torch.equal(whole[2 * m : 2 * m + 2], part)

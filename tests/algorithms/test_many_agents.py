@@ -11,8 +11,8 @@ import pytest
 import torch
 from test_off_policy import ALGORITHMS, make_learner, random_transitions
 
+from relayrl.accelerator.replay_updates import accelerated
 from relayrl.algorithms.critic_views import CentralView
-from relayrl.compiled import loader
 from relayrl.data.columns import Rollout
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
@@ -63,14 +63,11 @@ def test_an_update_takes_the_memory_of_what_agents_see(normalizes: bool) -> None
     assert peak_bytes(trainer.advance) < 12 * rollout.obs.nbytes
 
 
-@pytest.mark.parametrize("kernels", [None, loader.OFF])
 @pytest.mark.parametrize(
     ("algo", "is_continuous"), [("maddpg", True), ("matd3", True), ("masac", True), ("masac", False)]
 )
-def test_a_gradient_step_takes_the_memory_of_what_a_batch_of_agents_sees(algo, is_continuous, kernels, monkeypatch):
+def test_a_gradient_step_takes_the_memory_of_what_a_batch_of_agents_sees(algo, is_continuous):
     """Laid out for every agent, what the critics see of a batch would be 32 times its observations."""
-    if kernels is not None:
-        monkeypatch.setenv(loader.VARIABLE, kernels)
     params = {"batch_size": 100, "buffer_size": 100, "learning_starts": 1, "update_interval": 100, "train_iters": 1}
     trainer, rollout = played(algo, params, {}, continuous_actions=is_continuous)
     assert peak_bytes(trainer.advance) < 10 * rollout.obs.nbytes
@@ -78,18 +75,17 @@ def test_a_gradient_step_takes_the_memory_of_what_a_batch_of_agents_sees(algo, i
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_updates_do_not_depend_on_how_what_is_shared_is_multiplied(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled or in NumPy, each line once or row by row."""
+    """By the kernels, each line once or row by row, and by torch."""
     results = []
-    for kernels, is_factored in (("", True), (loader.OFF, True), ("", False), (loader.OFF, False)):
+    for is_accelerated, is_factored in ((True, True), (True, False), (False, False)):
         with monkeypatch.context() as patches:
-            if kernels:
-                patches.setenv(loader.VARIABLE, kernels)
             patches.setattr(SharedRows, "pays_factored", lambda *_, answer=is_factored: answer)
             learner = make_learner(algo, groups={"wolf": 9, "sheep": 4}, view=CentralView)
             transitions = random_transitions(learner)
             transitions.groups["wolf"].valid[:5, 2] = False
+            update = accelerated(learner).update if is_accelerated else learner.update
             for _ in range(4):
-                learner.update(transitions)
+                update(transitions)
         modules = [module for group in learner.groups.values() for module in (group.policy, group.q)]
         results.append(torch.cat([p.detach().flatten() for module in modules for p in module.parameters()]))
     for other in results[1:]:

@@ -8,8 +8,9 @@ import torch
 from gymnasium import spaces
 
 from relayrl.algorithms.critic_views import CentralView, LocalView
-from relayrl.algorithms.off_policy import GroupBatch, OffPolicyAlgorithm
+from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import DDPGParams, MADDPGParams, OffPolicyParams, SACParams, TD3Params
+from relayrl.algorithms.replay_actor_critic import actions_of, features_of
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3
 from relayrl.errors import TrainingDivergedError
@@ -52,11 +53,17 @@ def make_learner(
         for policy in policies.values():
             for parameter in policy.actor_parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return make(policies, groups, view, params, torch.Generator().manual_seed(1))
+    return make(policies, groups, params, torch.Generator().manual_seed(1), view)
 
 
 def target_values(learner: OffPolicyAlgorithm, group: str, batch) -> np.ndarray:
-    return learner.target_values(group, batch, learner.all_next_actions(batch))
+    return learner.target_values(group, batch, learner.all_next_actions(batch)).numpy()
+
+
+def update_critics(learner: OffPolicyAlgorithm, transitions: JointTransitions) -> None:
+    batch, weight = learner.batch(transitions), torch.from_numpy(transitions.weight)[:, None]
+    target = learner.target_values("agent", batch, learner.all_next_actions(batch))
+    learner.update_critics("agent", batch, target, weight)
 
 
 def random_transitions(learner: OffPolicyAlgorithm, num_rows: int = 32, seed: int = 0) -> JointTransitions:
@@ -119,10 +126,9 @@ def gradients(learner: OffPolicyAlgorithm) -> list[torch.Tensor]:
 def test_the_critic_is_frozen_in_the_actors_step(algo):
     learner = make_learner(algo, **({"policy_frequency": 1} if algo == "td3" else {}))
     transitions = random_transitions(learner)
-    batch = {"agent": learner._batch("agent", transitions.groups["agent"])}
-    learner._update_critic("agent", batch, target_values(learner, "agent", batch), np.ones((32, 1), np.float32))
+    update_critics(learner, transitions)
     before, (critic_gradient, _) = hashes(learner)["agent"][1], gradients(learner)
-    learner.update_policies(batch)
+    learner.update_policies(learner.batch(transitions))
     after, (critic_gradient_after, actor_gradient) = hashes(learner)["agent"][1], gradients(learner)
     assert before == after
     assert torch.equal(critic_gradient, critic_gradient_after)
@@ -133,9 +139,8 @@ def test_the_critic_is_frozen_in_the_actors_step(algo):
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_critics_step_leaves_the_policy_alone(algo):
     learner = make_learner(algo)
-    batch = {"agent": learner._batch("agent", random_transitions(learner).groups["agent"])}
     before = hashes(learner)["agent"]
-    learner._update_critic("agent", batch, target_values(learner, "agent", batch), np.ones((32, 1), np.float32))
+    update_critics(learner, random_transitions(learner))
     after = hashes(learner)["agent"]
     assert before[1] != after[1]
     assert [before[i] for i in (0, 2, 3)] == [after[i] for i in (0, 2, 3)]
@@ -147,7 +152,7 @@ def test_actions_are_scaled_to_the_bounds(algo):
     learner = make_learner(algo)
     group = learner.groups["agent"]
     corners = np.array([[-2.0, 0.0], [2.0, 1.0], [0.0, 0.5]], np.float32)
-    assert group.code.encode(corners).tolist() == [[-1, -1], [1, 1], [0, 0]]
+    assert group.policy.head.encode_action(corners).tolist() == [[-1, -1], [1, 1], [0, 0]]
 
 
 def with_absent_agent(transitions: JointTransitions, garbage: float) -> JointTransitions:
@@ -173,10 +178,12 @@ def test_what_absent_agents_see_and_do_changes_nothing(algo, view):
 
 
 def test_losses_are_means_over_the_rows_that_were_acted_on():
-    rows = np.array([[1.0, 10.0], [3.0, 20.0]], np.float32)
+    learner = make_learner("ddpg", groups=PAIR)
+    numbers = torch.tensor([[1.0, 10.0], [3.0, 20.0]])
     for valid, mean in (([[1, 0], [1, 0]], 2.0), ([[1, 1], [1, 1]], 8.5), ([[0, 0], [0, 0]], 0.0)):
-        batch = GroupBatch(rows, rows, rows, rows, rows, np.array(valid, bool), np.array(valid, bool), None, None)
-        assert batch.mean(rows) == pytest.approx(mean)
+        transitions = random_transitions(learner, 2)
+        transitions.groups["agent"].valid[:] = valid
+        assert float((numbers * learner.batch(transitions)["agent"].share).sum()) == pytest.approx(mean)
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -187,9 +194,7 @@ def test_a_row_of_no_weight_teaches_the_critic_nothing(algo):
         transitions = random_transitions(learner)
         transitions.weight[5] = 0.0
         transitions.groups["agent"].reward[5] = reward
-        batch = {"agent": learner._batch("agent", transitions.groups["agent"])}
-        target = target_values(learner, "agent", batch)
-        learner._update_critic("agent", batch, target, transitions.weight[:, None])
+        update_critics(learner, transitions)
         results.append(hashes(learner)["agent"][1])
     assert results[0] == results[1]
 
@@ -201,17 +206,13 @@ def test_errors_are_the_largest_of_all_agents_that_acted():
     rows.discount[:] = 0.0
     rows.valid[0, 1] = False
     with torch.no_grad():
-        batch = {"agent": learner._batch("agent", rows)}
-        inputs = torch.from_numpy(learner.view.inputs("agent", *_seen(batch)))
+        batch = learner.batch(transitions)
+        inputs = learner.view.inputs("agent", features_of(batch), actions_of(batch))
         value = learner.groups["agent"].q(inputs)[0].numpy().reshape(rows.reward.shape)
     expected = np.abs(value - rows.reward)
     expected[0, 1] = 0.0
     _, errors = learner.update(transitions)
     np.testing.assert_allclose(errors, expected.max(1), rtol=1e-5)
-
-
-def _seen(batch):
-    return {n: b.features for n, b in batch.items()}, {n: b.action for n, b in batch.items()}
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -315,11 +316,12 @@ def test_what_absent_agents_would_see_next_changes_nothing():
 @pytest.mark.parametrize("algo", ["ddpg", "td3"])
 def test_who_left_alone_bootstraps_from_what_it_saw_and_the_others_without_it(algo):
     learner = make_learner(algo, groups=PAIR, view=CentralView, **({"policy_noise": 0.0} if algo == "td3" else {}))
-    rows = random_transitions(learner).groups["agent"]
+    transitions = random_transitions(learner)
+    rows = transitions.groups["agent"]
     rows.discount[:] = 0.9
 
     def targets() -> np.ndarray:
-        return target_values(learner, "agent", {"agent": learner._batch("agent", rows)})
+        return target_values(learner, "agent", learner.batch(transitions))
 
     together = targets()
     rows.next_valid[:16, 1] = False
@@ -334,7 +336,7 @@ def test_who_left_alone_bootstraps_from_what_it_saw_and_the_others_without_it(al
 
 def test_a_policy_loss_that_is_not_finite_stops_the_run():
     learner = make_learner("ddpg")
-    batch = {"agent": learner._batch("agent", random_transitions(learner).groups["agent"])}
+    batch = learner.batch(random_transitions(learner))
     with torch.no_grad():
         learner.groups["agent"].q.judges[0].linears()[0].weight[0, 0] = float("inf")
     before = hashes(learner)["agent"][0]

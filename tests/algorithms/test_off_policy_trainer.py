@@ -20,10 +20,10 @@ def make_trainer(algo: str = "ddpg", num_envs: int = 2, **settings) -> OffPolicy
 
 def play(trainer: OffPolicyTrainer, num_steps: int, num_envs: int = 2) -> int:
     """Gradient steps that follow `num_steps` steps of each world."""
-    before = trainer._algorithm._num_updates
+    before = trainer._algorithm.num_updates
     trainer.receive({"agent": pendulum_rollout(num_steps, num_envs)})
     trainer.advance()
-    return trainer._algorithm._num_updates - before
+    return trainer._algorithm.num_updates - before
 
 
 def test_nothing_is_learned_before_learning_starts():

@@ -10,10 +10,9 @@ from test_off_policy import hashes, make_learner, random_transitions, target_val
 from test_td3 import batch_of, set_constant
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.action_codes import Choice
 from relayrl.algorithms.critic_views import LocalView
-from relayrl.algorithms.off_policy import GroupBatch
 from relayrl.algorithms.params import SACParams
+from relayrl.algorithms.replay_batch import GroupBatch
 from relayrl.algorithms.sac import SAC
 from relayrl.models.box_heads import SquashedGaussianHead
 from relayrl.models.head_registry import likelihood_head
@@ -29,16 +28,18 @@ def gaussian_policy(learner: SAC, mean: float, log_std: float) -> None:
         actor.linears()[-1].bias[2:] = log_std
 
 
-def draw(learner: SAC, num_rows: int, mask: np.ndarray | None = None) -> Choice:
-    """Drawn actions, where the policy sees ones."""
-    return learner.groups["agent"].choose(np.ones((num_rows, 1, 3), np.float32), mask, learner._rng)
+def draw(learner: SAC, num_rows: int, mask: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Drawn actions and their log-probabilities, where the policy sees ones."""
+    group = learner.groups["agent"]
+    with torch.no_grad():
+        action, logp = group.act(group.policy, torch.ones(num_rows, 1, 3), mask, learner.rng)
+    return action[:, 0], logp[:, 0]
 
 
 def test_log_probabilities_are_the_density_of_the_squashed_action():
     learner = make_learner("sac")
     gaussian_policy(learner, 0.3, -0.5)
-    choice = draw(learner, 4000)
-    action, logp = torch.from_numpy(choice.action), torch.from_numpy(choice.logp)
+    action, logp = draw(learner, 4000)
     # p(a) = N(artanh a; μ, σ) / (1 − a²), for two independent components.
     x = torch.atanh(action.double())
     normal = torch.distributions.Normal(0.3, math.exp(-0.5))
@@ -52,7 +53,7 @@ def test_densities_of_drawn_actions_integrate_to_one():
     # E[1 / p(a)] over the box [−1, 1]² is its area, 4, if and only if p is a density of the drawn actions.
     learner = make_learner("sac")
     gaussian_policy(learner, 0.0, -0.3)
-    assert float(np.exp(-draw(learner, 200_000).logp).mean()) == pytest.approx(4.0, rel=0.05)
+    assert float((-draw(learner, 200_000)[1]).exp().mean()) == pytest.approx(4.0, rel=0.05)
 
 
 def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
@@ -61,9 +62,10 @@ def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
     set_constant(twins[0], 5.0)
     set_constant(twins[1], 2.0)
     batch = batch_of(learner)
-    state = learner._rng.bit_generator.state
-    logp = learner.groups["agent"].choose(batch["agent"].next_features, None, learner._rng).logp[:, None]
-    learner._rng.bit_generator.state = state
+    group, state = learner.groups["agent"], learner.rng.bit_generator.state
+    with torch.no_grad():
+        _, logp = group.act(group.policy, batch["agent"].next_features, None, learner.rng)
+    learner.rng.bit_generator.state = state
     target = target_values(learner, "agent", batch)
     expected = batch["agent"].reward + batch["agent"].discount * (2.0 - 0.2 * logp)
     np.testing.assert_allclose(target, expected, rtol=1e-5)
@@ -108,8 +110,8 @@ def test_the_temperature_vanishes_where_entropy_costs_nothing():
 
 
 def test_the_target_entropy_is_minus_the_number_of_actions():
-    assert make_learner("sac")._target_entropy("agent") == -2.0
-    assert make_learner("sac", target_entropy=0.5)._target_entropy("agent") == 0.5
+    assert make_learner("sac").target_entropy("agent") == -2.0
+    assert make_learner("sac", target_entropy=0.5).target_entropy("agent") == 0.5
 
 
 def test_the_temperature_is_part_of_the_state():
@@ -136,7 +138,7 @@ def test_acting_draws_from_the_distribution_that_is_trained():
     assert isinstance(policy.head, SquashedGaussianHead)
     actor, obs = live_actor(policy), np.zeros((50_000, 3), np.float32)
     acted = actor.act(obs, None, np.random.default_rng(0))
-    drawn = draw(learner, 50_000).action
+    drawn = draw(learner, 50_000)[0].numpy()
     acted_scaled = (acted - policy.head.center) / policy.head.half_range
     for quantile in (0.1, 0.5, 0.9):
         expected = np.quantile(drawn, quantile, axis=0)
@@ -151,7 +153,7 @@ def discrete_sac(space: spaces.Space, **settings) -> SAC:
     network, generator = NetworkSettings(hidden_sizes=(8,)), torch.Generator().manual_seed(0)
     policy = Policy(observations, likelihood_head(space), network, generator)
     params = SACParams(**settings)
-    return SAC({"agent": policy}, {"agent": 1}, LocalView, params, torch.Generator().manual_seed(1))
+    return SAC({"agent": policy}, {"agent": 1}, params, torch.Generator().manual_seed(1), LocalView)
 
 
 def test_a_discrete_choice_is_drawn_one_hot_with_its_probability():
@@ -160,44 +162,44 @@ def test_a_discrete_choice_is_drawn_one_hot_with_its_probability():
     set_constant(actor, 0.0)
     with torch.no_grad():
         actor.linears()[-1].bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
-    choice = draw(learner, 50_000)
-    assert (np.sort(choice.action, -1) == [0.0, 0.0, 1.0]).all()
-    assert choice.action.mean(0).tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
+    action, logp = draw(learner, 50_000)
+    np.testing.assert_allclose(np.sort(action, -1), np.tile([0.0, 0.0, 1.0], (50_000, 1)), atol=1e-6)
+    assert action.mean(0).tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
     # −H: .5 log .5 + .3 log .3 + .2 log .2
-    assert np.unique(choice.logp).tolist() == pytest.approx([-1.0296531], abs=1e-5)
+    assert np.unique(logp).tolist() == pytest.approx([-1.0296531], abs=1e-5)
 
 
 def test_forbidden_choices_are_not_drawn():
     learner = discrete_sac(spaces.MultiDiscrete([2, 3]))
-    mask = np.tile([True, False, False, True, True], (1000, 1, 1))
-    action = draw(learner, 1000, mask).action
+    mask = torch.tensor([True, False, False, True, True]).expand(1000, 1, 5)
+    action, _ = draw(learner, 1000, mask)
     assert action.sum(0).tolist()[:3] == pytest.approx([1000.0, 0.0, 0.0])
     assert float(action[..., 3:].sum()) == pytest.approx(1000.0)
 
 
 def test_gradients_pass_a_drawn_choice():
     learner = discrete_sac(spaces.Discrete(3))
-    choice = draw(learner, 16)
-    by_action = np.tile(np.array([1.0, 0.0, 0.0], np.float32), (16, 1))
-    learner.groups["agent"].actor.backward(choice.output_gradient(by_action, 0.0))
-    assert float(learner.groups["agent"].actor_optimizer.gradient.abs().sum()) > 0
+    group = learner.groups["agent"]
+    action, _ = group.act(group.policy, torch.ones(16, 1, 3), None, learner.rng)
+    action[..., 0].sum().backward()
+    assert float(group.actor_optimizer.gradient.abs().sum()) > 0
 
 
 @pytest.mark.parametrize(
     ("space", "largest"), [(spaces.Discrete(3), math.log(3)), (spaces.MultiDiscrete([2, 3]), math.log(6))]
 )
 def test_the_target_entropy_of_choices_is_half_the_largest(space, largest):
-    assert discrete_sac(space)._target_entropy("agent") == pytest.approx(0.5 * largest)
+    assert discrete_sac(space).target_entropy("agent").item() == pytest.approx(0.5 * largest)
 
 
 def masked_batch(learner: SAC, mask: np.ndarray) -> dict[str, GroupBatch]:
     """Rows that allow the actions of `mask` [M, A]."""
     M, A = mask.shape
-    one, rng = np.ones((M, 1), np.float32), np.random.default_rng(0)
-    features, valid = rng.normal(size=(2, M, 1, 3)).astype(np.float32), one > 0
-    action = np.zeros((M, 1, A), np.float32)
-    allowed = mask[:, None]
-    return {"agent": GroupBatch(features[0], action, one, features[1], one, valid, valid, allowed, allowed)}
+    one, rng = torch.ones(M, 1), np.random.default_rng(0)
+    features, valid = torch.from_numpy(rng.normal(size=(2, M, 1, 3)).astype(np.float32)), one > 0
+    rows = (features[0], torch.zeros(M, 1, A), one, features[1], one, valid, valid)
+    allowed = torch.from_numpy(mask)[:, None]
+    return {"agent": GroupBatch(*rows, allowed, allowed, one / M)}
 
 
 def temperatures(learner: SAC, mask: np.ndarray, num_updates: int) -> list[float]:
@@ -224,7 +226,7 @@ def test_rows_with_a_single_choice_leave_the_temperature_as_it_is():
 def test_the_target_entropy_is_that_of_what_each_row_allows(given, share):
     learner = discrete_sac(spaces.MultiDiscrete([2, 3]), target_entropy=given)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [0, 1, 1, 0, 0]], bool)[:, None]
-    target = learner._target_entropy("agent", mask)
+    target = learner.target_entropy("agent", torch.from_numpy(mask))
     assert target[:, 0].tolist() == pytest.approx([share * math.log(6), share * math.log(2), share * math.log(2), 0.0])
 
 
@@ -233,11 +235,10 @@ def test_mixed_rows_have_the_mean_of_their_targets(largest):
     learner = discrete_sac(spaces.Discrete(8), temperature_lr=0.05)
     set_constant(learner.groups["agent"].policy.actor, 0.0)
     mask = np.stack([np.arange(8) < 1, np.arange(8) < largest])
-    learner._update_temperature = lambda group, surplus: surpluses.append(surplus)  # type: ignore[method-assign]
-    surpluses: list[float] = []
     temperatures(learner, mask, 1)
     # A uniform policy: log 1 and log n, with targets of half of each.
-    assert surpluses == pytest.approx([0.25 * math.log(largest)], abs=1e-4)
+    surplus = learner.temperature_optimizers["agent"].gradient
+    assert float(surplus) == pytest.approx(0.25 * math.log(largest), abs=1e-4)
 
 
 def test_the_bootstrap_of_a_truncated_row_is_over_what_its_last_observation_allows():
@@ -252,6 +253,6 @@ def test_the_bootstrap_of_a_truncated_row_is_over_what_its_last_observation_allo
             first.weight[:3, 3:] = 0.1 * torch.eye(3)
             last.weight[0, :3] = torch.tensor([1.0, 2.0, 4.0]) / math.tanh(0.1)
     batch = masked_batch(learner, np.ones((2, 3), bool))
-    batch["agent"].next_mask = np.array([[[False, False, True]], [[True, False, False]]])
+    batch["agent"].next_mask = torch.tensor([[[False, False, True]], [[True, False, False]]])
     # r + γ (Q(s′, the only action) + α · 0), with r = γ = 1.
     assert target_values(learner, "agent", batch)[:, 0].tolist() == pytest.approx([5.0, 2.0], abs=1e-4)

@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from relayrl import RelayRLTrainer, TrainerArgs
-from relayrl.algorithms.off_policy import actions_of, features_of
 from relayrl.algorithms.params import MADDPGParams
+from relayrl.algorithms.replay_actor_critic import actions_of, features_of
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import CheckpointError
@@ -64,12 +64,11 @@ def value_error(parts: Any, collector: Collector) -> float:
         trainer.advance()
     algorithm = trainer._algorithm
     probe = trainer.replay.sample(200, np.random.default_rng(0), gamma=GAMMA)
-    batch = {name: algorithm._batch(name, rows) for name, rows in probe.groups.items()}
-    state = None if algorithm.state is None else algorithm.state.encode(probe.state)
-    inputs = algorithm.view.inputs("agent", features_of(batch), actions_of(batch), state)
-    values = algorithm.groups["agent"].judges.forward(inputs)
-    value = values[0].reshape(batch["agent"].reward.shape)
-    return float(np.sqrt(np.mean((value - VALUE * batch["agent"].reward) ** 2)))
+    batch = algorithm.batch(probe)
+    own = batch["agent"]
+    inputs = algorithm.view.inputs("agent", features_of(batch), actions_of(batch), own.state)
+    value = algorithm.groups["agent"].q(inputs)[0].detach().reshape(own.reward.shape)
+    return float((value - VALUE * own.reward).square().mean().sqrt())
 
 
 @pytest.mark.parametrize("algo", CENTRAL)

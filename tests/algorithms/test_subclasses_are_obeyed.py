@@ -13,13 +13,17 @@ from torch import nn
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.accelerator.mlp_actor import MlpActor
+from relayrl.accelerator.replay_updates import accelerated
 from relayrl.algorithms.critic_views import LocalView
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.params import TD3Params
+from relayrl.algorithms.td3 import TD3
 from relayrl.algorithms.torch_update import TorchUpdate
-from relayrl.errors import ConfigError, ExportError
+from relayrl.compiled import loader
+from relayrl.errors import ExportError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
+from relayrl.models.box_heads import SquashedGaussianHead
 from relayrl.models.discrete_heads import CategoricalHead
 from relayrl.models.export import export_policy
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
@@ -228,25 +232,57 @@ def test_a_head_acts_and_learns_as_it_is_and_cannot_be_exported_as_another(tmp_p
         export_policy(ppo.policy, metadata, tmp_path / "model.onnx", ExportFormat.ONNX)
 
 
-def test_replay_refuses_a_head_that_it_cannot_differentiate_and_takes_other_exploration():
-    class Wide(SquashedGaussianHead):
-        def sample(self, parameters, rng):
-            return super().sample(parameters * 2.0, rng)
-
-    class Still(DeterministicHead):
-        def sample(self, parameters, rng):
-            return parameters
-
-    wide, still = copy.deepcopy(make_learner("sac")), make_learner("td3")
-    wide.groups["agent"].policy.head.__class__ = Wide
-    with pytest.raises(ConfigError, match="Wide changes the action distribution"):
-        type(wide)(policies_of(wide), {"agent": 1}, LocalView, wide.params, torch.Generator())
-    still.groups["agent"].policy.head.__class__ = Still
-    type(still)(policies_of(still), {"agent": 1}, LocalView, still.params, torch.Generator())
+def after_replay(learner) -> str:
+    """The parameters after two updates, as a trainer makes them."""
+    twin = accelerated(learner)
+    for _ in range(2):
+        (learner if twin is None else twin).update(random_transitions(learner))
+    return parameter_hash(learner.groups["agent"].policy)
 
 
-def policies_of(learner) -> dict[str, Policy]:
-    return {name: group.policy for name, group in learner.groups.items()}
+def test_replay_learns_with_the_head_that_it_is_given():
+    class Half(SquashedGaussianHead):
+        def rsample(self, parameters, noise):
+            action, logp = super().rsample(parameters, noise)
+            return 0.5 * action, logp
+
+    plain, half = make_learner("sac"), make_learner("sac")
+    half.groups["agent"].policy.head.__class__ = Half
+    assert accelerated(plain) is not None
+    assert accelerated(half) is None
+    assert after_replay(half) != after_replay(plain)
+
+
+def test_replay_learns_with_the_losses_of_a_subclass():
+    class Opposite(TD3):
+        def policy_loss(self, group, q, logp, share):
+            return -super().policy_loss(group, q, logp, share)
+
+    moved = []
+    for kind in (TD3, Opposite):
+        learner = make_learner(kind, params=TD3Params(policy_frequency=1))
+        before = learner.groups["agent"].actor_optimizer.vector.clone()
+        assert (accelerated(learner) is None) == (kind is Opposite)
+        learner.update(random_transitions(learner))
+        moved.append(learner.groups["agent"].actor_optimizer.vector - before)
+    # Adam's first step is the sign of the gradient, so an opposite loss moves everything as far the other way.
+    torch.testing.assert_close(moved[1], -moved[0], rtol=0.01, atol=1e-5)
+    assert float(moved[0].abs().max()) > 0
+
+
+@pytest.mark.parametrize("change", [derived, patched, hooked, hooked_within, other_activation, other_layer])
+@pytest.mark.parametrize("whose", ["actor", "q", "target_q"])
+def test_replay_learns_with_networks_as_they_are(change, whose):
+    plain, changed = make_learner("sac"), make_learner("sac")
+    group = changed.groups["agent"]
+    change(group.policy.actor if whose == "actor" else getattr(group, whose).judges[0])
+    assert accelerated(changed) is None
+    assert after_replay(changed) != after_replay(plain)
+
+
+def test_replay_without_kernels_runs_the_reference(monkeypatch):
+    monkeypatch.setenv(loader.VARIABLE, loader.OFF)
+    assert accelerated(make_learner("sac")) is None
 
 
 def test_a_policy_sees_what_its_own_features_say():
@@ -266,15 +302,17 @@ def test_a_policy_sees_what_its_own_features_say():
 
     learner = make_learner("td3")
     learner.groups["agent"].policy.__class__ = BlindPolicy
-    assert not learner.groups["agent"].features(OBS).any()
+    assert accelerated(learner) is None
+    assert not learner.batch(random_transitions(learner))["agent"].features.any()
 
 
 def test_a_critic_view_shows_what_it_shows():
     class Blind(LocalView):
-        def inputs(self, group, features, actions, state=None):
-            return np.zeros_like(super().inputs(group, features, actions, state))
+        def inputs(self, group, features, actions, state=None, own=None):
+            return torch.zeros_like(super().inputs(group, features, actions, state, own))
 
     learners = [make_learner("td3", view=view) for view in (LocalView, Blind)]
+    assert accelerated(learners[1]) is None
     for learner in learners:
         learner.update(random_transitions(learner))
     first = [learner.groups["agent"].critic_optimizer.gradient[: 8 * 5] for learner in learners]

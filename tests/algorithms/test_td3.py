@@ -5,14 +5,13 @@ import pytest
 import torch
 from test_off_policy import BOX, hashes, make_learner, random_transitions, target_values
 
-from relayrl.algorithms.params import DDPGParams, SACParams, TD3Params
-from relayrl.algorithms.td3 import TD3, exploration_noise
+from relayrl.algorithms.params import DDPGParams, TD3Params
+from relayrl.algorithms.td3 import DDPG, TD3
 from relayrl.models.box_heads import DeterministicHead
 
 
 def batch_of(learner, num_rows: int = 32):
-    rows = random_transitions(learner, num_rows).groups
-    return {name: learner._batch(name, part) for name, part in rows.items()}
+    return learner.batch(random_transitions(learner, num_rows))
 
 
 def set_constant(network: torch.nn.Module, output: float) -> None:
@@ -40,12 +39,12 @@ def test_the_minimum_is_taken_row_by_row():
     target = target_values(learner, "agent", batch)
     with torch.no_grad():
         own = batch["agent"]
-        seen = torch.from_numpy(own.next_features)
-        action = torch.from_numpy(group.code.encode(group.target_policy.distribution(seen).numpy()))
-        both = [judge(torch.cat([seen, action], -1))[..., 0].numpy() for judge in group.target_q.judges]
-    chosen = (both[0] < both[1]).mean()
-    assert 0.05 < float(chosen) < 0.95
-    np.testing.assert_allclose(target, own.reward + own.discount * np.minimum(both[0], both[1]), rtol=1e-5, atol=1e-5)
+        seen = own.next_features
+        action = torch.from_numpy(group.policy.head.encode_action(group.target_policy.distribution(seen).numpy()))
+        both = [judge(torch.cat([seen, action], -1))[..., 0] for judge in group.target_q.judges]
+        expected = own.reward + own.discount * both[0].minimum(both[1])
+    assert 0.05 < float((both[0] < both[1]).float().mean()) < 0.95
+    np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_targets_ignore_the_networks_that_are_trained():
@@ -64,7 +63,7 @@ def test_smoothing_noise_is_normal_clipped_and_of_the_target_policy():
     learner = make_learner("td3", policy_noise=0.2, noise_clip=0.1)
     group = learner.groups["agent"]
     set_constant(group.target_policy.actor, 0.0)
-    noise = learner.next_actions("agent", batch_of(learner, 20_000)["agent"]).action
+    noise = learner.all_next_actions(batch_of(learner, 20_000))["agent"].action.numpy()
     assert float(np.abs(noise).max()) == pytest.approx(0.1)
     assert float((np.abs(noise) > 0.1 - 1e-6).mean()) == pytest.approx(0.617, abs=0.01)
     assert float(noise.mean()) == pytest.approx(0.0, abs=2e-3)
@@ -75,7 +74,7 @@ def test_smoothing_noise_that_is_not_clipped_has_its_deviation():
     learner = make_learner("td3", policy_noise=0.2, noise_clip=0.9)
     group = learner.groups["agent"]
     set_constant(group.target_policy.actor, 0.0)
-    noise = learner.next_actions("agent", batch_of(learner, 20_000)["agent"]).action
+    noise = learner.all_next_actions(batch_of(learner, 20_000))["agent"].action.numpy()
     assert float(noise.std()) == pytest.approx(0.2, rel=0.02)
 
 
@@ -83,7 +82,7 @@ def test_smoothed_target_actions_stay_within_the_bounds():
     learner = make_learner("td3")
     group = learner.groups["agent"]
     set_constant(group.target_policy.actor, 10.0)
-    actions = learner.next_actions("agent", batch_of(learner, 1000)["agent"]).action
+    actions = learner.all_next_actions(batch_of(learner, 1000))["agent"].action
     assert float(actions.max()) == 1.0
     assert float(actions.min()) < 0.9
 
@@ -109,8 +108,8 @@ def test_the_policy_climbs_its_first_critic():
 
     def judged(judge: int) -> float:
         with torch.no_grad():
-            seen = torch.from_numpy(own.features)
-            action = torch.from_numpy(group.code.encode(group.policy.distribution(seen).numpy()))
+            seen = own.features
+            action = torch.from_numpy(group.policy.head.encode_action(group.policy.distribution(seen).numpy()))
             return float(group.q(torch.cat([seen, action], -1))[judge].mean())
 
     before = judged(0)
@@ -141,9 +140,8 @@ def test_ddpg_moves_everything_at_every_step():
 
 
 def test_exploration_noise_is_each_algorithms_own_setting():
-    assert exploration_noise(DDPGParams(noise_scale=0.3)) == 0.3
-    assert exploration_noise(TD3Params(exploration_noise=0.4)) == 0.4
-    assert exploration_noise(SACParams()) == 0.0
+    assert DDPG.make_head(BOX, DDPGParams(noise_scale=0.3)).noise_scale == 0.3
+    assert TD3.make_head(BOX, TD3Params(exploration_noise=0.4)).noise_scale == 0.4
 
 
 def test_acting_adds_noise_in_units_of_half_the_range_and_stays_within_the_bounds():

@@ -47,7 +47,7 @@ def policy_of(algo: str, action_space: Any, *, normalized: bool = False) -> Poli
     """The policy that a run of `algo` begins with."""
     entry = algorithms()[algo]
     params, network = entry.params(), NetworkSettings(hidden_sizes=(16, 16), normalize_observations=normalized)
-    plan = LearnerPlan(params, entry.is_central, seed=0, num_envs=1, max_steps=100)
+    plan = LearnerPlan(entry, params, seed=0, num_envs=1, max_steps=100)
     learner = build_learner(plan, [GroupPlan("agent", OBSERVATIONS, action_space, 2, network, params)])
     return learner.policies["agent"]
 

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.algorithms.params import PPOParams
+from relayrl.algorithms.registry import algorithms
 from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.image_layout import image_layout
@@ -85,7 +86,7 @@ def test_a_matrix_of_real_numbers_is_no_image():
 
 def _learner(space):
     group = GroupPlan("team", space, spaces.Discrete(2), 1, SMALL, PPOParams())
-    return build_learner(LearnerPlan(PPOParams(), False, 0, 1, 100), [group])
+    return build_learner(LearnerPlan(algorithms()["ppo"], PPOParams(), 0, 1, 100), [group])
 
 
 def test_the_layout_is_logged(caplog):

@@ -15,7 +15,6 @@ from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.data.stacking import stack_jointly
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.settings import NetworkSettings
-from relayrl.models.shared_rows import laid_out
 from relayrl.training.replay.joint_replay import JointReplay
 
 SEVERAL = [name for name in ALGORITHMS if name.startswith(("i", "ma"))]
@@ -199,13 +198,13 @@ def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
         replay = JointReplay(LENGTH, 1)
         replay.add(rollouts)
         probe = replay.sample(LENGTH, np.random.default_rng(0), gamma=0.9)
-        batch = {name: algorithm._batch(name, rows) for name, rows in probe.groups.items()}
+        batch = algorithm.batch(probe)
         view, features = algorithm.view, {name: own.features for name, own in batch.items()}
         actions = {name: own.action for name, own in batch.items()}
         parts = algorithm.groups
         of_first = {n: view.inputs(n, features, actions)[:: parts[n].num_agents] for n in "ab"}
         with torch.no_grad():
-            return {n: parts[n].q(torch.from_numpy(laid_out(of_first[n])))[0].numpy() for n in "ab"}
+            return {n: parts[n].q(of_first[n])[0].numpy() for n in "ab"}
     views = learner.trainer.central.inputs(rollouts)
     first_lane = {name: views[name].rows[:: rollouts[name].num_lanes].laid_out() for name in "ab"}
     with torch.no_grad():

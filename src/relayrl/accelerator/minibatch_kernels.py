@@ -33,7 +33,6 @@ from relayrl.models.built_in import BuiltIns
 from relayrl.models.compiled_perceptron import CompiledPerceptron, as_inputs, as_rows
 from relayrl.models.compiled_perceptron import has_kernels as are_known
 from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
-from relayrl.models.mlp_policy import judges_in_numpy, runs_in_numpy
 from relayrl.models.perceptron import Perceptron, is_plain
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import SharedRows

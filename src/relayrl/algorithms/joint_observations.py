@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from relayrl.algorithms.critic_sight import CriticSight, StateOffer
-from relayrl.algorithms.critic_views import present
 from relayrl.algorithms.presence import Presence
 from relayrl.data.columns import Rollout
+from relayrl.data.row_rules import present
 from relayrl.data.trees import Array, Space, map_tree
 from relayrl.errors import ConfigError
 from relayrl.models.input_layout import InputLayout, SideBySide, plain_numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field
 
@@ -30,6 +30,9 @@ class Schedule(Enum):
 class AlgorithmParams(Settings):
     """What all algorithms' parameters answer."""
 
+    is_on_policy: ClassVar[bool]
+    """Whether what was collected is learned from at once, or kept in a replay."""
+
     @property
     def replay_size(self) -> int | None:
         """Transitions kept to be learned from again; None: rollouts are learned from once."""
@@ -48,6 +51,8 @@ class AlgorithmParams(Settings):
 
 class OnPolicyParams(AlgorithmParams):
     """What algorithms that learn from their own rollouts share."""
+
+    is_on_policy = True
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
     lam: float = Field(0.97, ge=0, le=1, description="GAE's trade of bias for variance")
@@ -88,6 +93,8 @@ class REINFORCEParams(OnPolicyParams):
 class OffPolicyParams(AlgorithmParams):
     """What algorithms that learn from a replay buffer share."""
 
+    is_on_policy = False
+
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
     tau: float = Field(0.005, gt=0, le=1, description="share of the newest parameters that targets take over per step")
     actor_lr: float = Field(3e-4, gt=0, description="policy learning rate")
@@ -116,12 +123,25 @@ class OffPolicyParams(AlgorithmParams):
         return self.priority_correction + progress * (self.priority_correction_end - self.priority_correction)
 
 
-class DDPGParams(OffPolicyParams):
+class DeterministicParams(OffPolicyParams):
+    """What algorithms with a deterministic policy share."""
+
+    @property
+    def action_noise(self) -> float:
+        """Deviation of the noise that is added when acting, in units of half the action range."""
+        raise NotImplementedError
+
+
+class DDPGParams(DeterministicParams):
     """DDPG."""
 
     noise_scale: float = Field(0.1, ge=0, description="exploration noise, in units of half the action range")
     update_interval: int = Field(50, ge=1, description="environment steps between updates")
     train_iters: int = Field(50, ge=1, description="gradient steps per update")
+
+    @property
+    def action_noise(self) -> float:
+        return self.noise_scale
 
 
 class MADDPGParams(DDPGParams):
@@ -136,7 +156,7 @@ class MADDPGParams(DDPGParams):
         return self.traj_per_epoch
 
 
-class TD3Params(OffPolicyParams):
+class TD3Params(DeterministicParams):
     """TD3."""
 
     batch_size: int = Field(256, ge=1, le=MAX_BATCH, description="transitions per gradient step")
@@ -146,6 +166,10 @@ class TD3Params(OffPolicyParams):
     noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
     learning_starts: int = Field(25_000, ge=1, description="random steps before the first gradient step")
     policy_frequency: int = Field(2, ge=1, description="Q steps per step of the policy and of all targets")
+
+    @property
+    def action_noise(self) -> float:
+        return self.exploration_noise
 
 
 class SACParams(OffPolicyParams):

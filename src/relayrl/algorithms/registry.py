@@ -6,46 +6,90 @@ A base algorithm comes in three forms that differ in what its critics see: for o
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
-from relayrl.algorithms.params import DDPGParams, MADDPGParams, PPOParams, REINFORCEParams, SACParams, TD3Params
+from relayrl.algorithms.params import (
+    DDPGParams,
+    MADDPGParams,
+    OffPolicyParams,
+    PPOParams,
+    REINFORCEParams,
+    SACParams,
+    TD3Params,
+)
 from relayrl.config.settings import Settings
-from relayrl.errors import UnknownNameError
+from relayrl.errors import ConfigError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmEntry:
-    """A name, its settings class, whether its critics see all agents, and one line for `relayrl list algos`."""
+    """A name, its settings class, one line for `relayrl list algos`, whether its critics see all agents, and its class."""
 
     name: str
     params: type[Settings]
     summary: str
     is_central: bool = False
+    algorithm: str | type[Any] = ""
+    """The class, or `module:Class`, which is imported when it is built: reading this table loads no torch."""
+
+    @property
+    def learns_from_replay(self) -> bool:
+        """Whether what was collected is kept, or learned from at once."""
+        return issubclass(self.params, OffPolicyParams)
+
+    def load(self) -> type[Any]:
+        """The algorithm: an `OnPolicyAlgorithm` or an `OffPolicyAlgorithm`."""
+        if not isinstance(self.algorithm, str):
+            return self.algorithm
+        if not self.algorithm:
+            raise ConfigError(f"algorithm {self.name!r} comes from a plugin, which assembles its own parts")
+        module, _, name = self.algorithm.partition(":")
+        found: type[Any] = getattr(importlib.import_module(module), name)
+        return found
+
+
+def _forms(
+    name: str, algorithm: str, params: type[Settings], summary: str, central_params: type[Settings] | None = None
+) -> list[AlgorithmEntry]:
+    """A base algorithm in its three forms."""
+    several = f"{name.upper()} for several agents"
+    return [
+        AlgorithmEntry(name, params, summary, algorithm=algorithm),
+        AlgorithmEntry(f"i{name}", params, f"{several}, each with a critic of its own view", algorithm=algorithm),
+        AlgorithmEntry(
+            f"ma{name}",
+            central_params or params,
+            f"{several}, with critics that see all of them",
+            is_central=True,
+            algorithm=algorithm,
+        ),
+    ]
 
 
 _ENTRIES = [
-    AlgorithmEntry("reinforce", REINFORCEParams, "policy gradient on whole returns, optional learned baseline"),
-    AlgorithmEntry("ireinforce", REINFORCEParams, "REINFORCE for several agents, each with a critic of its own view"),
-    AlgorithmEntry(
-        "mareinforce",
+    *_forms(
+        "reinforce",
+        "relayrl.algorithms.reinforce:REINFORCE",
         REINFORCEParams,
-        "REINFORCE for several agents, with critics that see all of them",
-        is_central=True,
+        "policy gradient on whole returns, optional learned baseline",
     ),
-    AlgorithmEntry("ppo", PPOParams, "clipped policy gradient"),
-    AlgorithmEntry("ippo", PPOParams, "PPO for several agents, each with a critic of its own view"),
-    AlgorithmEntry("mappo", PPOParams, "PPO for several agents, with critics that see all of them", is_central=True),
-    AlgorithmEntry("ddpg", DDPGParams, "deterministic policy gradient from replay, Box actions"),
-    AlgorithmEntry("iddpg", DDPGParams, "DDPG for several agents, each with a critic of its own view"),
-    AlgorithmEntry(
-        "maddpg", MADDPGParams, "DDPG for several agents, with critics that see all of them", is_central=True
+    *_forms("ppo", "relayrl.algorithms.ppo:PPO", PPOParams, "clipped policy gradient"),
+    *_forms(
+        "ddpg",
+        "relayrl.algorithms.td3:DDPG",
+        DDPGParams,
+        "deterministic policy gradient from replay, Box actions",
+        MADDPGParams,
     ),
-    AlgorithmEntry("td3", TD3Params, "DDPG with twin critics, smoothed targets and a delayed policy, Box actions"),
-    AlgorithmEntry("itd3", TD3Params, "TD3 for several agents, each with a critic of its own view"),
-    AlgorithmEntry("matd3", TD3Params, "TD3 for several agents, with critics that see all of them", is_central=True),
-    AlgorithmEntry("sac", SACParams, "maximum-entropy actor-critic from replay, Box actions"),
-    AlgorithmEntry("isac", SACParams, "SAC for several agents, each with a critic of its own view"),
-    AlgorithmEntry("masac", SACParams, "SAC for several agents, with critics that see all of them", is_central=True),
+    *_forms(
+        "td3",
+        "relayrl.algorithms.td3:TD3",
+        TD3Params,
+        "DDPG with twin critics, smoothed targets and a delayed policy, Box actions",
+    ),
+    *_forms("sac", "relayrl.algorithms.sac:SAC", SACParams, "maximum-entropy actor-critic from replay, Box actions"),
 ]
 
 

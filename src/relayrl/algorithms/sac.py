@@ -6,7 +6,8 @@
     L_π = E[α log π(a|s) − min_i Q_i(s, a)]
     L_α = −E[log α (log π(a|s) + target_entropy(s))]
 
-Log-probabilities are of actions scaled to [−1, 1]; the constant of the scale changes nothing.
+Log-probabilities are of actions scaled to [−1, 1]; the constant of the scale changes nothing. Discrete choices are relaxed
+(`discrete_heads.OneHotHead`).
 """
 
 from __future__ import annotations
@@ -15,95 +16,105 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from gymnasium import spaces
+from torch import Tensor, nn
 
-from relayrl.algorithms.off_policy import GroupBatch, Metrics, NextActions, OffPolicyAlgorithm, ViewFactory
+from relayrl.algorithms.off_policy import Metrics, ViewFactory, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
+from relayrl.algorithms.replay_actor_critic import NextActions, ReplayActorCritic
+from relayrl.algorithms.replay_batch import Batch, GroupBatch
+from relayrl.algorithms.replay_losses import soft_policy_loss, temperature_loss
 from relayrl.algorithms.state_features import StateFeatures
-from relayrl.data.action_masks import num_allowed
-from relayrl.data.trees import Array
-from relayrl.models.compiled_head import part_sizes
+from relayrl.data.trees import Space
+from relayrl.models.action_head import ActionHead
+from relayrl.models.box_heads import SquashedGaussianHead
+from relayrl.models.head_registry import likelihood_head
 from relayrl.models.policy import Policy
 
 DISCRETE_ENTROPY_SHARE = 0.5
 """Target entropy of discrete choices, as a share of the largest possible one."""
 
 
-class SAC(OffPolicyAlgorithm[SACParams]):
-    """Twin Q-networks and a squashed normal policy that is paid for its entropy."""
+class SAC(ReplayActorCritic[SACParams]):
+    """Twin Q-networks and a squashed normal policy that is rewarded for its entropy."""
 
     num_q = 2
-    num_policy_judges = 2
-    has_target_policy = False
+    num_policy_critics = 2
 
     def __init__(
         self,
         policies: Mapping[str, Policy],
         num_agents: Mapping[str, int],
-        view: ViewFactory,
         params: SACParams,
         generator: torch.Generator,
+        view: ViewFactory,
         state: StateFeatures | None = None,
     ) -> None:
-        super().__init__(policies, num_agents, view, params, generator, state)
+        super().__init__(policies, num_agents, params, generator, view, state)
         self._log_alpha = {name: nn.Parameter(torch.tensor(math.log(params.init_temperature))) for name in self.groups}
-        self._alpha_optimizers = {
+        self.temperature_optimizers = {
             name: FlatAdam([parameter], params.temperature_lr, None, USUAL_EPSILON)
             for name, parameter in self._log_alpha.items()
         }
-        self._log_alpha_numbers = {name: parameter.detach().numpy() for name, parameter in self._log_alpha.items()}
 
-    def _target_entropy(self, group: str, mask: Array | None = None) -> float | Array:
+    @classmethod
+    def make_head(cls, space: Space, params: SACParams) -> ActionHead:
+        return SquashedGaussianHead(space) if isinstance(space, spaces.Box) else likelihood_head(space)
+
+    def target_entropy(self, group: str, mask: Tensor | None = None) -> Tensor:
         """The entropy at which the temperature stays as it is; under a `mask` [M, N, A], one of each row [M, N].
 
         Rows have the same share of the largest entropy that their own allowed actions can have: a target that counted
         forbidden ones could be out of reach, and the temperature would rise for ever.
         """
-        given, parts = self.params.target_entropy, part_sizes(self.groups[group].policy.head)
-        if not parts:
-            return -float(self.groups[group].policy.head.num_parameters // 2) if given is None else given
-        largest = sum(math.log(size) for size in parts)
+        given, head = self.params.target_entropy, self.groups[group].policy.head
+        if not head.part_sizes:
+            return torch.tensor(-float(head.critic_width) if given is None else given, dtype=torch.float64)
+        largest = sum(math.log(size) for size in head.part_sizes)
         target = DISCRETE_ENTROPY_SHARE * largest if given is None else given
         if mask is None or not largest:
-            return target
-        return np.asarray(target / largest * np.log(np.maximum(num_allowed(mask, parts), 1)).sum(-1))
+            return torch.tensor(target, dtype=torch.float64)
+        counts = torch.stack([part.sum(-1).clamp(min=1) for part in torch.split(mask, list(head.part_sizes), -1)], -1)
+        return target / largest * counts.double().log().sum(-1)
 
     def temperature(self, group: str) -> float:
         """The entropy's weight α."""
-        return math.exp(float(self._log_alpha_numbers[group]))
+        return math.exp(float(self._log_alpha[group].detach()))
 
-    def next_actions(self, group: str, own: GroupBatch) -> NextActions:
-        choice = self.groups[group].choose_as_target(own.next_features, own.next_mask, self._rng)
-        bonus = np.float32(-self.temperature(group)) * np.asarray(choice.logp).reshape(own.reward.shape)
-        return NextActions(choice.action.reshape(own.action.shape), bonus)
+    def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
+        learner = self.groups[group]
+        action, logp = learner.act(learner.policy, own.next_features, own.next_mask, self.rng)
+        return NextActions(action, -self.temperature(group) * logp)
 
-    def update_policies(self, batch: Mapping[str, GroupBatch]) -> Metrics:
-        metrics: Metrics = {}
+    def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:
+        return soft_policy_loss(q, logp, self.temperature(group), share)
+
+    def update_policies(self, batch: Batch) -> Metrics:
+        metrics = Metrics()
         for name, learner in self.groups.items():
-            alpha = self.temperature(name)
-            own_metrics, choice = self._update_policy(name, batch, alpha)
-            own = batch[name]
-            entropy = -own.mean(np.asarray(choice.logp).reshape(own.reward.shape))
-            if self.params.learns_temperature:
-                target = self._target_entropy(name, own.mask)
-                self._update_temperature(name, entropy - (target if isinstance(target, float) else own.mean(target)))
-            learner.follow()
-            prefix = self._prefix(name)
-            metrics |= {**own_metrics, f"{prefix}policy/entropy": entropy, f"{prefix}policy/temperature": alpha}
+            alpha, own = self.temperature(name), batch[name]
+            own_metrics, logp = self.update_policy(name, batch)
+            entropy = -float((logp * own.share).sum())
+            self.update_temperature(name, entropy, own.mask, own.share)
+            learner.soft_update()
+            metrics |= own_metrics | self.prefixed(name, {"policy/entropy": entropy, "policy/temperature": alpha})
         return metrics
 
-    def _update_temperature(self, group: str, surplus: float) -> None:
-        optimizer = self._alpha_optimizers[group]
-        # ∂L_α / ∂ log α = E[entropy − target]: too much entropy makes it cheaper.
-        optimizer.gradient.fill_(surplus)
-        optimizer.step()
+    def update_temperature(self, group: str, entropy: float, mask: Tensor | None, share: Tensor) -> None:
+        """Step the temperature, given the policy's mean entropy over the rows of `share`."""
+        if not self.params.learns_temperature:
+            return
+        target = self.target_entropy(group, mask)
+        mean = target if target.ndim == 0 else (target * share).sum()
+        parameter = self._log_alpha[group]
+        loss = temperature_loss(parameter, torch.tensor(entropy, dtype=torch.float64), mean.cpu())
+        descend(loss, self.temperature_optimizers[group], [parameter], "temperature", "temperature_lr")
 
     def state_dict(self) -> dict[str, Any]:
         temperatures = {
-            name: {"log_alpha": parameter.detach(), "optimizer": self._alpha_optimizers[name].state_dict()}
+            name: {"log_alpha": parameter.detach(), "optimizer": self.temperature_optimizers[name].state_dict()}
             for name, parameter in self._log_alpha.items()
         }
         return super().state_dict() | {"temperatures": temperatures}
@@ -113,4 +124,4 @@ class SAC(OffPolicyAlgorithm[SACParams]):
         for name, kept in state["temperatures"].items():
             if self.params.learns_temperature:  # one that is not learned is what the settings say
                 self._log_alpha[name].data.copy_(kept["log_alpha"])
-            self._alpha_optimizers[name].load_state_dict(kept["optimizer"])
+            self.temperature_optimizers[name].load_state_dict(kept["optimizer"])

@@ -1,4 +1,4 @@
-"""What critics that learn from replay see of a world's global state: its encoding, normalised like observations where asked."""
+"""What critics that learn from replay see of the global state: its encoding, normalised like observations where asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relayrl.algorithms.critic_sight import StateOffer
 from relayrl.data.columns import Rollout
@@ -24,8 +24,14 @@ class StateFeatures(nn.Module):
         adapts = np.concatenate([np.full(e.width, e.is_continuous) for e in self.encoder.encodings])
         self.normalizer = RunningNormalizer(self.encoder.num_features, adapts) if normalizes else None
 
-    def encode(self, state: Any) -> Array:
-        """[M, S] features of states [M, …]."""
+    @torch.no_grad()
+    def features(self, state: Any, device: torch.device) -> Tensor:
+        """[M, S] features of states [M, …], on a device."""
+        encoded: Tensor = self.encoder(map_tree(torch.from_numpy, state))
+        return (encoded if self.normalizer is None else self.normalizer(encoded)).to(device)
+
+    def features_numpy(self, state: Any) -> Array:
+        """The same in NumPy."""
         encoded, moments = self.encoder.encode_numpy(state), self.normalizer
         if moments is None:
             return encoded

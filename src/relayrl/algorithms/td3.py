@@ -10,47 +10,74 @@ deterministic policy over one-hot vectors saturates before its critic has learne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
 
-from relayrl.algorithms.off_policy import GroupBatch, Metrics, NextActions, OffPolicyAlgorithm, P
-from relayrl.algorithms.params import DDPGParams, OffPolicyParams, TD3Params
-from relayrl.data.trees import Array
+from relayrl.algorithms.off_policy import Metrics
+from relayrl.algorithms.params import DDPGParams, DeterministicParams, TD3Params
+from relayrl.algorithms.replay_actor_critic import NextActions, ReplayActorCritic
+from relayrl.algorithms.replay_batch import Batch, GroupBatch
+from relayrl.algorithms.replay_losses import deterministic_policy_loss, smoothed_action
+from relayrl.data.trees import Space
+from relayrl.errors import ConfigError
+from relayrl.models.action_head import ActionHead
+from relayrl.models.box_heads import DeterministicHead
+
+D = TypeVar("D", bound=DeterministicParams)
 
 
-class DDPG(OffPolicyAlgorithm[P]):
-    """One Q-network, a step of the policy with every step of it, exact target actions."""
+class DeterministicActorCritic(ReplayActorCritic[D]):
+    """What DDPG and TD3 share: the critics' first network is what a deterministic policy climbs."""
 
-    num_q = 1
-    num_policy_judges = 1
+    num_policy_critics = 1
     has_target_policy = True
+
+    @classmethod
+    def make_head(cls, space: Space, params: D) -> ActionHead:
+        if not isinstance(space, spaces.Box):
+            raise ConfigError(f"DDPG and TD3 need Box actions, not {space}; use sac, ppo or reinforce")
+        return DeterministicHead(space, params.action_noise)
 
     @property
     def policy_frequency(self) -> int:
         """Steps of the critics per step of the policy."""
         return 1
 
-    def smoothed(self, action: Array) -> Array:
+    def smoothed(self, action: Tensor) -> Tensor:
         """The target policy's action as the targets are asked about it."""
         return action
 
-    def next_actions(self, group: str, own: GroupBatch) -> NextActions:
-        exact = self.groups[group].choose_as_target(own.next_features, own.next_mask, self._rng).action
-        return NextActions(self.smoothed(exact).reshape(own.action.shape))
+    def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
+        learner = self.groups[group]
+        assert learner.target_policy is not None
+        action, _ = learner.act(learner.target_policy, own.next_features, own.next_mask, self.rng)
+        return NextActions(self.smoothed(action))
 
-    def update_policies(self, batch: Mapping[str, GroupBatch]) -> Metrics:
-        if self._num_updates % self.policy_frequency:
+    def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:
+        return deterministic_policy_loss(q, share)
+
+    def update_policies(self, batch: Batch) -> Metrics:
+        if self.num_updates % self.policy_frequency:
             return {}
-        metrics: Metrics = {}
+        metrics = Metrics()
         for name in self.groups:
-            metrics |= self._update_policy(name, batch, entropy_weight=0.0)[0]
+            metrics |= self.update_policy(name, batch)[0]
         for learner in self.groups.values():
-            learner.follow()
+            learner.soft_update()
         return metrics
 
 
-class TD3(DDPG[TD3Params]):
+class DDPG(DeterministicActorCritic[DDPGParams]):
+    """One Q-network, a step of the policy with every step of it, exact target actions."""
+
+    num_q = 1
+
+
+class TD3(DeterministicActorCritic[TD3Params]):
     """Twin Q-networks, smoothed target actions, and a policy that waits for its critics."""
 
     num_q = 2
@@ -59,15 +86,7 @@ class TD3(DDPG[TD3Params]):
     def policy_frequency(self) -> int:
         return self.params.policy_frequency
 
-    def smoothed(self, action: Array) -> Array:
-        noise = self._rng.standard_normal(action.shape, dtype=np.float32) * np.float32(self.params.policy_noise)
-        limit = np.float32(self.params.noise_clip)
-        noisy = action + np.minimum(np.maximum(noise, -limit), limit)  # np.clip costs three times as much
-        return np.asarray(np.minimum(np.maximum(noisy, np.float32(-1.0)), np.float32(1.0)))
-
-
-def exploration_noise(params: OffPolicyParams) -> float:
-    """Deviation of the noise that is added when acting, in units of half the action range."""
-    if isinstance(params, TD3Params):
-        return params.exploration_noise
-    return params.noise_scale if isinstance(params, DDPGParams) else 0.0
+    def smoothed(self, action: Tensor) -> Tensor:
+        rows = self.rng.standard_normal((action.shape[0] * action.shape[1], action.shape[2]), dtype=np.float32)
+        noise = torch.from_numpy(rows).to(action.device).view_as(action) * self.params.policy_noise
+        return smoothed_action(action, noise, self.params.noise_clip)

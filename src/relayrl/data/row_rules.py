@@ -76,3 +76,9 @@ def failed_rows_are_void(failed: Array, valid: Array, truncated: Array) -> bool:
     if not failed.any():
         return True
     return bool(truncated[failed].all() and not valid[failed].any())
+
+
+def present(rows: Array, valid: Array) -> Array:
+    """Rows `[M, N, …]` with zeros for agents that are absent: to everybody's critic, whatever their columns hold."""
+    is_whole = np.count_nonzero(valid) == valid.size  # half the cost of valid.all()
+    return rows if is_whole else np.where(valid[..., None], rows, np.float32(0.0))

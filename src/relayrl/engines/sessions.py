@@ -4,28 +4,21 @@ Heavy imports happen inside functions: a wrong setting is reported before torch 
 """
 
 from __future__ import annotations
+
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.engines.process.garbage import collection_paused
-from relayrl.engines.process.garbage import living_set_aside
+from relayrl.engines.process.garbage import collection_paused, living_set_aside
 from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
-from relayrl.errors import ConfigError
-from relayrl.errors import UntrustedError
-from typing import Any
-from typing import TYPE_CHECKING
-
-
+from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
     from relayrl.engines.local.local_engine import LocalEngine

@@ -14,12 +14,15 @@ torch is not imported: tensors come in, and their own methods are called, so an 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from relayrl.data.trees import Array, Space
+from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +36,32 @@ class HeadKind(Enum):
     DETERMINISTIC = "deterministic"
 
 
+class Distribution(Enum):
+    """The families of distributions that the accelerator has kernels or derivatives for."""
+
+    CHOICE = "choice"
+    CHOICES = "choices"
+    BITS = "bits"
+    NORMAL = "normal"
+    SQUASHED_NORMAL = "squashed normal"
+    POINT = "point"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDescription:
+    """What the accelerator must know of a head, besides that it is an unchanged built-in one."""
+
+    distribution: Distribution
+    part_sizes: tuple[int, ...] = ()
+    """`ActionHead.part_sizes`."""
+    starts: tuple[int, ...] = ()
+    """The first action of each choice."""
+    scales: Mapping[str, Array] = field(default_factory=dict)
+    """`ActionHead.scales`."""
+
+
 class ActionHead(ABC):
-    """The distribution over one action space: what acting needs of it."""
+    """The distribution over one action space: draws and scores actions, shows them to critics, exports and describes itself."""
 
     kind = HeadKind.STOCHASTIC
     space: Space
@@ -43,6 +70,29 @@ class ActionHead(ABC):
     mask_width: int | None = None
     noise_scale: float = 0.0
     """Exploration noise that `sample` adds by itself, in units of half the action range."""
+    part_sizes: tuple[int, ...] = ()
+    """How many actions each discrete choice has; none where actions are not choices."""
+    learns_log_std: bool = False
+    """Whether the policy has a deviation of its own, `log_std`, beside what its network gives."""
+
+    @property
+    def num_network_outputs(self) -> int:
+        """Outputs of the policy's network."""
+        return self.num_outputs
+
+    @property
+    def scales(self) -> dict[str, Array]:
+        """Constants that the policy keeps beside its parameters, for `scaled` and `mode_torch`."""
+        return {}
+
+    @property
+    def bounds(self) -> dict[str, Array]:
+        """Constants that an exported policy keeps besides, for `mode_torch`."""
+        return {}
+
+    def scaled(self, outputs: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        """What `parameters` takes, from the network's outputs and the policy's `scales` (and `log_std`)."""
+        return outputs
 
     @abstractmethod
     def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
@@ -56,9 +106,44 @@ class ActionHead(ABC):
     def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
         """Actions drawn with `rng`; the same parameters and generator state give the same actions everywhere."""
 
+    def sample_uniform(self, num_rows: int, mask: Array | None, rng: np.random.Generator) -> Array:
+        """Actions of a policy that prefers none of those that are allowed."""
+        indifferent = np.zeros((num_rows, self.num_outputs), np.float32)
+        return self.sample(self.parameters_numpy(indifferent, mask), rng)
+
     @abstractmethod
     def mode(self, parameters: Array) -> Array:
         """The most likely action."""
+
+    def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        """The same in torch, for export; `constants` are `scales` and `bounds`."""
+        raise ConfigError(f"{type(self).__name__} has no mode_torch(), which export needs")
+
+    # What critics see of actions, and how policies are differentiated through them: learning from replay.
+
+    @property
+    def critic_width(self) -> int:
+        """Numbers of an action as critics see it."""
+        raise self._not_from_replay()
+
+    def encode_action(self, action: Array) -> Array:
+        """[..., critic_width] a stored action as critics see it."""
+        raise self._not_from_replay()
+
+    def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
+        """The random numbers [M, …] of `rsample`."""
+        raise self._not_from_replay()
+
+    def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """[M, critic_width] actions as critics see them and [M] their log-probabilities, differentiable by `parameters`."""
+        raise self._not_from_replay()
+
+    def _not_from_replay(self) -> ConfigError:
+        return ConfigError(f"learning from replay is not possible in action space {self.space}; use ppo or reinforce")
+
+    def describe(self) -> HeadDescription | None:
+        """What the accelerator must know; None where it has nothing for this head."""
+        return None
 
     def to_environment(self, action: Array) -> Array:
         """The action as the environment takes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-from relayrl.models.action_head import ActionHead, HeadKind, LikelihoodHead
+from relayrl.models.action_head import ActionHead, Distribution, HeadDescription, HeadKind, LikelihoodHead
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,8 +40,25 @@ class BoxHead(ActionHead):
         # A dimension without a range has one action, which clipping to the bounds gives; its scale only must not be 0.
         self.half_range = np.where(high > low, (high - low) / 2.0, 1.0).astype(np.float32)
 
+    @property
+    def scales(self) -> dict[str, Array]:
+        return {"action_scale": self.half_range, "action_center": self.center}
+
+    @property
+    def bounds(self) -> dict[str, Array]:
+        return {"low": self.low, "high": self.high}
+
     def to_environment(self, action: Array) -> Array:
         return np.asarray(self._within_bounds(action), dtype=self.space.dtype)
+
+    def sample_uniform(self, num_rows: int, mask: Array | None, rng: np.random.Generator) -> Array:
+        return rng.uniform(self.low, self.high, (num_rows, self.num_actions)).astype(np.float32)
+
+    def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        return parameters[..., : self.num_actions].maximum(constants["low"]).minimum(constants["high"])
+
+    def encode_action(self, action: Array) -> Array:
+        return np.asarray((action - self.center) / self.half_range, np.float32)
 
     def _within_bounds(self, action: Array) -> Array:
         return np.asarray(
@@ -54,7 +72,9 @@ def _one_for_all(bounds: Array) -> Any:
 
 
 class GaussianHead(BoxHead, LikelihoodHead):
-    """Independent normal distributions. The policy scales mean and deviation to the space before they come here."""
+    """Independent normal distributions: a network gives the means, the policy has one deviation for all observations."""
+
+    learns_log_std = True
 
     def __init__(self, space: spaces.Box) -> None:
         super().__init__(space)
@@ -62,6 +82,20 @@ class GaussianHead(BoxHead, LikelihoodHead):
 
     def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         return outputs
+
+    @property
+    def num_network_outputs(self) -> int:
+        return self.num_actions
+
+    def scaled(self, outputs: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        scale = constants["action_scale"]
+        mean = outputs * scale + constants["action_center"]
+        return torch.cat([mean, (constants["log_std"] + scale.log()).expand_as(mean)], -1)
+
+    def describe(self) -> HeadDescription:
+        return HeadDescription(Distribution.NORMAL, scales=self.scales)
 
     def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
         mean, log_std = parameters.chunk(2, -1)
@@ -119,6 +153,28 @@ class SquashedGaussianHead(BoxHead):
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(self._squashed(parameters[..., : self.num_actions]))
 
+    def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        mean = parameters[..., : self.num_actions].tanh() * constants["action_scale"] + constants["action_center"]
+        return super().mode_torch(mean, constants)
+
+    @property
+    def critic_width(self) -> int:
+        return self.num_actions
+
+    def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
+        return rng.standard_normal((num_rows, self.num_actions), dtype=np.float32)
+
+    def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """a = tanh(u), u = μ + σ ε;  log π(a) = log N(u) − Σ log(1 − a²), which is 2 (log 2 − u − softplus(−2u))."""
+        mean, log_std = parameters.chunk(2, -1)
+        u = mean + log_std.exp() * noise
+        log_slope = 2.0 * (math.log(2.0) - u - (-2.0 * u).logaddexp(u.new_zeros(())))
+        logp = -0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope
+        return u.tanh(), logp.sum(-1)
+
+    def describe(self) -> HeadDescription:
+        return HeadDescription(Distribution.SQUASHED_NORMAL, scales=self.scales)
+
     def _squashed(self, x: Array) -> Array:
         return np.asarray(np.tanh(x) * self.half_range + self.center)
 
@@ -146,6 +202,24 @@ class DeterministicHead(BoxHead):
 
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(parameters)
+
+    def scaled(self, outputs: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        return outputs.tanh() * constants["action_scale"] + constants["action_center"]
+
+    @property
+    def critic_width(self) -> int:
+        return self.num_actions
+
+    def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
+        return np.empty((num_rows, 0), np.float32)
+
+    def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The action itself, which has no log-probability."""
+        center, scale = (parameters.new_tensor(numbers) for numbers in (self.center, self.half_range))
+        return (parameters - center) / scale, parameters.new_zeros(parameters.shape[:-1])
+
+    def describe(self) -> HeadDescription:
+        return HeadDescription(Distribution.POINT, scales=self.scales)
 
 
 def _require_bounds(head: BoxHead, what: str) -> None:

@@ -14,11 +14,4 @@ _HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 def has_kernels(head: ActionHead) -> bool:
     """Whether there are kernels, and they know the head."""
     found = kernels()
-    return found is not None and head in _HEADS and len(part_sizes(head)) <= found.MAX_PARTS
-
-
-def part_sizes(head: ActionHead) -> tuple[int, ...]:
-    """How many actions each choice of a categorical head has; none for other heads."""
-    if isinstance(head, CategoricalHead):
-        return (head.num_outputs,)
-    return tuple(part.num_outputs for part in head.parts) if isinstance(head, MultiCategoricalHead) else ()
+    return found is not None and head in _HEADS and len(head.part_sizes) <= found.MAX_PARTS

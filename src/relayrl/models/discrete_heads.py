@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,20 +10,55 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-from relayrl.models.action_head import LikelihoodHead
+from relayrl.models.action_head import Distribution, HeadDescription, LikelihoodHead
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MASKED_LOGIT = -1e9
 """Logit of a forbidden action: finite, so that `0 * log 0` never becomes NaN in gradients; its probability is exactly 0."""
+GUMBEL_TEMPERATURE = 1.0
+"""Of the relaxed choices by which policies are differentiated through critics."""
 
 
-class CategoricalHead(LikelihoodHead):
+class OneHotHead(LikelihoodHead):
+    """Choices that critics see as one-hot vectors, side by side where there are several.
+
+    Gradients pass a drawn one-hot by the straight-through Gumbel-softmax (Jang et al., 2017): the forward pass sees the choice,
+    the backward pass the softmax. Its log-probability is the expectation, −H(π): less variance and the same meaning.
+    """
+
+    slices: Sequence[slice]
+    """Where each choice's log-probabilities lie."""
+    starts: tuple[int, ...]
+    """The first action of each choice."""
+
+    @property
+    def critic_width(self) -> int:
+        return self.num_outputs
+
+    def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
+        return rng.random((num_rows, self.num_outputs), dtype=np.float32)
+
+    def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
+        gumbel = -(-noise.clamp(min=1e-10).log()).log()
+        noisy = (parameters + gumbel) / GUMBEL_TEMPERATURE
+        parts = []
+        for where in self.slices:
+            soft = noisy[..., where].softmax(-1)
+            hot = torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
+            parts.append(hot + soft - soft.detach())
+        return torch.cat(parts, -1), -self.entropy(parameters)
+
+
+class CategoricalHead(OneHotHead):
     """One choice among `n`."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.space = space
+        self.slices, self.part_sizes, self.starts = [slice(0, int(space.n))], (int(space.n),), (int(space.start),)
         self.num_outputs = self.num_parameters = self.mask_width = int(space.n)
         self.start = int(space.start)
 
@@ -58,8 +94,17 @@ class CategoricalHead(LikelihoodHead):
     def mode(self, parameters: Array) -> Array:
         return np.asarray(parameters.argmax(-1) + self.start)
 
+    def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        return parameters.argmax(-1) + self.start
 
-class MultiCategoricalHead(LikelihoodHead):
+    def encode_action(self, action: Array) -> Array:
+        return one_hot(action - self.start, self.num_outputs)
+
+    def describe(self) -> HeadDescription:
+        return HeadDescription(Distribution.CHOICE, self.part_sizes, self.starts)
+
+
+class MultiCategoricalHead(OneHotHead):
     """Several independent choices."""
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
@@ -73,6 +118,8 @@ class MultiCategoricalHead(LikelihoodHead):
         self.num_outputs = self.num_parameters = self.mask_width = int(space.nvec.sum())
         ends = np.cumsum(space.nvec)
         self.slices = [slice(int(end - n), int(end)) for n, end in zip(space.nvec, ends, strict=True)]
+        self.part_sizes = tuple(part.num_outputs for part in self.parts)
+        self.starts = tuple(part.start for part in self.parts)
 
     def parameters(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         import torch
@@ -113,6 +160,18 @@ class MultiCategoricalHead(LikelihoodHead):
             [part.mode(parameters[..., where]) for part, where in zip(self.parts, self.slices, strict=True)], -1
         )
 
+    def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        parts = zip(self.parts, self.slices, strict=True)
+        return torch.stack([part.mode_torch(parameters[..., where], constants) for part, where in parts], -1)
+
+    def encode_action(self, action: Array) -> Array:
+        return np.concatenate([part.encode_action(action[..., i]) for i, part in enumerate(self.parts)], -1)
+
+    def describe(self) -> HeadDescription:
+        return HeadDescription(Distribution.CHOICES, self.part_sizes, self.starts)
+
 
 class BernoulliHead(LikelihoodHead):
     """Independent bits."""
@@ -149,8 +208,21 @@ class BernoulliHead(LikelihoodHead):
     def mode(self, parameters: Array) -> Array:
         return np.asarray((parameters > 0).astype(np.int8))
 
+    def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        return (parameters > 0).to(torch.int8)
+
+    def describe(self) -> HeadDescription:
+        return HeadDescription(Distribution.BITS)
+
 
 def log_softmax(logits: Array) -> Array:
     """Log of the softmax over the last axis."""
     shifted = logits - logits.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def one_hot(index: Array, width: int) -> Array:
+    """[..., width] ones where `index` points."""
+    return np.asarray(index[..., None] == np.arange(width), np.float32)

@@ -33,8 +33,6 @@ from torch import Tensor, nn
 from relayrl.data.trees import Array, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError, ExportError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import BoxHead, SquashedGaussianHead
-from relayrl.models.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.mlp_policy import has_own_critic, mlp_text
 from relayrl.models.policy import Policy
@@ -48,15 +46,11 @@ TOLERANCE = 1e-4
 class ExportGraph(nn.Module):
     """The policy with flat inputs and the documented outputs."""
 
-    low: Tensor
-    high: Tensor
-
     def __init__(self, policy: Policy, masked: bool) -> None:
         super().__init__()
         self.policy, self.masked = policy, masked
-        if isinstance(policy.head, BoxHead):
-            self.register_buffer("low", torch.from_numpy(policy.head.low))
-            self.register_buffer("high", torch.from_numpy(policy.head.high))
+        for name, numbers in policy.head.bounds.items():
+            self.register_buffer(name, torch.from_numpy(numbers))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         names = input_names(self.policy, self.masked)
@@ -81,18 +75,8 @@ class ExportGraph(nn.Module):
 
     def _mode(self, distribution: Tensor) -> Tensor:
         head = self.policy.head
-        if isinstance(head, CategoricalHead):
-            return distribution.argmax(-1) + head.start
-        if isinstance(head, MultiCategoricalHead):
-            parts = [distribution[..., w].argmax(-1) + p.start for p, w in zip(head.parts, head.slices, strict=True)]
-            return torch.stack(parts, -1)
-        if isinstance(head, BernoulliHead):
-            return (distribution > 0).to(torch.int8)
-        assert isinstance(head, BoxHead)
-        mean = distribution[..., : head.num_actions]
-        if isinstance(head, SquashedGaussianHead):
-            mean = mean.tanh() * self.policy.action_scale + self.policy.action_center
-        return mean.maximum(self.low).minimum(self.high)
+        bounds = {name: getattr(self, name) for name in head.bounds}
+        return head.mode_torch(distribution, {**self.policy.constants, **bounds})
 
 
 def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_format: ExportFormat) -> Path:
@@ -186,9 +170,7 @@ def _verify(graph: ExportGraph, path: Path, file_format: ExportFormat) -> None:
         if name == "action":
             if not np.allclose(graph.policy.head.mode(expected[0]), want, rtol=0.0, atol=TOLERANCE):
                 kind = type(graph.policy.head).__name__
-                raise ExportError(
-                    f"{path.name}: {kind}.mode() chooses other actions than the file; a file has RelayRL's own"
-                )
+                raise ExportError(f"{path.name}: {kind}.mode() chooses other actions than its mode_torch()")
             continue
         atol = TOLERANCE * max(1.0, float(np.abs(want).max(initial=0.0)))
         if want.shape != have.shape or not np.allclose(want, have, rtol=0.0, atol=atol):

@@ -17,7 +17,7 @@ from torch import nn
 from relayrl.data.trees import Array
 from relayrl.models.built_in import BuiltIns
 from relayrl.models.settings import Activation
-from relayrl.models.shared_rows import OwnColumns, SharedRows, laid_out
+from relayrl.models.shared_rows import SharedRows, laid_out
 
 MODULES: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
 
@@ -116,17 +116,6 @@ class NumpyPerceptron:
             np.sum(delta, 0, out=layer.bias.grad.numpy())
             if i > 0:
                 delta = self._delta(i, delta)
-
-    def own_gradient(self, gradient: Array, own: OwnColumns) -> Array:
-        """[M, A] the gradient of what rows had of their own in the last `forward`, given that of its output."""
-        delta = gradient
-        for i in range(len(self._weights) - 1, 0, -1):
-            delta = self._delta(i, delta)
-        by_own: Array = np.empty_like(own.numbers)
-        for first in np.unique(own.first).tolist():
-            rows = own.first == first
-            by_own[rows] = delta[rows] @ self._weights[0][:, first : first + by_own.shape[1]]
-        return by_own
 
     def _delta(self, i: int, above: Array) -> Array:
         """The gradient of what goes into layer `i - 1`'s activation, given that of layer `i`'s."""

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError
 from relayrl.models.action_head import ActionHead
-from relayrl.models.box_heads import BoxHead, DeterministicHead, GaussianHead
 from relayrl.models.kernels import BuiltInKernels, KernelFactory
 from relayrl.models.networks import ObservationEncoder, RunningNormalizer
 from relayrl.models.settings import NetworkSettings
@@ -52,12 +51,10 @@ class Policy(nn.Module):
         self.head = head
         self.encoder = ObservationEncoder(observation_space)
         self.normalizer = self._make_normalizer() if network.normalize_observations else None
-        outputs = head.num_outputs
-        if isinstance(head, BoxHead):
-            self.register_buffer("action_scale", torch.from_numpy(head.half_range))
-            self.register_buffer("action_center", torch.from_numpy(head.center))
-        if isinstance(head, GaussianHead):
-            outputs = head.num_actions
+        outputs = head.num_network_outputs
+        for name, numbers in head.scales.items():
+            self.register_buffer(name, torch.from_numpy(numbers))
+        if head.learns_log_std:
             self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
         self.actor = self.kernels(self.encoder, outputs, ACTOR_OUTPUT_GAIN, generator)
 
@@ -78,7 +75,13 @@ class Policy(nn.Module):
     def actor_parameters(self) -> list[nn.Parameter]:
         """What the policy's loss trains."""
         own = list(self.actor.parameters())
-        return [*own, self.log_std] if isinstance(self.head, GaussianHead) else own
+        return [*own, self.log_std] if self.head.learns_log_std else own
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """What the head's `scaled` and `mode_torch` take: its scales, and the deviation where that is the policy's own."""
+        found: dict[str, Tensor] = {name: getattr(self, name) for name in self.head.scales}
+        return {**found, "log_std": self.log_std} if self.head.learns_log_std else found
 
     def features(self, obs: Any) -> Tensor:
         """[..., F] what the networks see."""
@@ -96,13 +99,7 @@ class Policy(nn.Module):
 
     def distribution_of(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """The same from the actor network's outputs."""
-        if isinstance(self.head, DeterministicHead):
-            outputs = outputs.tanh() * self.action_scale + self.action_center
-        if isinstance(self.head, GaussianHead):
-            mean = outputs * self.action_scale + self.action_center
-            log_std = self.log_std + self.action_scale.log()
-            outputs = torch.cat([mean, log_std.expand_as(mean)], -1)
-        return self.head.parameters(outputs, mask)
+        return self.head.parameters(self.head.scaled(outputs, self.constants), mask)
 
 
 def parameter_hash(module: nn.Module) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from relayrl.data.trees import Array, Tree, leaves
-from relayrl.models.actor import Actor, Decision, choose
-from relayrl.models.box_heads import BoxHead
+from relayrl.models.actor import Actor, Decision
 from relayrl.models.exploration import Exploration
 
 
@@ -32,8 +31,4 @@ class WarmupActor(Actor):
         if rng is None or not self._exploration().is_warming_up:
             return self._actor.decide(obs, mask, memory, rng)
         num_rows = len(next(iter(leaves(obs)))[1])
-        head = self.head
-        if isinstance(head, BoxHead):
-            return Decision(rng.uniform(head.low, head.high, (num_rows, head.num_actions)).astype(np.float32))
-        indifferent = np.zeros((num_rows, head.num_outputs), np.float32)
-        return Decision(*choose(head, head.parameters_numpy(indifferent, mask), rng))
+        return Decision(self.head.sample_uniform(num_rows, mask, rng))

@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.engines.settings.run_settings import RunSettings
@@ -45,7 +46,8 @@ def memory_bytes() -> int:
 
 
 def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str], int]:
-    groups, params = env.groups.values(), settings.params
+    groups = env.groups.values()
+    params: Any = settings.params
     row = sum(g.num_agents * (_ROW_BYTES + _bytes(g.observation_space) + _bytes(g.action_space)) for g in groups)
     features = max(_width(g.observation_space) for g in groups)
     widths = [max(sizes) for sizes in [settings.network_of(g.name).hidden_sizes or (1,) for g in groups]]

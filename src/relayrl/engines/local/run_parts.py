@@ -109,11 +109,23 @@ def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, 
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
-    """Build policies, actors and trainer for the environment's groups."""
+    """Build policies, actors and trainer of one of RelayRL's algorithms for the environment's groups."""
+    return _assembled(algorithm(settings.algo), settings, env)
+
+
+def assembly_of(kind: type[Any]) -> Callable[[RunSettings, VectorEnvironment], Assembly]:
+    """`AlgorithmPlugin.assemble` of an algorithm class, such as one that is derived from `OffPolicyAlgorithm`."""
+
+    def assemble_kind(settings: RunSettings, env: VectorEnvironment) -> Assembly:
+        return _assembled(AlgorithmEntry(settings.algo, type(settings.params), "", algorithm=kind), settings, env)
+
+    return assemble_kind
+
+
+def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironment) -> Assembly:
     offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
-    is_central, max_steps = algorithm(settings.algo).is_central, settings.trainer.max_steps
-    state = offer if is_central else None
-    plan = LearnerPlan(settings.params, is_central, settings.seed, env.num_envs, max_steps, state)
+    state = offer if entry.is_central else None
+    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, settings.trainer.max_steps, state)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
     actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}

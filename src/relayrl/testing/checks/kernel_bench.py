@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Space, leaf_dtype, space_leaves, unflatten
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import GaussianHead
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.kernels import KernelFactory
 from relayrl.models.networks import ObservationEncoder
@@ -37,8 +36,7 @@ class KernelBench:
     def __init__(self, factory: KernelFactory, observation_space: Space, action_space: Space, seed: int) -> None:
         self.factory, self.observation_space, self.action_space = factory, observation_space, action_space
         self.encoder, self._seed = ObservationEncoder(observation_space), seed
-        head = likelihood_head(action_space)
-        outputs = head.num_actions if isinstance(head, GaussianHead) else head.num_outputs
+        outputs = likelihood_head(action_space).num_network_outputs
         self.roles = (Role("actor", outputs, ACTOR_OUTPUT_GAIN), Role("critic", 1, 1.0))
 
     def make(self, role: Role, seed: int = 0) -> nn.Module:

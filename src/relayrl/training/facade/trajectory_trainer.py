@@ -247,9 +247,7 @@ class TrajectoryTrainer:
         args = self.args
         offer = None if args.state_space is None else StateOffer(args.state_space)
         # Trajectories come one environment at a time, so replay holds the steps of one environment after another.
-        plan = LearnerPlan(
-            self.params, self._entry.is_central, args.seed, num_envs=1, max_steps=args.max_steps, state=offer
-        )
+        plan = LearnerPlan(self._entry, self.params, args.seed, num_envs=1, max_steps=args.max_steps, state=offer)
         networks = {name: kernels_for_one_policy(self._kernel, args.network) for name in groups}
         learner = build_learner(
             plan,

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 
 from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.critic_sight import StateOffer, critic_sight
@@ -23,27 +22,12 @@ from relayrl.algorithms.critic_views import CentralView, LocalView
 from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
-from relayrl.algorithms.params import (
-    DDPGParams,
-    OffPolicyParams,
-    OnPolicyParams,
-    PPOParams,
-    REINFORCEParams,
-    SACParams,
-    TD3Params,
-)
-from relayrl.algorithms.ppo import PPO
-from relayrl.algorithms.reinforce import REINFORCE
-from relayrl.algorithms.sac import SAC
+from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.algorithms.state_features import StateFeatures
-from relayrl.algorithms.td3 import DDPG, TD3, exploration_noise
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
-from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
-from relayrl.models.head_registry import likelihood_head
 from relayrl.models.image_layout import MIN_IMAGE_SIDE
 from relayrl.models.kernels import KernelFactory
 from relayrl.models.networks import LeafEncoding
@@ -74,10 +58,10 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class LearnerPlan:
-    """Everything that decides a learner besides its groups; `num_envs` worlds fill one replay."""
+    """Everything that decides a learner besides its groups; `num_envs` environments fill one replay."""
 
+    entry: AlgorithmEntry
     params: Settings
-    is_central: bool
     seed: int
     num_envs: int
     max_steps: int
@@ -104,11 +88,10 @@ def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
             if not any(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space)):
                 raise ConfigError(f"the {what} space of {group.name!r} is empty: {space!r:.100}; it must hold a number")
         _log_inputs(group)
-    if isinstance(plan.params, OnPolicyParams):
-        return _on_policy(plan, groups)
-    if isinstance(plan.params, OffPolicyParams):
-        return _off_policy(plan, plan.params, groups)
-    raise ConfigError(f"{type(plan.params).__name__} are the parameters of no algorithm")
+    algorithm = plan.entry.load()
+    if issubclass(algorithm, OffPolicyAlgorithm):
+        return _off_policy(plan, algorithm, groups)
+    return _on_policy(plan, algorithm, groups)
 
 
 def _log_inputs(group: GroupPlan) -> None:
@@ -142,8 +125,8 @@ def _rng(plan: LearnerPlan, index: int) -> np.random.Generator:
     return np.random.default_rng(stream_seed(plan.seed, Stream.LEARNING, index))
 
 
-def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
-    central = _central_critics(plan, groups) if plan.is_central else None
+def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPlan]) -> Learner:
+    central = _central_critics(plan, groups) if plan.entry.is_central else None
     policies: dict[str, ActorCritic] = {}
     algorithms: dict[str, OnPolicyAlgorithm] = {}
     for i, group in enumerate(groups):
@@ -155,7 +138,7 @@ def _on_policy(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
             None if central is None else central.layout(group.name),
             group.kernels,
         )
-        algorithms[group.name] = _on_policy_algorithm(policy, group.params, _rng(plan, i))
+        algorithms[group.name] = algorithm(policy, group.params, _rng(plan, i), FASTEST)
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
 
@@ -169,19 +152,12 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
     return CentralCritics(members, plan.state)
 
 
-def _on_policy_algorithm(policy: ActorCritic, params: Settings, rng: np.random.Generator) -> OnPolicyAlgorithm:
-    if isinstance(params, PPOParams):
-        return PPO(policy, params, rng, FASTEST)
-    if isinstance(params, REINFORCEParams):
-        return REINFORCE(policy, params, rng, FASTEST)
-    raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
-
-
-def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[GroupPlan]) -> Learner:
+def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], groups: Sequence[GroupPlan]) -> Learner:
+    params: Any = plan.params
     policies = {
-        group.name: Policy(
+        group.name: algorithm.policy_class(
             group.observation_space,
-            _off_policy_head(params, group),
+            algorithm.make_head(group.action_space, params),
             group.network,
             _generator(plan, Stream.INITIALISATION, i),
             group.kernels,
@@ -189,18 +165,9 @@ def _off_policy(plan: LearnerPlan, params: OffPolicyParams, groups: Sequence[Gro
         for i, group in enumerate(groups)
     }
     num_agents = {group.name: group.num_agents for group in groups}
-    view, state = _off_policy_view(plan, groups) if plan.is_central else (LocalView, None)
-    generator = _generator(plan, Stream.LEARNING)
-    algorithm: OffPolicyAlgorithm[Any]
-    if isinstance(params, TD3Params):
-        algorithm = TD3(policies, num_agents, view, params, generator, state)
-    elif isinstance(params, DDPGParams):
-        algorithm = DDPG(policies, num_agents, view, params, generator, state)
-    elif isinstance(params, SACParams):
-        algorithm = SAC(policies, num_agents, view, params, generator, state)
-    else:
-        raise ConfigError(f"{type(params).__name__} are the parameters of no algorithm")
-    return Learner(policies, OffPolicyTrainer(algorithm, params, plan.num_envs, plan.max_steps, _rng(plan, 1)))
+    view, state = _off_policy_view(plan, groups) if plan.entry.is_central else (LocalView, None)
+    learner = algorithm.build(policies, num_agents, params, _generator(plan, Stream.LEARNING), view, state)
+    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, _rng(plan, 1)))
 
 
 def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[ViewFactory, StateFeatures | None]:
@@ -210,14 +177,3 @@ def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[Vi
         state = StateFeatures(plan.state, normalizes=any(group.network.normalize_observations for group in groups))
     width = 0 if state is None else state.encoder.num_features
     return partial(CentralView, sights=sights, num_state_features=width), state
-
-
-def _off_policy_head(params: OffPolicyParams, group: GroupPlan) -> ActionHead:
-    space = group.action_space
-    if isinstance(params, SACParams):
-        return SquashedGaussianHead(space) if isinstance(space, spaces.Box) else likelihood_head(space)
-    if not isinstance(space, spaces.Box):
-        raise ConfigError(
-            f"DDPG and TD3 need Box actions, and group {group.name!r} has {space}; use sac, ppo or reinforce"
-        )
-    return DeterministicHead(space, exploration_noise(params))

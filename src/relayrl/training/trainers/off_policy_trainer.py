@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from relayrl.accelerator.array_kernels import accelerate_steps
 from relayrl.accelerator.live_actor import live_actor
+from relayrl.accelerator.replay_updates import Update, accelerated
 from relayrl.algorithms.critic_views import CentralView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
@@ -46,6 +48,12 @@ class OffPolicyTrainer(PolicyTrainer):
         self._owed_steps = 0
         self.needs_states = algorithm.state is not None
 
+    @cached_property
+    def _update(self) -> Update:
+        """One gradient step, by the accelerator where it knows the algorithm; settled when it is first needed."""
+        twin = accelerated(self._algorithm)
+        return self._algorithm.update if twin is None else twin.update
+
     def _empty_replay(self, num_envs: int) -> JointReplay:
         params, state = self._params, self._algorithm.state
         return JointReplay(
@@ -73,6 +81,7 @@ class OffPolicyTrainer(PolicyTrainer):
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         self.replay.add(rollouts)
         self._algorithm.observe(rollouts)
+        self._algorithm.explore(self._progress())
         first = next(iter(rollouts.values()))
         if not self.is_warming_up:
             self._owed_steps += first.num_steps * len(first.header.env_ids)
@@ -94,7 +103,10 @@ class OffPolicyTrainer(PolicyTrainer):
         return metrics | rates | {"replay/size": float(len(self.replay))}
 
     def _correction(self) -> float:
-        return self._params.correction_at(min(1.0, self.num_env_steps / self.max_steps))
+        return self._params.correction_at(self._progress())
+
+    def _progress(self) -> float:
+        return min(1.0, self.num_env_steps / self.max_steps)
 
     def _gradient_step(self) -> dict[str, float]:
         params = self._params
@@ -105,7 +117,7 @@ class OffPolicyTrainer(PolicyTrainer):
             num_step_returns=params.num_step_returns,
             correction=self._correction(),
         )
-        metrics, errors = self._algorithm.update(transitions)
+        metrics, errors = self._update(transitions)
         self.replay.set_priorities(transitions.rows, errors)
         return metrics
 
@@ -116,7 +128,9 @@ class OffPolicyTrainer(PolicyTrainer):
         sight = view.sight(group)
         widths = {name: own.policy.encoder.num_features for name, own in groups.items() if sight.observations}
         num_state_features = state.encoder.num_features if state is not None and sight.state else 0
-        return CriticColumns(widths, num_state_features, {name: own.code.width for name, own in groups.items()})
+        return CriticColumns(
+            widths, num_state_features, {name: own.policy.head.critic_width for name, own in groups.items()}
+        )
 
     def state_dict(self) -> dict[str, Any]:
         policies = {name: learner.policy.state_dict() for name, learner in self._algorithm.groups.items()}

@@ -1,21 +1,19 @@
 """Networks that judge rows which share parts: however they are computed, as if every row were laid out."""
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch_networks import TorchNetworks
 
+from relayrl.accelerator.replay_rows import rows_of
 from relayrl.algorithms.critic_sight import CriticSight
 from relayrl.algorithms.critic_views import CentralView, GroupShape
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
-from relayrl.models import shared_rows
 from relayrl.models.compiled_perceptron import CompiledTapes
-from relayrl.models.differentiable import AutogradNetwork, Differentiables, OneAfterTheOther
-from relayrl.models.perceptron import NumpyPerceptron, Perceptron
+from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import OwnColumns, SharedRows
 
@@ -44,7 +42,7 @@ def draw_case(shapes: dict[str, GroupShape], group: str = "wolf", *, worlds: int
         return rows
 
     sight = CriticSight(observations=True, state=state > 0)
-    view = CentralView(shapes, dict.fromkeys(shapes, sight), state)
+    view = rows_of(CentralView(shapes, dict.fromkeys(shapes, sight), state))
     seen_state = rng.normal(size=(worlds, state)).astype(np.float32) if state else None
     features, actions, drawn = columns(lambda s: s.num_features), *(columns(lambda s: s.num_actions) for _ in range(2))
     x = view.inputs(group, features, actions, seen_state)
@@ -69,15 +67,7 @@ def judges(width: int, count: int, activation: Activation, hidden: tuple[int, ..
     return modules
 
 
-def through_autograd(modules: list[nn.Module]) -> Differentiables:
-    return OneAfterTheOther([AutogradNetwork(module) for module in modules])
-
-
-def in_numpy(modules: list[nn.Module]) -> Differentiables:
-    return OneAfterTheOther([NumpyPerceptron(module) for module in modules])
-
-
-def everything(networks: Differentiables, modules: list[nn.Module], case: Case, x) -> list[np.ndarray]:
+def everything(networks: CompiledTapes | TorchNetworks, modules: list[Perceptron], case: Case, x) -> list[np.ndarray]:
     """Outputs, a regression's loss, outputs and gradients, the lowest value and its gradient."""
     outputs = [output.copy() for output in networks.forward(x)]
     values, loss = networks.regress(x, case.target, case.share)
@@ -97,16 +87,16 @@ def test_the_cases_are_of_both_kinds(name):
     assert case.x.pays_factored(len(case.x)) is is_factored
 
 
-@pytest.mark.parametrize("wrap", [pytest.param(CompiledTapes, marks=needs_kernels), in_numpy, through_autograd])
+@needs_kernels
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("activation", list(Activation))
 @pytest.mark.parametrize("hidden", [(), (33, 17), (64, 64)])
-def test_every_way_agrees_with_rows_that_are_laid_out(wrap, name, count, activation, hidden):
+def test_rows_that_share_parts_agree_with_rows_that_are_laid_out(name, count, activation, hidden):
     case, _ = CASES[name]
     modules = judges(case.x.width, count, activation, hidden)
-    expected = everything(through_autograd(modules), modules, case, case.x.laid_out())
-    assert_agree(everything(wrap(modules), modules, case, case.x), expected)
+    expected = everything(TorchNetworks(modules), modules, case, case.x.laid_out())
+    assert_agree(everything(CompiledTapes(modules), modules, case, case.x), expected)
 
 
 @pytest.mark.parametrize("instructions", loader.kernels().instruction_sets() if loader.kernels() else ())
@@ -125,23 +115,9 @@ def test_one_thread_and_two_give_the_same_numbers(instructions, name, count, mon
         np.testing.assert_array_equal(one, two)
 
 
-def test_rows_that_are_too_many_to_be_laid_out_at_once_pass_other_networks_in_pieces(monkeypatch):
-    case, _ = CASES["two groups"]
-    generator = torch.Generator().manual_seed(0)
-    module = nn.Sequential(nn.Linear(case.x.width, 8), nn.GELU(), nn.Linear(8, 1))
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, generator=generator)
-    modules = [module, copy.deepcopy(module)]
-    FlatAdam([p for each in modules for p in each.parameters()], 1e-3, None)
-    whole = everything(through_autograd(modules), modules, case, case.x)
-    monkeypatch.setattr(shared_rows, "PIECE_NUMBERS", 100 * case.x.width)
-    assert case.x.num_pieces == 5
-    assert_agree(everything(through_autograd(modules), modules, case, case.x), whole)
-
-
-@pytest.mark.parametrize("wrap", [pytest.param(CompiledTapes, marks=needs_kernels), in_numpy])
-def test_perceptrons_lay_nothing_out_that_many_rows_share(wrap, monkeypatch):
+@needs_kernels
+def test_perceptrons_lay_nothing_out_that_many_rows_share(monkeypatch):
     case, _ = CASES["with a state"]
     modules = judges(case.x.width, 2, Activation.RELU, (8, 8))
     monkeypatch.setattr(SharedRows, "laid_out", lambda _: pytest.fail("rows were laid out"))
-    everything(wrap(modules), modules, case, case.x)
+    everything(CompiledTapes(modules), modules, case, case.x)

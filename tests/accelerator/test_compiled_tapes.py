@@ -1,17 +1,16 @@
-"""Networks as functions with derivatives: perceptrons in NumPy and any module through autograd give the same numbers."""
+"""MLPs differentiated by compiled kernels give the numbers that torch does."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch_networks import TorchNetworks
 
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
 from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes
-from relayrl.models.differentiable import AutogradNetwork, OneAfterTheOther, differentiable, differentiables
-from relayrl.models.perceptron import NumpyPerceptron, Perceptron
+from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import OwnColumns
 
@@ -27,28 +26,19 @@ def perceptron(activation: Activation, *sizes: int) -> Perceptron:
 @pytest.mark.parametrize("activation", list(Activation))
 @pytest.mark.parametrize("sizes", [(3, 1), (3, 8, 2), (5, 16, 16, 1), (20, 7, 33, 3), (4, 256, 256, 1)])
 @pytest.mark.parametrize("rows", [1, 17, 250])
-@pytest.mark.parametrize("wrap", [NumpyPerceptron, CompiledTape])
-def test_every_way_agrees_with_autograd(activation, sizes, rows, wrap):
+def test_a_tape_agrees_with_autograd(activation, sizes, rows):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, sizes[0])).astype(np.float32)
     gradient = rng.normal(size=(rows, sizes[-1])).astype(np.float32)
     results = []
-    for way in (wrap, AutogradNetwork):
+    for way in (CompiledTapes, TorchNetworks):
         module = perceptron(activation, *sizes)
-        network = way(module)
-        outputs = network.forward(x).copy()
-        network.backward(gradient)
+        network = way([module])
+        outputs = network.forward(x)[0].copy()
+        network.backward([gradient])
         results.append((outputs, *(p.grad.numpy().copy() for p in module.parameters())))
     for ours, autograd in zip(*results, strict=True):
         np.testing.assert_allclose(ours, autograd, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(autograd).max()))
-
-
-def test_perceptrons_run_compiled_or_in_numpy_and_other_modules_through_autograd(monkeypatch):
-    module = perceptron(Activation.RELU, 3, 8, 1)
-    assert isinstance(differentiable(module), CompiledTape)
-    assert isinstance(differentiable(nn.Linear(3, 1)), AutogradNetwork)
-    monkeypatch.setenv(loader.VARIABLE, loader.OFF)
-    assert isinstance(differentiable(module), NumpyPerceptron)
 
 
 def test_one_thread_and_two_give_the_same_numbers():
@@ -72,24 +62,6 @@ def test_arrays_of_the_wrong_size_are_refused():
     tape.forward(np.zeros((5, 4), np.float32))
     with pytest.raises(ValueError, match="gradient has 16 bytes, not 20"):
         tape.backward(np.zeros((4, 1), np.float32))
-
-
-def test_gradients_do_not_add_up_from_call_to_call():
-    module = nn.Linear(3, 1)
-    FlatAdam(list(module.parameters()), 1e-3, None)
-    network = AutogradNetwork(module)
-    x, gradient = np.ones((ROWS, 3), np.float32), np.ones((ROWS, 1), np.float32)
-    for _ in range(2):
-        network.forward(x)
-        network.backward(gradient)
-    assert module.weight.grad.tolist() == [[ROWS] * 3]
-
-
-def test_a_frozen_module_is_only_evaluated():
-    module = nn.Linear(3, 1)
-    frozen = copy.deepcopy(module).requires_grad_(False)
-    x = np.ones((ROWS, 3), np.float32)
-    np.testing.assert_array_equal(AutogradNetwork(frozen).forward(x), AutogradNetwork(module).forward(x))
 
 
 def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
@@ -122,7 +94,7 @@ def test_regression_side_by_side_agrees_with_autograd(count, rows, sizes):
     x = rng.normal(size=(rows, sizes[0])).astype(np.float32)
     target, share = rng.normal(size=(2, rows, sizes[-1])).astype(np.float32)
     results = []
-    for wrap in (CompiledTapes, lambda modules: OneAfterTheOther([AutogradNetwork(m) for m in modules])):
+    for wrap in (CompiledTapes, TorchNetworks):
         modules = twins(Activation.RELU, *sizes, count=count)
         outputs, loss = wrap(modules).regress(x, target, share)
         results.append([loss, *(output.copy() for output in outputs), *gradients_of(modules)])
@@ -137,7 +109,7 @@ def test_units_that_are_silent_are_skipped_and_their_gradients_are_zero(name, ro
     rng = np.random.default_rng(0)
     x, target, share = (rng.normal(size=(rows, width)).astype(np.float32) for width in (4, 1, 1))
     results = []
-    for wrap in (CompiledTapes, lambda modules: OneAfterTheOther([AutogradNetwork(m) for m in modules])):
+    for wrap in (CompiledTapes, TorchNetworks):
         modules = twins(Activation.RELU, 4, 100, 90, 70, 1)
         networks = wrap(modules)
         networks.regress(x, target, share)  # leaves gradients behind that must not stay
@@ -162,7 +134,8 @@ def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with
         joined, apart = twins(Activation.TANH, 4, 256, 256, 1), twins(Activation.TANH, 4, 256, 256, 1)
         values, loss = CompiledTapes(joined).regress(x, target, share)
         outputs = [loss, *(value.copy() for value in values)]
-        OneAfterTheOther([CompiledTape(module) for module in apart]).regress(x, target, share)
+        for module in apart:
+            CompiledTapes([module]).regress(x, target, share)
         by_joined.append([*outputs, *gradients_of(joined)])
         by_apart.append([*outputs, *gradients_of(apart)])
     loader.limit_threads(None)
@@ -187,7 +160,7 @@ def test_the_lowest_value_and_its_gradient_agree_with_autograd(activation, count
     own = draw_own(rng, rows, sizes[0])
     modules = twins(activation, *sizes, count=count)
     lowest, by_own = CompiledTapes(modules).lowest(x, own, share)
-    expected, gradient = OneAfterTheOther([AutogradNetwork(module) for module in modules]).lowest(x, own, share)
+    expected, gradient = TorchNetworks(modules).lowest(x, own, share)
     assert all(not p.grad.any() for module in modules for p in module.parameters())
     np.testing.assert_allclose(lowest, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(by_own, gradient, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(gradient).max()))
@@ -229,14 +202,6 @@ def test_a_regression_is_of_tapes_with_the_same_inputs():
     column = np.zeros((3, 1), np.float32)
     with pytest.raises(ValueError, match="the same inputs and as many outputs"):
         CompiledTapes(modules).regress(np.zeros((3, 4), np.float32), column, column)
-
-
-def test_networks_with_the_same_inputs_run_side_by_side_where_all_are_perceptrons(monkeypatch):
-    perceptrons = twins(Activation.RELU, 3, 8, 1)
-    assert isinstance(differentiables(perceptrons), CompiledTapes)
-    assert isinstance(differentiables([*perceptrons, nn.Linear(3, 1)]), OneAfterTheOther)
-    monkeypatch.setenv(loader.VARIABLE, loader.OFF)
-    assert isinstance(differentiables(perceptrons), OneAfterTheOther)
 
 
 def test_after_a_regression_nothing_can_be_differentiated_and_no_tape_takes_part_twice():

@@ -1,0 +1,77 @@
+"""Transitions from replay as algorithms learn from them: features instead of observations, actions as critics see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from relayrl.data.trees import Array, map_tree
+from relayrl.models.policy import Policy
+
+Rows = TypeVar("Rows", Tensor, Array)
+
+
+@dataclass(slots=True)
+class GroupBatch(Generic[Rows]):
+    """Transitions of one group, axes `[M, N, …]`: M transitions of N agents. What absent agents saw and did is zero."""
+
+    features: Rows
+    """[M, N, F] what the policy's network sees of the observation."""
+    action: Rows
+    """[M, N, A] as critics see it (`ActionHead.encode_action`): scaled to [−1, 1], or one-hot."""
+    reward: Rows
+    """[M, N] the discounted sum of `num_step_returns` rewards."""
+    next_features: Rows
+    """[M, N, F] what followed these steps."""
+    discount: Rows
+    """[M, N] what the value of `next_features` is multiplied by; 0 where the episode terminated."""
+    valid: Rows
+    """[M, N] whether the agent acted."""
+    next_valid: Rows
+    """[M, N] whether the others' critics see the agent next."""
+    mask: Rows | None
+    """[M, N, A] actions that were allowed; None where nothing is ever forbidden."""
+    next_mask: Rows | None
+    share: Rows
+    """[M, N] each row's part of a mean over the rows on which agents acted."""
+    state: Rows | None = None
+    """[M, S] features of the environment's global state, where critics see it."""
+    next_state: Rows | None = None
+
+
+Batch = Mapping[str, GroupBatch[Tensor]]
+
+
+@torch.no_grad()
+def group_batch(policy: Policy, rows: Any, device: torch.device) -> GroupBatch[Tensor]:
+    """The tensors of one group's `GroupTransitions`, on a device."""
+
+    def tensor(leaf: Array) -> Tensor:
+        return torch.from_numpy(leaf).to(device)
+
+    def optional(leaf: Array | None) -> Tensor | None:
+        return None if leaf is None else tensor(leaf)
+
+    valid, next_valid = tensor(rows.valid), tensor(rows.next_valid)
+    return GroupBatch(
+        features=present(policy.features(map_tree(tensor, rows.obs)), valid),
+        action=present(tensor(policy.head.encode_action(rows.action)), valid),
+        reward=tensor(rows.reward),
+        # Whoever acted sees what followed, even where the others do not see it any more.
+        next_features=present(policy.features(map_tree(tensor, rows.next_obs)), valid | next_valid),
+        discount=tensor(rows.discount),
+        valid=valid,
+        next_valid=next_valid,
+        mask=optional(rows.mask),
+        next_mask=optional(rows.next_mask),
+        share=valid / valid.sum().clamp(min=1),
+    )
+
+
+def present(rows: Tensor, valid: Tensor) -> Tensor:
+    """Rows `[M, N, …]` with zeros for agents that are absent, whatever their columns hold."""
+    return torch.where(valid[..., None], rows, 0.0)
