@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from relayrl.algorithms.replay_losses import td_loss as td_loss
     from relayrl.algorithms.replay_losses import td_target as td_target
     from relayrl.data.schema import Layout as Layout
-    from relayrl.engines.assembly import assembly_of as assembly_of
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
+    from relayrl.engines.local.run_parts import assembly_of as assembly_of
     from relayrl.engines.local.run_parts import make_run_parts as make_run_parts
     from relayrl.engines.plugins import AlgorithmPlugin as AlgorithmPlugin
     from relayrl.envs.environment_contract import AgentGroup as AgentGroup

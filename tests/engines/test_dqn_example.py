@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from relayrl.models.live_actor import live_actor
 
 import relayrl
+from relayrl.accelerator.live_actor import live_actor
 from relayrl.config.plugin_registry import PluginKind, unregister_plugin
 from relayrl.engines.local import LocalEngine, RunInterrupted, RunResult
 from relayrl.engines.runs.run_directory import RunDirectory

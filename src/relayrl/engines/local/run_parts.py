@@ -18,7 +18,7 @@ import threadpoolctl
 import torch
 
 from relayrl.algorithms.critic_sight import StateOffer
-from relayrl.algorithms.registry import algorithm, algorithms
+from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
 from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace

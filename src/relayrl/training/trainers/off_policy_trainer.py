@@ -41,8 +41,7 @@ class OffPolicyTrainer(PolicyTrainer):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(max_steps)
-        accelerate_steps(learner.actor_optimizer for learner in algorithm.groups.values())
-        accelerate_steps(learner.critic_optimizer for learner in algorithm.groups.values())
+        accelerate_steps(adam for learner in algorithm.groups.values() for adam in learner.optimizers().values())
         self._algorithm, self._params, self._rng = algorithm, params, rng
         self.replay = self._empty_replay(num_envs)
         self._owed_steps = 0
