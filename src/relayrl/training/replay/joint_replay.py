@@ -160,7 +160,7 @@ class JointReplay:
         return np.where(num_newer >= distance, np.where(ahead < self.capacity, ahead, ahead - self.capacity), -1)
 
     def set_priorities(self, rows: Array, errors: Array) -> None:
-        """Tell how surprising sampled rows were; does nothing for uniform replay."""
+        """Set the priorities of sampled rows by their TD errors; does nothing for uniform replay."""
         if self._priorities is None:
             return
         priority = (np.abs(errors) + 1e-6) ** self._priority_exponent
