@@ -81,7 +81,7 @@ class SAC(ReplayActorCritic[SACParams]):
 
     def temperature(self, group: str) -> float:
         """The entropy's weight α."""
-        return math.exp(float(self._log_alpha[group].detach()))
+        return math.exp(self._log_alpha[group].item())
 
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
