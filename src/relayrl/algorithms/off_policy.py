@@ -175,6 +175,10 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
                 raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
                 policy.normalizer.update(raw[torch.from_numpy(rollout.valid)].to(self.groups[name].device))
 
+    def optimizers(self) -> list[FlatAdam]:
+        """All that take steps."""
+        return [optimizer for learner in self.groups.values() for optimizer in learner.optimizers().values()]
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policies."""
         groups = {name: learner.state_dict() for name, learner in self.groups.items()}

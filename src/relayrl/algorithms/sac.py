@@ -112,6 +112,9 @@ class SAC(ReplayActorCritic[SACParams]):
         loss = temperature_loss(parameter, torch.tensor(entropy, dtype=torch.float64), mean.cpu())
         descend(loss, self.temperature_optimizers[group], [parameter], "temperature", "temperature_lr")
 
+    def optimizers(self) -> list[FlatAdam]:
+        return [*super().optimizers(), *self.temperature_optimizers.values()]
+
     def state_dict(self) -> dict[str, Any]:
         temperatures = {
             name: {"log_alpha": parameter.detach(), "optimizer": self.temperature_optimizers[name].state_dict()}
