@@ -123,6 +123,11 @@ def test_the_temperature_is_part_of_the_state():
     assert alphas[0] == alphas[1] != 1.0
 
 
+def test_every_optimizer_is_named():
+    assert len(make_learner("sac").optimizers()) == 3
+    assert len(make_learner("td3").optimizers()) == 2
+
+
 def test_policy_critics_and_their_targets_move_with_every_step():
     learner = make_learner("sac")
     before = hashes(learner)["agent"]

@@ -153,6 +153,10 @@ class AcceleratedTD3(AcceleratedDDPG):
 class AcceleratedSAC(AcceleratedUpdate[SAC]):
     """Of SAC."""
 
+    def __init__(self, algorithm: SAC, groups: Mapping[str, AcceleratedGroup], rows: LocalRows) -> None:
+        super().__init__(algorithm, groups, rows)
+        self._target_entropy = {name: algorithm.target_entropy(name).item() for name in groups}
+
     def next_actions(self, group: str, own: GroupBatch[Array]) -> NextActions:
         choice = self.groups[group].choose_as_target(own.next_features, own.next_mask, self.algorithm.rng)
         bonus = np.float32(-self.algorithm.temperature(group)) * np.asarray(choice.logp).reshape(own.reward.shape)
@@ -171,11 +175,12 @@ class AcceleratedSAC(AcceleratedUpdate[SAC]):
         return metrics
 
     def _update_temperature(self, name: str, entropy: float, own: GroupBatch[Array]) -> None:
-        mask = None if own.mask is None else torch.from_numpy(own.mask)
-        target = self.algorithm.target_entropy(name, mask).numpy()
+        target = self._target_entropy[name]
+        if own.mask is not None:
+            of_rows = self.algorithm.target_entropy(name, torch.from_numpy(own.mask)).numpy()
+            target = float(np.vdot(of_rows, own.share)) if of_rows.ndim else target
         optimizer = self.algorithm.temperature_optimizers[name]
-        # ∂L_α / ∂ log α = E[entropy − target]
-        optimizer.gradient.fill_(entropy - float(target if target.ndim == 0 else np.vdot(target, own.share)))
+        optimizer.gradient.fill_(entropy - target)  # ∂L_α / ∂ log α
         optimizer.step()
 
 

@@ -161,13 +161,9 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
                 own.next_state = self.state.features(transitions.next_state, self.groups[name].device)
         return batch
 
-    def prefix(self, group: str) -> str:
-        """What the names of a group's metrics begin with."""
-        return "" if len(self.groups) == 1 else f"{group}/"
-
     def prefixed(self, group: str, metrics: Metrics) -> Metrics:
-        """A group's metrics beside those of others."""
-        return {self.prefix(group) + name: number for name, number in metrics.items()}
+        """A group's metrics beside those of others: their names begin with the group's where there are several."""
+        return metrics if len(self.groups) == 1 else {f"{group}/{name}": number for name, number in metrics.items()}
 
     def observe(self, rollouts: Mapping[str, Rollout]) -> None:
         """See new observations before they are learned from: normalisation moves here."""
@@ -178,6 +174,10 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
             if policy.normalizer is not None:
                 raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
                 policy.normalizer.update(raw[torch.from_numpy(rollout.valid)].to(self.groups[name].device))
+
+    def optimizers(self) -> list[FlatAdam]:
+        """All that take steps."""
+        return [optimizer for learner in self.groups.values() for optimizer in learner.optimizers().values()]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policies."""

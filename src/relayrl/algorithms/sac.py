@@ -81,7 +81,7 @@ class SAC(ReplayActorCritic[SACParams]):
 
     def temperature(self, group: str) -> float:
         """The entropy's weight α."""
-        return math.exp(float(self._log_alpha[group].detach()))
+        return math.exp(self._log_alpha[group].item())
 
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
@@ -111,6 +111,9 @@ class SAC(ReplayActorCritic[SACParams]):
         parameter = self._log_alpha[group]
         loss = temperature_loss(parameter, torch.tensor(entropy, dtype=torch.float64), mean.cpu())
         descend(loss, self.temperature_optimizers[group], [parameter], "temperature", "temperature_lr")
+
+    def optimizers(self) -> list[FlatAdam]:
+        return [*super().optimizers(), *self.temperature_optimizers.values()]
 
     def state_dict(self) -> dict[str, Any]:
         temperatures = {
