@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 from test_off_policy import ALGORITHMS, hashes, make_learner
 
-from relayrl.bench.replay_rows import pendulum_rollout
+from relayrl.bench.replay_sampling import pendulum_rollout
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 
 PENDULUM_ACTIONS = spaces.Box(-2.0, 2.0, (1,), np.float32)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relayrl.bench.replay_rows import filled_replay, pendulum_rollout
+from relayrl.bench.replay_sampling import filled_replay, pendulum_rollout
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.errors import CheckpointError, ConfigError

@@ -28,7 +28,7 @@ def _metrics() -> list[Row]:
 
 
 def _replay() -> list[Row]:
-    from relayrl.bench.replay_rows import replay_rows
+    from relayrl.bench.replay_sampling import replay_rows
 
     return replay_rows()
 
