@@ -10,6 +10,7 @@ to its last number, and is over before another thread could wake. Batches that w
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -30,11 +31,18 @@ MAX_PRODUCTS = 1 << 21
 """Multiplications of a frozen policy's call, which does not let other threads run: some 50 µs."""
 DRAWS_AHEAD = 64
 TOLERANCE = 1e-5
+empty, as_contiguous, FLOAT, INTEGER = (
+    np.empty,
+    np.ascontiguousarray,
+    np.float32,
+    np.int64,
+)  # looked up once: a request has 9 µs
 _log = logging.getLogger("relayrl.accelerator")
 
 Features: TypeAlias = Callable[[Any], Array]
-Draw: TypeAlias = Callable[[Array, Array | None, np.random.Generator, Array], Array]
-"""Actions of features [L, F] under masks; their log-probabilities are written into the last argument [L]."""
+"""Contiguous float32 features [L, F] of observations."""
+Draw: TypeAlias = Callable[[Array, Array | None, np.random.Generator, Array, int], Array]
+"""Actions of features [L, F] under masks, by so many threads; log-probabilities are written into the array before that [L]."""
 
 
 class MlpActor(ForwardActor):
@@ -44,35 +52,36 @@ class MlpActor(ForwardActor):
         self, mlp: MlpDescription, head: ActionHead, features: Features, reference: Actor | None = None
     ) -> None:
         """With a `reference`, weights are frozen, and large batches are its business. The kernels must be there."""
-        self.head, self._features, self._reference, self._mlp = head, features, reference, mlp
         self.is_instant = is_frozen = reference is not None
+        mlp = mlp.with_values_in_critic() if is_frozen else mlp
+        self.head, self._features, self._reference, self._mlp = head, features, reference, mlp
         self._network, self._num_outputs = _network(mlp.actor, is_frozen), mlp.actor.sizes[-1]
         self._critic = None if mlp.critic is None else _network(mlp.critic, is_frozen)
-        self._max_rows = MAX_PRODUCTS // mlp.num_weights if is_frozen else 0
-        self._max_threads = 1 if is_frozen else 0
+        self._max_rows = MAX_PRODUCTS // mlp.num_weights if is_frozen else sys.maxsize
+        self._threads = 1 if is_frozen else None
         self._draw = self._draw_of(head) if has_kernels(head) else None
         self.knows_logp = self._draw is not None
 
     def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
-        x = np.ascontiguousarray(self._features(obs), np.float32)
-        return Outputs(self._parameters(x, mask), self._value(x))
+        x, threads = self._features(obs), self._threads or num_threads()
+        return Outputs(self._parameters(x, mask, threads), self._value(x, threads))
 
     def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
-        x = np.ascontiguousarray(self._features(obs), np.float32)
+        x = self._features(obs)
         num_rows = len(x)
-        if self._reference is not None and num_rows > self._max_rows:
+        if num_rows > self._max_rows:
+            assert self._reference is not None
             return self._reference.decide(obs, mask, memory, rng)
+        threads = self._threads or num_threads()
         if rng is None or self._draw is None:
-            return Decision(*choose(self.head, self._parameters(x, mask), rng), self._value(x))
-        logp = np.empty(num_rows, np.float32)
-        return Decision(self._draw(x, mask, rng, logp), logp, self._value(x))
+            return Decision(*choose(self.head, self._parameters(x, mask, threads), rng), self._value(x, threads))
+        logp = empty(num_rows, FLOAT)
+        action = self._draw(x, mask, rng, logp, threads)
+        return Decision(action, logp, None if self._critic is None else self._value(x, threads), None)
 
-    def _threads(self) -> int:
-        return self._max_threads or num_threads()
-
-    def _parameters(self, x: Array, mask: Array | None) -> Array:
+    def _parameters(self, x: Array, mask: Array | None, threads: int) -> Array:
         outputs = np.empty((len(x), self._num_outputs), np.float32)
-        self._network.forward(x, outputs, self._threads())
+        self._network.forward(x, outputs, threads)
         if isinstance(self.head, GaussianHead):
             assert self._mlp.log_std is not None
             mean = outputs * self.head.half_range + self.head.center
@@ -80,14 +89,15 @@ class MlpActor(ForwardActor):
             return np.concatenate([mean, log_std], -1)
         return self.head.parameters_numpy(outputs, mask)
 
-    def _value(self, x: Array) -> Array | None:
-        if self._critic is None or self._mlp.returns is None:
+    def _value(self, x: Array, threads: int) -> Array | None:
+        if self._critic is None:
             return None
-        value = np.empty(len(x), np.float32)
-        self._critic.forward(x, value, self._threads())
-        shift, scale = self._mlp.returns
-        value /= scale
-        value += shift
+        value = empty(len(x), FLOAT)
+        self._critic.forward(x, value, threads)
+        if self._mlp.returns is not None:
+            shift, scale = self._mlp.returns
+            value /= scale
+            value += shift
         return value
 
     def _draw_of(self, head: ActionHead) -> Draw:
@@ -97,31 +107,30 @@ class MlpActor(ForwardActor):
         return self._choices(head)
 
     def _choices(self, head: CategoricalHead | MultiCategoricalHead) -> Draw:
-        choose_by, threads = self._network.choose, self._threads
+        choose_by, is_single = self._network.choose, isinstance(head, CategoricalHead)
         parts = [head] if isinstance(head, CategoricalHead) else head.parts
-        sizes = tuple(part.num_outputs for part in parts)
-        shape = () if isinstance(head, CategoricalHead) else (len(parts),)
+        sizes, num_parts = tuple(part.num_outputs for part in parts), len(parts)
         starts = np.array([part.start for part in parts])
-        start = (starts if shape else int(starts[0])) if starts.any() else None
+        start = (int(starts[0]) if is_single else starts) if starts.any() else None
 
-        def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array) -> Array:
-            num_rows = len(x)
-            choice: Array = np.empty((num_rows, *shape), np.int64)
-            draws = rng.random((*shape, num_rows), np.float32)
+        def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array, threads: int) -> Array:
+            num_rows = len(logp)
+            choice: Array = empty(num_rows if is_single else (num_rows, num_parts), INTEGER)
+            draws = rng.random(num_rows if is_single else (num_parts, num_rows), FLOAT)
             allowed = None if mask is None else np.ascontiguousarray(mask)
-            choose_by(x, sizes, draws, allowed, choice, logp, threads())
+            choose_by(x, sizes, draws, allowed, choice, logp, threads)
             return choice if start is None else choice + start
 
         return draw
 
     def _normal(self, head: GaussianHead) -> Draw:
-        draw_normal, num_actions, threads = self._network.draw_normal, head.num_actions, self._threads
+        draw_normal, num_actions = self._network.draw_normal, head.num_actions
         scales = (self._mlp.log_std, head.half_range, head.center)
 
-        def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array) -> Array:
-            noise = rng.standard_normal((len(x), num_actions), np.float32)
+        def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array, threads: int) -> Array:
+            noise = rng.standard_normal((len(logp), num_actions), np.float32)
             action = np.empty_like(noise)
-            draw_normal(x, noise, *scales, action, logp, threads())
+            draw_normal(x, noise, *scales, action, logp, threads)
             return action
 
         return draw
@@ -170,7 +179,7 @@ def _plain_features(mlp: MlpDescription) -> Features:
     normalize = mlp.observations
 
     def features(obs: Any) -> Array:
-        x = np.ascontiguousarray(obs, np.float32)
+        x = as_contiguous(obs, FLOAT)
         x = x if x.ndim == 2 else x.reshape(len(x), -1)
         return x if normalize is None else normalize(x)
 
@@ -192,7 +201,7 @@ class RowGenerator(np.random.Generator):
         self._normal: list[Array] = []
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
-        if size != (1,) or dtype is not np.float32:
+        if not ((size == 1 or size == (1,)) and dtype is FLOAT):
             return super().random(size, dtype, out)
         try:
             return self._uniform.pop()
@@ -203,7 +212,7 @@ class RowGenerator(np.random.Generator):
             return first
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
-        if type(size) is not tuple or len(size) != 2 or size[0] != 1 or dtype is not np.float32:
+        if type(size) is not tuple or len(size) != 2 or size[0] != 1 or dtype is not FLOAT:
             return super().standard_normal(size, dtype, out)
         try:
             drawn = self._normal.pop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -68,6 +68,14 @@ class MlpDescription:
     @property
     def num_weights(self) -> int:
         return self.actor.num_weights + (0 if self.critic is None else self.critic.num_weights)
+
+    def with_values_in_critic(self) -> MlpDescription:
+        """The same with the scale of values as part of the critic's last layer."""
+        if self.critic is None or self.returns is None:
+            return self
+        (shift, scale), (*hidden, (weight, bias)) = self.returns, self.critic.layers
+        last = np.ascontiguousarray(weight / scale[:, None]), bias / scale + shift
+        return replace(self, critic=replace(self.critic, layers=(*hidden, last)), returns=None)
 
     def to_text(self) -> str:
         """For a file's metadata; empty where it is too large for that."""

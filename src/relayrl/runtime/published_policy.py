@@ -122,7 +122,10 @@ class PublishedPolicy:
         A policy that takes less time than waking a thread acts for every thread at once; others are asked through the batcher.
         """
         if self._is_instant:
-            decision = self.decide(obs, mask, None, self._rng)
+            try:
+                decision = self._decide(obs, mask, None, self._rng)
+            except Exception as error:
+                raise self._failure(error) from error
             self._require_finite(decision, actor_ids)
             action, logp, value, _ = decision
             cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
@@ -143,7 +146,10 @@ class PublishedPolicy:
             with self._model_lock:
                 return self._decide(obs, mask, memory, rng)
         except Exception as error:  # onnxruntime's, torch's and a user's own errors share no base class
-            raise InferenceError(f"policy version {self.version} failed to act: {error}") from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> InferenceError:
+        return InferenceError(f"policy version {self.version} failed to act: {error}")
 
     def _serve(self, requests: Sequence[ActionRequest]) -> None:
         if len(requests) == 1:
