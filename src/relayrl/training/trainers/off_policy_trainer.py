@@ -41,7 +41,7 @@ class OffPolicyTrainer(PolicyTrainer):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(max_steps)
-        accelerate_steps(adam for learner in algorithm.groups.values() for adam in learner.optimizers().values())
+        accelerate_steps(algorithm.optimizers())
         self._algorithm, self._params, self._rng = algorithm, params, rng
         self.replay = self._empty_replay(num_envs)
         self._owed_steps = 0
