@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from relayrl.bench.codec import example_rollout
-from relayrl.data.columns import Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.engines.local import LocalEngine, RunResult
 from relayrl.engines.recording import DURABLE_ROWS, RECORDED_STEPS, Recorder
 from relayrl.engines.run_directory import RunDirectory

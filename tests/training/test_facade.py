@@ -15,8 +15,7 @@ from torch import nn
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.codec import encode
-from relayrl.data.columns import Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Space, allocate, map_tree
 from relayrl.models.live_actor import live_actor
 from relayrl.models.policy import parameter_hash

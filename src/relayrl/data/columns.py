@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import numpy as np
 
@@ -163,3 +163,8 @@ class Trajectory:
     def episode_return(self) -> float:
         """Undiscounted sum of the rewards held here."""
         return float(np.sum(self.reward, dtype=np.float64))
+
+
+def trajectory_id(env_id: UUID, agent_id: str, episode: int, first_step: int) -> UUID:
+    """The id of the fragment of an agent's episode that begins at `first_step`: the same whenever the same steps are cut."""
+    return uuid5(env_id, f"{agent_id}/{episode}/{first_step}")

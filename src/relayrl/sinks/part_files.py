@@ -25,12 +25,12 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from relayrl.data.block_batches import count_rows, from_batch
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError, SinkClosedError
 from relayrl.sinks.contract import ReadReport, SourceCount, TrajectorySource, rest_of
 from relayrl.sinks.part_sums import check_sums
-from relayrl.sinks.row_batches import count_rows, from_batch
 
 SUFFIXES = {".arrows": "arrow", ".parquet": "parquet", ".csv": "csv"}
 _log = logging.getLogger(__name__)
@@ -201,6 +201,7 @@ class PartsSource(TrajectorySource):
 
     def _split(self, path: Path, batch: pa.RecordBatch, layout: Layout) -> Sequence[Trajectory]:
         try:
-            return from_batch(batch, layout)
-        except DecodeError as error:
+            batch.validate()
+            return from_batch(batch, layout) if batch.num_rows else ()
+        except (DecodeError, pa.ArrowException) as error:
             raise DecodeError(f"{path} is damaged: {error}") from error

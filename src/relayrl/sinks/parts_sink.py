@@ -12,15 +12,15 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from relayrl.data.block_batches import to_batches
 from relayrl.data.schema import Layout
+from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories
 from relayrl.errors import SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import rest_of
 from relayrl.sinks.part_files import PartNames, make_directory, sync_path
 from relayrl.sinks.part_sums import SummedFile
-from relayrl.sinks.row_batches import to_batches
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
-from relayrl.sinks.stored_block import StoredBlock, num_trajectories
 
 _MAX_OPEN_PARTS = 16
 
@@ -96,7 +96,7 @@ class OpenPartsSink(PartsSink):
     def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
         """A new file."""
 
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         is_written = False
         try:
             touched = self._append(blocks)
@@ -114,7 +114,7 @@ class OpenPartsSink(PartsSink):
             if not is_written:
                 self._abandon_parts()
 
-    def _append(self, blocks: Sequence[StoredBlock]) -> list[OpenPart]:
+    def _append(self, blocks: Sequence[TrajectoryBlock]) -> list[OpenPart]:
         limits, touched = self._settings.files, dict[int, OpenPart]()
         for layout, batch in to_batches(blocks, limits.max_batch_rows):
             part = self._parts.get(id(layout))

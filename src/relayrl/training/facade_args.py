@@ -20,12 +20,12 @@ from relayrl.config.settings import Settings
 from relayrl.data.action_masks import require_allowed
 from relayrl.data.arrow_arrays import space_of_tree
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
+from relayrl.data.layout_book import trajectory_name
 from relayrl.data.stacking import empty_rollout
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.head_registry import likelihood_head
 from relayrl.models.settings import NetworkSettings
-from relayrl.sinks.value_ranges import trajectory_name
 
 DEFAULT_MAX_STEPS = 500_000
 

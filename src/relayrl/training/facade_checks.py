@@ -1,6 +1,6 @@
 """What the facade learns from is looked at when it is received; errors name the trajectory, column and row.
 
-Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.layout_book`), numbers must be finite, and a
+Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.value_ranges`), numbers must be finite, and a
 mask allows the action that was taken. Rewards and observations of a wider type of the same kind, such as float64, are
 converted. Actions outside of a `Box` are taken as they are: a Gaussian acts there until it is clipped.
 """
@@ -16,12 +16,12 @@ from gymnasium import spaces
 
 from relayrl.data.arrow_arrays import tree_leaves
 from relayrl.data.columns import Trajectory
+from relayrl.data.layout_book import name_of, trajectory_name
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError
-from relayrl.sinks.layout_book import layout_book
-from relayrl.sinks.stored_block import StoredBlock, stored_leaves
-from relayrl.sinks.value_ranges import name_of, num_options, row_name, trajectory_name
+from relayrl.sinks.value_ranges import checked_blocks, num_options, row_name
 
 _PLAIN = {leaf.name: leaf.dtype for leaf in (REWARD, POLICY_VERSION, LOGP, VALUE)}
 
@@ -29,7 +29,7 @@ _PLAIN = {leaf.name: leaf.dtype for leaf in (REWARD, POLICY_VERSION, LOGP, VALUE
 def checked(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """The trajectories with the dtypes of their spaces; `ConfigError` names the first that cannot be learned from."""
     found = [_with_own_dtypes(trajectory) for trajectory in trajectories]
-    for block in layout_book().check(found):
+    for block in checked_blocks(found):
         _require_finite(block)
         _require_allowed(block)
     return found
@@ -69,8 +69,8 @@ def _converted(column: Any, dtype: np.dtype[Any]) -> Any:
     return column.astype(dtype) if np.can_cast(column.dtype, dtype, "same_kind") else column
 
 
-def _require_finite(block: StoredBlock) -> None:
-    for leaf, column in zip(stored_leaves(block.layout), block.arrays, strict=True):
+def _require_finite(block: TrajectoryBlock) -> None:
+    for leaf, column in zip(block.layout.stored, block.arrays, strict=True):
         if (row := _first_row_not_finite(column)) is not None:
             raise ConfigError(f"{row_name(block.headers, leaf.name, row)} is NaN or infinite")
     for leaf, final in zip(block.layout.successor, block.finals, strict=True):
@@ -84,7 +84,7 @@ def _first_row_not_finite(column: Array) -> int | None:
     return int(np.argwhere(~np.isfinite(column))[0][0])
 
 
-def _require_allowed(block: StoredBlock) -> None:
+def _require_allowed(block: TrajectoryBlock) -> None:
     """Every action is one that its mask allows; so a mask allows at least one."""
     space, leaf = block.layout.action_space, block.layout.action_mask
     if leaf is None or num_options(space) is None:
