@@ -34,7 +34,7 @@ from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.sinks.contract import open_sink
 from relayrl.sinks.database_migrations import POSTGRES, SQLITE
 from relayrl.sinks.database_rows import DATA, HEADER, data_of, headers
-from relayrl.sinks.part_files import sync_path
+from relayrl.sinks.parts_sink import sync_path
 from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
 from relayrl.sinks.sqlite_rows import STEP_COLUMNS, step_columns
 

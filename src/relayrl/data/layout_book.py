@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from relayrl.compiled.loader import kernels
 from relayrl.data.arrow_arrays import pooled_arrays, space_of_tree, tree_leaves
-from relayrl.data.columns import LaneHeader, Rollout, Trajectory
+from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.schema import Kind, Layout, Leaf
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, joined_arrays
 from relayrl.data.trees import Array, Space, Tree
@@ -45,7 +45,7 @@ class LayoutBook:
     """Any thread may ask."""
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[Any, tuple[Layout, Trajectory | LaneHeader]] = OrderedDict()
+        self._by_key: OrderedDict[Any, tuple[Layout, Space, Space]] = OrderedDict()
         self._by_schema: dict[bytes, Layout] = {}
 
     def layout(self, kind: Kind, steps: Trajectory | Rollout) -> Layout:
@@ -54,8 +54,8 @@ class LayoutBook:
         known = self._by_key.get(key)
         if known is None:
             layout = self._equal(_new_layout(kind, steps))
-            # Who has the spaces stays alive, since their ids are part of the key.
-            known = self._by_key[key] = layout, steps.header if isinstance(steps, Rollout) else steps
+            _, observation, action, _, _ = _described(steps)
+            known = self._by_key[key] = layout, observation, action  # alive, since their ids are part of the key
             if len(self._by_key) > _MAX_CACHED_KEYS:
                 self._by_key.popitem(last=False)
         return known[0]

@@ -28,9 +28,9 @@ from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.csv_cells import from_cells, to_cells
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartsSource, sync_path
 from relayrl.sinks.part_sums import SummedFile, check_sums
-from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
+from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink, sync_path
+from relayrl.sinks.parts_source import PartsSource
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.text_escapes import escape_for_csv, unescape
 

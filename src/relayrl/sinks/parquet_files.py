@@ -26,9 +26,9 @@ from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories
 from relayrl.errors import DecodeError, SinkWriteError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartsSource, sync_path
 from relayrl.sinks.part_sums import SummedFile, check_sums
-from relayrl.sinks.parts_sink import PartsSink
+from relayrl.sinks.parts_sink import PartsSink, sync_path
+from relayrl.sinks.parts_source import PartsSource
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
 
 SUFFIX = ".parquet"

@@ -25,9 +25,8 @@ from relayrl.sinks.contract import (
     TrajectorySource,
 )
 from relayrl.sinks.database_migrations import MARKS_SINCE, POSTGRES, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
+from relayrl.sinks.database_rows import DATA, HEADER, LayoutKeys, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
-from relayrl.sinks.layout_keys import LayoutKeys
 from relayrl.sinks.postgres_connection import Watchdog, advice_on, connect, driver, reason_of
 from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
 from relayrl.sinks.retries import BackOff

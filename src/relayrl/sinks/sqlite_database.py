@@ -35,10 +35,9 @@ from relayrl.sinks.database_migrations import (
     VERSION_TABLE,
     missing_statements,
 )
-from relayrl.sinks.database_rows import DATA, HEADER, layout_digest, require_fits, trajectory_of
+from relayrl.sinks.database_rows import DATA, HEADER, LayoutKeys, layout_digest, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
-from relayrl.sinks.layout_keys import LayoutKeys
-from relayrl.sinks.part_files import make_directory, sync_path
+from relayrl.sinks.parts_sink import make_directory, sync_path
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, row_crc32, uuid_text

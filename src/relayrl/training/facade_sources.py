@@ -17,7 +17,7 @@ from relayrl.data.codec import decode_trajectory
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
-from relayrl.sinks.part_files import SUFFIXES
+from relayrl.sinks.parts_source import SUFFIXES
 
 TrajectorySource: TypeAlias = "Trajectory | bytes | bytearray | memoryview | Path | str"
 
