@@ -14,7 +14,7 @@ from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.algorithms.replay_actor_critic import actions_of, features_of
 from relayrl.compiled import loader
-from relayrl.data.joining import copied
+from relayrl.data.columns import copied_rollout
 from relayrl.data.stacking import joint_worlds, stack_jointly
 from relayrl.data.trees import Array
 from relayrl.engines.settings.run_settings import build_run_settings
@@ -315,7 +315,7 @@ def test_v_of_a_survivor_is_exact(algo, time_horizon):
 
 def test_records_tell_replay_the_same():
     _, collector = make_team("maddpg", TEAM, {"change": "dies"})
-    blocks = [{name: copied(rollout) for name, rollout in collector.collect(0).items()} for _ in range(6)]
+    blocks = [{name: copied_rollout(rollout) for name, rollout in collector.collect(0).items()} for _ in range(6)]
     direct, recorded = JointReplay(48, 8), JointReplay(48, 1)
     for block in blocks:
         direct.add(block)

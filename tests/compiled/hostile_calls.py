@@ -161,10 +161,6 @@ VALID = {
     "all_alike": lambda: (k.all_alike, [[[1, 1]], [[None, None]]]),
     "uuid_bytes": lambda: (k.uuid_bytes, [[*IDS]]),
     "uuid_texts": lambda: (k.uuid_texts, [[i.bytes for i in IDS], np.zeros((2, 36), np.uint8)]),
-    "trajectory_ids": lambda: (
-        k.trajectory_ids,
-        [[i.bytes for i in IDS], ["a", "b"], np.ones(2, int), np.ones(2, int)],
-    ),
     "header_numbers": lambda: (
         k.header_numbers,
         [([1, 1], [1, 1], ["a", "b"], *[[True, False]] * 3), np.zeros((3, 2), np.int64), np.zeros((3, 2), bool)],
@@ -174,7 +170,6 @@ VALID = {
         [*(np.ones(2, np.int64) for _ in range(3)), *(np.ones(2, bool) for _ in range(2))],
     ),
     "spread_headers": lambda: (k.spread_headers, [HEADERS, 2, BEGINS, np.zeros(11 * 64, np.uint8)]),
-    "arrow_struct": lambda: (k.arrow_struct, [np.array([[4, 2, 0, 0]]), [None, x()]]),
     "copy_records": lambda: (
         k.copy_records,
         [
@@ -256,8 +251,6 @@ def require_refusals_by_name() -> None:
     for without_pass in (tape(), regressed(), forward_only()):
         assert refuses(k.backward_tapes, [(without_pass,), (empty,), (flat,), 1])
     assert refuses(k.Update, [policy_job(num_passes=2**62, num_rows=4), value_job(), 1])
-    nodes = np.tile(np.array([1, 0, 1, 0]), (100_000, 1))
-    assert refuses(k.arrow_struct, [nodes, []])
     call, arguments = VALID["copy_records"]()
     assert refuses(call, [*arguments[:5], 2**63 - 1, 0, arguments[7]])
     assert refuses(call, [*arguments[:6], 2**63 - 1, arguments[7]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relayrl.data.codec import encode
-from relayrl.data.joining import copied, joined
+from relayrl.data.columns import copied_rollout, joined_rollouts
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.models.actor import Actor
@@ -38,6 +38,6 @@ def test_joined_blocks_are_one_block(name):
     env = f"relayrl.testing.worlds:{name}"
     whole = collector(env, 12).collect(0)
     pieces = collector(env, 3)
-    blocks = [{group: copied(rollout) for group, rollout in pieces.collect(0).items()} for _ in range(4)]
+    blocks = [{group: copied_rollout(rollout) for group, rollout in pieces.collect(0).items()} for _ in range(4)]
     for group, rollout in whole.items():
-        assert encode(joined([block[group] for block in blocks])).equals(encode(rollout))
+        assert encode(joined_rollouts([block[group] for block in blocks])).equals(encode(rollout))

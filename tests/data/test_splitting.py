@@ -11,7 +11,6 @@ from data_strategies import arrays_of, examples, rollouts
 from gymnasium import spaces
 from hypothesis import given
 
-from relayrl.compiled import loader
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.splitting import _trajectory_ids, split_rollout
@@ -195,30 +194,13 @@ def test_ids_are_the_same_when_cut_again_and_differ_between_fragments() -> None:
     assert cut(later)[0].trajectory_id != ids[0]
 
 
-@pytest.mark.parametrize("compiled", ["", "off"])
-@pytest.mark.parametrize(
-    "agent", ["", "agent_0", "ä" * 40, "a" * 38, "a" * 39, "x" * 1000]
-)  # of one block and of several
-def test_ids_are_uuids_of_version_5(agent: str, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(loader.VARIABLE, compiled)
+@pytest.mark.parametrize("agent", ["", "agent_0", "ä" * 40])
+def test_ids_are_uuids_of_version_5(agent: str) -> None:
     worlds = [uuid.UUID(int=n * 2**120 + n) for n in range(5)]
     episodes, first_steps = np.array([0, 9, 10**6, 2**62, -1]), np.array([0, 1, 500, 2**62, 7])
     ids = _trajectory_ids([world.bytes for world in worlds], [agent] * 5, episodes, first_steps)
     named = zip(worlds, episodes, first_steps, strict=True)
     assert ids == [uuid.uuid5(world, f"{agent}/{episode}/{step}").bytes for world, episode, step in named]
-
-
-@pytest.mark.skipif(loader.kernels() is None, reason="of the compiled kernels")
-def test_ids_of_headers_that_do_not_fit_are_refused() -> None:
-    make, two = loader.kernels().trajectory_ids, np.zeros(2, np.int64)
-    for worlds, agents, numbers, error in (
-        ([b"w"], ["a"], two, "bytes"),
-        ([b"w"] * 2, ["a"], two, "every world"),
-        ([b"w"] * 2, ["a", None], two, "agents are texts"),
-        (["w"] * 2, ["a"] * 2, two, "worlds are bytes"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=error):
-            make(worlds, agents, numbers, numbers)
 
 
 def test_trajectories_do_not_change_when_the_rollouts_buffers_are_reused() -> None:

@@ -11,8 +11,7 @@ from gymnasium import spaces
 
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.codec import decode_rollout, encode
-from relayrl.data.columns import LaneHeader, Rollout
-from relayrl.data.joining import joined
+from relayrl.data.columns import LaneHeader, Rollout, joined_rollouts
 from relayrl.data.stacking import stack_jointly
 from relayrl.data.state_rows import StateBuilder, states_after
 from relayrl.envs.environment_contract import FinalObservations
@@ -95,7 +94,7 @@ def test_states_of_some_agents_only_are_refused() -> None:
 
 
 def test_joined_blocks_keep_states() -> None:
-    whole = joined([played(2), played(2, first=2.0)])
+    whole = joined_rollouts([played(2), played(2, first=2.0)])
     assert whole.state[:, :, 0].tolist() == [[0, 50], [1, 51], [2, 52], [3, 53]]
     assert states_after([whole])[..., 0].tolist() == [[1, 51], [99, 52], [3, 53], [4, 54]]
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from relayrl.bench.codec_rows import example_rollout
-from relayrl.data.columns import Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.engines.local.local_engine import LocalEngine, RunResult
 from relayrl.engines.local.run_recorder import DURABLE_ROWS, RECORDED_STEPS, Recorder
 from relayrl.engines.runs.run_directory import RunDirectory

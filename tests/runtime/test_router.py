@@ -8,8 +8,7 @@ from runtime_fakes import ListSink
 from test_trajectory_buffer import trajectory
 
 from relayrl.runtime.client_config import RouterBufferSettings, SinkConfig
-from relayrl.runtime.router import Router
-from relayrl.runtime.router_sink import SinkOpener
+from relayrl.runtime.router import Router, SinkOpener
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.trajectory_buffer import Priority
 

@@ -7,8 +7,7 @@ import uuid
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.columns import Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import Trajectory, trajectory_id
 
 OBSERVATION = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 ACTION = spaces.Discrete(2)

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from recorded_steps import plain_trajectory
 
 from relayrl.data.columns import Trajectory
+from relayrl.data.layout_book import layout_book
 from relayrl.errors import ConfigError
 from relayrl.sinks.contract import open_sink, open_source
-from relayrl.sinks.layout_book import layout_book
 from relayrl.sinks.memory import forget
 
 T = 20
@@ -91,9 +91,9 @@ def test_what_does_not_fit_is_refused_with_the_name_of_its_trajectory(name: str)
 
 
 def test_of_a_block_the_trajectory_of_the_first_wrong_row_is_named() -> None:
-    (stored,) = layout_book().check([plain_trajectory(0, number) for number in range(3)])
-    block = stored.trajectories()
-    wrong = replace(block, action=_with(block.action, 2 * T + 4, 9))
+    (block,) = layout_book().blocks([plain_trajectory(0, number) for number in range(3)])
+    reward, version, obs, action, *others = block.arrays
+    wrong = replace(block, arrays=(reward, version, obs, _with(action, 2 * T + 4, 9), *others))
     with open_sink("memory:block") as sink:
         sink.write(block)
         with pytest.raises(ConfigError, match=f"^trajectory {block[2].trajectory_id} .*'action' in row 4 is 9"):

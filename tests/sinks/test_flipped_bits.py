@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from recorded_steps import plain_trajectory
 
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
 from relayrl.sinks.contract import SourceCount, open_sink, open_source
+from relayrl.sinks.part_sums import GridSum
 from relayrl.testing.sink_contract import difference
 
 Place = Callable[[str], str]
@@ -146,6 +149,72 @@ def test_checksums_that_a_loss_of_power_took_leave_the_rest_checked(place: Place
     part = path.with_suffix(".arrows")
     data = bytearray(part.read_bytes())
     data[2000] ^= 1
+    part.write_bytes(data)
+    with open_source(url) as source, pytest.raises(DecodeError, match="differ from their checksum"):
+        list(source)
+
+
+def _grid_sum(*pieces: bytes) -> int:
+    grid = GridSum()
+    for piece in pieces:
+        grid.add(memoryview(piece))
+    return grid.take()
+
+
+def test_a_checksum_does_not_depend_on_the_pieces_that_bytes_come_in() -> None:
+    rng = random.Random(0)
+    data = rng.randbytes(50_000)
+    for _ in range(20):
+        cuts = [0, *sorted(rng.sample(range(len(data)), 7)), len(data)]
+        assert _grid_sum(*(data[a:b] for a, b in pairwise(cuts))) == _grid_sum(data)
+    # Word 0 is 1 and word 512 is 2, so the sums of rows are 1, 2 and that of the first column is 3.
+    two_rows = (1).to_bytes(4096, "little") + (2).to_bytes(8, "little")
+    sums = b"".join(number.to_bytes(8, "little") for number in (1, 2, 3, *[0] * 511))
+    assert _grid_sum(two_rows) == zlib.crc32(sums)
+
+
+@pytest.mark.parametrize("change", ["two bits", "two words", "two rows", "a zero page", "a burst"])
+def test_a_checksum_tells_damage_from_what_was_written(change: str) -> None:
+    rng = random.Random(0)
+    data = rng.randbytes(64 * 4096)
+    for _ in range(200):
+        found = bytearray(data)
+        a, b = (8 * each for each in rng.sample(range(len(data) // 8), 2))
+        if change == "two bits":
+            bit = 1 << rng.randrange(8)
+            found[a] ^= bit
+            found[b] ^= bit
+        elif change == "two words":
+            found[a : a + 8], found[b : b + 8] = data[b : b + 8], data[a : a + 8]
+        elif change == "two rows":
+            a, b = (4096 * each for each in rng.sample(range(64), 2))
+            found[a : a + 4096], found[b : b + 4096] = data[b : b + 4096], data[a : a + 4096]
+        elif change == "a zero page":
+            found[a : a + 4096] = bytes(len(data[a : a + 4096]))
+        else:
+            found[a : a + 100] = rng.randbytes(len(data[a : a + 100]))
+        assert found != data
+        assert _grid_sum(bytes(found)) != _grid_sum(data)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "csv"])
+def test_parts_with_checksums_of_an_older_version_are_checked_by_them(kind: str, place: Place) -> None:
+    url = place(kind)
+    _record(url)
+    for sums in (path for path in _files(url) if path.suffix == ".sums"):
+        begins: dict[str, int] = {}
+        lines = []
+        for line in sums.read_text().splitlines():
+            suffix, end, _, state, _ = line.split(" ")
+            piece = sums.with_suffix(suffix).read_bytes()[begins.get(suffix, 0) : int(end)]
+            begins[suffix] = int(end)
+            text = f"{suffix} {end} {zlib.crc32(piece):08x} {state}"
+            lines.append(f"{text} {zlib.crc32(text.encode()):08x}\n")
+        sums.write_text("".join(lines))
+    assert _is_whole(url)
+    part = next(path for path in _files(url) if path.suffix not in (".sums", ".json"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
     part.write_bytes(data)
     with open_source(url) as source, pytest.raises(DecodeError, match="differ from their checksum"):
         list(source)

@@ -8,10 +8,10 @@ import pytest
 from recorded_steps import plain_trajectory
 
 from relayrl.compiled.loader import VARIABLE, kernels
+from relayrl.data.block_batches import header_columns
+from relayrl.data.layout_book import LayoutBook, layout_book
 from relayrl.data.trajectory_block import TrajectoryHeaders
 from relayrl.errors import ConfigError
-from relayrl.sinks.header_columns import header_columns
-from relayrl.sinks.layout_book import LayoutBook, layout_book
 from relayrl.sinks.postgres_copy import trajectory_rows
 
 LENGTHS = [1, 20, 3, 64]
@@ -128,7 +128,7 @@ def test_headers_are_not_spread_over_rows_that_they_do_not_have():
 
 @needs_kernels
 def test_copy_streams_are_the_same_with_and_without_kernels(monkeypatch):
-    (block,) = LayoutBook().check([plain_trajectory(1, i, num_steps=length) for i, length in enumerate(LENGTHS * 100)])
+    (block,) = LayoutBook().blocks([plain_trajectory(1, i, num_steps=length) for i, length in enumerate(LENGTHS * 100)])
     keys = range(7, 7 + len(block))
     pieces = [bytes(piece) for piece in trajectory_rows(block, keys, 3)]
     assert len(pieces) > 1
@@ -141,7 +141,7 @@ def test_trajectories_are_stored_the_same_with_and_without_kernels(compiled, mon
     monkeypatch.setenv(VARIABLE, compiled)
     given = [plain_trajectory(1, i, num_steps=length) for i, length in enumerate(LENGTHS)]
     given[1] = replace(given[1], obs=np.repeat(given[1].obs, 2, 1)[:, ::2])  # not contiguous
-    (block,) = LayoutBook().check(given)
+    (block,) = LayoutBook().blocks(given)
     columns = ("reward", "policy_version", "obs", "action", "logp", "value")
     for array, name in zip(block.arrays, columns, strict=True):
         assert np.array_equal(array, np.concatenate([getattr(each, name) for each in given]))
@@ -153,10 +153,10 @@ def test_what_does_not_fit_is_named(compiled, monkeypatch):
     given = [plain_trajectory(1, i) for i in range(3)]
     given[2] = replace(given[2], logp=given[2].logp.astype(np.float64))
     with pytest.raises(ConfigError, match="column 'logp' is float64"):
-        LayoutBook().check(given)
+        LayoutBook().blocks(given)
 
 
 def test_sinks_of_a_process_share_layouts():
-    (one,) = layout_book().check([plain_trajectory(1, 0)])
-    (other,) = layout_book().check([plain_trajectory(2, 0)])
+    (one,) = layout_book().blocks([plain_trajectory(1, 0)])
+    (other,) = layout_book().blocks([plain_trajectory(2, 0)])
     assert one.layout is other.layout

@@ -17,8 +17,7 @@ from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.codec import encode
-from relayrl.data.columns import Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Space, allocate, map_tree
 from relayrl.models.policy import parameter_hash
 from relayrl.models.settings import NetworkSettings

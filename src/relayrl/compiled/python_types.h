@@ -53,11 +53,9 @@ PyObject *attributes(PyObject *module, PyObject *args);
 PyObject *all_alike(PyObject *module, PyObject *args);
 PyObject *uuid_bytes(PyObject *module, PyObject *ids);
 PyObject *uuid_texts(PyObject *module, PyObject *args);
-PyObject *trajectory_ids(PyObject *module, PyObject *args);
 PyObject *header_numbers(PyObject *module, PyObject *args);
 PyObject *headers_fit(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
-PyObject *arrow_struct(PyObject *module, PyObject *args);
 PyObject *spread_headers(PyObject *module, PyObject *args);
 
 #endif

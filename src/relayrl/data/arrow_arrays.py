@@ -4,7 +4,7 @@ Memory is shared wherever both lay it out alike: everything but booleans, which 
 What is read back is read-only. Reading assumes a batch that passed Arrow's `validate()`, so that buffers are as long as
 rows and types say; everything beyond that (nulls, indices, offsets, text) is checked here.
 
-Not its job: which columns there are (`schema`) and what they mean together (`batches`).
+Not its job: which columns there are (`schema`) and what they mean together (`block_batches`, `rollout_batches`).
 """
 
 from __future__ import annotations
@@ -89,11 +89,6 @@ def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
         return pa.Array.from_buffers(kind, num_rows, [None, buffer])
     values = pa.Array.from_buffers(kind.value_type, num_rows * leaf.width, [None, buffer])
     return pa.Array.from_buffers(kind, num_rows, [None], children=[values])
-
-
-def leaf_buffers(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> tuple[Any, ...]:
-    """The same as buffers of an `ArrowTree`."""
-    return (*((None, None) if leaf.shape else (None,)), _laid_out(leaf, array, leading))
 
 
 def _laid_out(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> Array:

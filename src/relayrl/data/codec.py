@@ -21,11 +21,12 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from relayrl.config.enum_members import member_of
-from relayrl.data.batch_reader import rollout_from_batch, trajectory_from_batch
-from relayrl.data.batch_writer import rollout_to_batch, trajectory_to_batch
+from relayrl.data.block_batches import from_batch, to_batch
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.ipc_limits import check_schema, read_claims
-from relayrl.data.schema import Layout, layout_of, row_width_bytes
+from relayrl.data.layout_book import layout_book
+from relayrl.data.rollout_batches import rollout_from_batch, rollout_to_batch
+from relayrl.data.schema import Kind, Layout, layout_of, row_width_bytes
 from relayrl.errors import DecodeError
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
@@ -49,7 +50,7 @@ def encode(steps: Trajectory | Rollout, compression: Compression | str = Compres
     `compression` is `none`, `lz4` or `zstd`. `ConfigError` if columns and spaces do not fit each other.
     """
     compression = member_of(Compression, compression, "compression")
-    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else trajectory_to_batch(steps)
+    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectory_to_batch(steps)
     if compression is not Compression.NONE:
         sink = pa.BufferOutputStream()
         _write(sink, batch, compression)
@@ -64,12 +65,23 @@ def encode(steps: Trajectory | Rollout, compression: Compression | str = Compres
 
 def decode_trajectory(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Trajectory:
     """The trajectory in `data`; neither it nor what it decodes to may be longer than `max_bytes`."""
-    return trajectory_from_batch(*_read(data, max_bytes))
+    batch, layout = _read(data, max_bytes, Kind.TRAJECTORY)
+    if not batch.num_rows:
+        raise DecodeError("a trajectory without steps")
+    block = from_batch(batch, layout)
+    if len(block) != 1:
+        raise DecodeError(f"{len(block)} trajectories, expected one: column 'trajectory_id' holds more than one name")
+    return block[0]
 
 
 def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollout:
     """The rollout in `data`; neither it nor what it decodes to may be longer than `max_bytes`."""
-    return rollout_from_batch(*_read(data, max_bytes))
+    return rollout_from_batch(*_read(data, max_bytes, Kind.ROLLOUT))
+
+
+def _trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
+    (block,) = layout_book().blocks([trajectory])
+    return to_batch(block)
 
 
 def _write(sink: pa.NativeFile, batch: pa.RecordBatch, compression: Compression) -> None:
@@ -79,7 +91,7 @@ def _write(sink: pa.NativeFile, batch: pa.RecordBatch, compression: Compression)
         writer.write_batch(batch)
 
 
-def _read(data: Bytes, max_bytes: int) -> tuple[pa.RecordBatch, Layout]:
+def _read(data: Bytes, max_bytes: int, kind: Kind) -> tuple[pa.RecordBatch, Layout]:
     buffer = pa.py_buffer(data)
     if buffer.size > max_bytes:
         raise DecodeError(f"{buffer.size} bytes, more than the limit of {max_bytes}")
@@ -99,9 +111,11 @@ def _read(data: Bytes, max_bytes: int) -> tuple[pa.RecordBatch, Layout]:
         batch.validate()
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise DecodeError(f"Arrow cannot read the data: {error}") from error
-    if is_small and row_bytes <= _MAX_CACHED_ROW_BYTES:
-        return batch, _cached_layout(claims.schema)
-    return batch, layout_of(schema)
+    is_small &= row_bytes <= _MAX_CACHED_ROW_BYTES
+    layout = _cached_layout(claims.schema) if is_small else layout_of(schema)
+    if layout.kind is not kind:
+        raise DecodeError(f"this is a {layout.kind.value}, not a {kind.value}")
+    return batch, layout
 
 
 def _schema(message: bytes) -> tuple[pa.Schema, int]:

@@ -17,22 +17,26 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
   rollout, whose successors hold the state that followed beside the observation.
 
-This file only holds and slices; filling is `builders`, bytes are `codec`.
+This file only holds, slices, copies and joins; filling is `builders`, bytes are `codec`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from uuid import UUID
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid5
 
 import numpy as np
 
 from relayrl.data.row_rules import number_rows
-from relayrl.data.trees import Array, Space, Tree, map_tree
+from relayrl.data.trees import Array, Space, Tree, index, map_tree
 
 if TYPE_CHECKING:
     from relayrl.data.trajectory_block import TrajectoryBlock
+
+_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
+_OPTIONAL = ("action_mask", "logp", "value", "memory", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +167,48 @@ class Trajectory:
     def episode_return(self) -> float:
         """Undiscounted sum of the rewards held here."""
         return float(np.sum(self.reward, dtype=np.float64))
+
+
+def trajectory_id(env_id: UUID, agent_id: str, episode: int, first_step: int) -> UUID:
+    """The id of the fragment of an agent's episode that begins at `first_step`: the same whenever the same steps are cut."""
+    return uuid5(env_id, f"{agent_id}/{episode}/{first_step}")
+
+
+def copied_rollout(rollout: Rollout) -> Rollout:
+    """The same rollout in memory of its own: a builder overwrites its blocks."""
+    columns = {name: map_tree(np.array, getattr(rollout, name)) for name in _columns_in(rollout)}
+    own = Successors(**map_tree(np.array, _columns_of(rollout.successors)))
+    return replace(rollout, **columns, successors=own)
+
+
+def joined_rollouts(blocks: Sequence[Rollout]) -> Rollout:
+    """Consecutive blocks of the same lanes as one block."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    columns: dict[str, Any] = {
+        name: map_tree(lambda *parts: np.concatenate(parts), *(getattr(block, name) for block in blocks))
+        for name in _columns_in(first)
+    }
+    parts = []
+    offset = 0
+    for block in blocks:
+        successors = block.successors
+        # Inside the joined block, only rows that ended need what followed them; the next row holds it otherwise.
+        kept = np.ones(len(successors), bool)
+        if block is not blocks[-1]:
+            kept = block.ended[successors.step, successors.lane]
+        part = index(_columns_of(successors), kept)
+        parts.append({**part, "step": part["step"] + offset})
+        offset += block.num_steps
+    successors = Successors(**map_tree(lambda *same: np.concatenate(same), *parts))
+    return replace(first, **columns, successors=successors)
+
+
+def _columns_of(successors: Successors) -> dict[str, Any]:
+    columns = {field.name: getattr(successors, field.name) for field in fields(successors)}
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _columns_in(rollout: Rollout) -> list[str]:
+    return [*_COLUMNS, *(name for name in _OPTIONAL if getattr(rollout, name) is not None)]

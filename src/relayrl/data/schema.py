@@ -27,7 +27,7 @@ Metadata: `relayrl.schema_version`, `relayrl.kind`, `relayrl.group`, `relayrl.ob
 `relayrl.memory_space`, `relayrl.state_space` (JSON, see `space_json`), `relayrl.about`. It is the same for all messages of one
 group of agents.
 
-Not its job: filling columns (`batches`) or bytes (`codec`).
+Not its job: filling columns (`block_batches`, `rollout_batches`) or bytes (`codec`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import spaces
 
-from relayrl.data.arrow_tree import ArrowTree
 from relayrl.data.space_json import DTYPES, space_from_json, space_to_json
 from relayrl.data.trees import Space, leaf_dtype
 from relayrl.errors import ConfigError, DecodeError
@@ -154,6 +153,14 @@ class Layout:
         return [*self.observation, *self.state, *mask]
 
     @cached_property
+    def stored(self) -> tuple[Leaf, ...]:
+        """The columns that come from arrays of a trajectory, in the order in which blocks hold them."""
+        found = [REWARD, POLICY_VERSION, *self.observation, *self.action]
+        optional = ((self.action_mask, True), (LOGP, self.has_logp), (VALUE, self.has_value))
+        found += [leaf for leaf, is_there in optional if leaf is not None and is_there]
+        return (*found, *self.memory, *self.state)
+
+    @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema, metadata included."""
         columns = [("env_id", ID), ("agent_id", ID), ("group", GROUP)]
@@ -164,9 +171,9 @@ class Layout:
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns], metadata=self._metadata())
 
     @cached_property
-    def tree(self) -> ArrowTree:
-        """The arrays of a batch with this schema."""
-        return ArrowTree(self.schema)
+    def fingerprint(self) -> bytes:
+        """Equal for equal layouts, and for no others."""
+        return bytes(self.schema.serialize().to_pybytes())
 
     def _leaves(self) -> Iterator[Leaf]:
         yield from (EPISODE, STEP, POLICY_VERSION, *self.observation, *self.action)

@@ -13,23 +13,20 @@ episode and first step: cutting the same block again gives the same ids, so a re
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-from uuid import UUID, uuid5
 
 import numpy as np
 
-from relayrl.compiled.loader import kernels
+from relayrl.data.arrow_arrays import tree_leaves
 from relayrl.data.columns import Rollout
+from relayrl.data.layout_book import layout_book
 from relayrl.data.row_rules import rows_with_successor
+from relayrl.data.schema import Kind, Layout
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
-from relayrl.data.trees import Array, Tree, index, map_tree
+from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-
-
-def trajectory_id(env_id: UUID, agent_id: str, episode: int, first_step: int) -> UUID:
-    """The id of the fragment of an agent's episode that begins at `first_step`."""
-    return uuid5(env_id, f"{agent_id}/{episode}/{first_step}")
 
 
 def on_branch(block: TrajectoryBlock, branch: str) -> TrajectoryBlock:
@@ -61,34 +58,39 @@ def split_rollout(rollout: Rollout) -> TrajectoryBlock:
     rows = None if valid.all() else np.flatnonzero(valid)
     ends = ends[kept]
     finals = np.searchsorted(successors, ends % T * L + ends // T) if len(ends) else ends
-
-    def taken(column: Tree | None) -> Any:
-        return None if column is None else map_tree(lambda leaf: _lane_by_lane(leaf, rows), column)
-
-    def last(followed: Tree | None) -> Any:
-        return None if followed is None else index(followed, finals)
-
-    num_agents = len(rollout.header.agent_ids)
-    state = rollout.state
-    states = None if state is None else map_tree(lambda leaf: np.repeat(leaf, num_agents, axis=1), state)
+    layout = layout_book().layout(Kind.TRAJECTORY, rollout)
     return TrajectoryBlock(
-        group=rollout.header.group,
-        observation_space=rollout.header.observation_space,
-        action_space=rollout.header.action_space,
-        headers=headers if len(kept) == len(headers) else headers.taken(kept),
-        obs=taken(rollout.obs),
-        action=taken(rollout.action),
-        reward=taken(credited_rewards(rollout)),
-        policy_version=taken(rollout.policy_version),
-        final_obs=last(rollout.successors.obs),
-        action_mask=taken(rollout.action_mask),
-        logp=taken(rollout.logp),
-        value=taken(rollout.value),
-        memory=taken(rollout.memory),
-        state=taken(states),
-        final_state=last(rollout.successors.state),
-        final_mask=last(rollout.successors.action_mask),
+        layout,
+        headers if len(kept) == len(headers) else headers.taken(kept),
+        tuple(_lane_by_lane(leaf, rows) for leaf in _stored(layout, rollout)),
+        tuple(leaf[finals] for leaf in _followed(layout, rollout)),
     )
+
+
+def _stored(layout: Layout, rollout: Rollout) -> Iterator[Array]:
+    """The columns `[T, L, …]` in the order of `layout.stored`."""
+    yield from (credited_rewards(rollout), rollout.policy_version)
+    yield from tree_leaves(layout.observation_space, rollout.obs, "obs")
+    yield from tree_leaves(layout.action_space, rollout.action, "action")
+    yield from (column for column in (rollout.action_mask, rollout.logp, rollout.value) if column is not None)
+    if layout.memory_space is not None and rollout.memory is not None:
+        yield from tree_leaves(layout.memory_space, rollout.memory, "memory")
+    if layout.state_space is not None and rollout.state is not None:
+        num_agents = len(rollout.header.agent_ids)
+        for leaf in tree_leaves(layout.state_space, rollout.state, "state"):
+            yield np.repeat(leaf, num_agents, axis=1)
+
+
+def _followed(layout: Layout, rollout: Rollout) -> Iterator[Array]:
+    """What followed rows, in the order of `layout.successor`."""
+    followed = rollout.successors
+    yield from tree_leaves(layout.observation_space, followed.obs, "successors.obs")
+    if (layout.state_space is None) != (followed.state is None):
+        raise ConfigError("states must be given for the steps and for what followed them, or for neither")
+    if layout.state_space is not None and followed.state is not None:
+        yield from tree_leaves(layout.state_space, followed.state, "successors.state")
+    if followed.action_mask is not None:
+        yield followed.action_mask
 
 
 def _headers(rollout: Rollout, begins: Array, ends: Array, num_steps: Array) -> TrajectoryHeaders:
@@ -113,12 +115,17 @@ def _flags(rollout: Rollout) -> tuple[Array, Array, Array]:
 
 def _trajectory_ids(env_ids: list[bytes], agent_ids: list[str], episodes: Array, first_steps: Array) -> list[bytes]:
     """As `trajectory_id` for each, in bytes."""
-    compiled = kernels()
-    if compiled is not None:
-        found: list[bytes] = compiled.trajectory_ids(env_ids, agent_ids, episodes, first_steps)
-        return found
     names = zip(env_ids, agent_ids, episodes.tolist(), first_steps.tolist(), strict=True)
-    return [trajectory_id(UUID(bytes=env), agent, episode, step).bytes for env, agent, episode, step in names]
+    digests = [_sha1(env + f"{agent}/{episode}/{step}".encode()) for env, agent, episode, step in names]
+    ids = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 20)[:, :16].copy()
+    ids[:, 6] = ids[:, 6] & 0x0F | 0x50  # the version and variant of UUIDs from SHA-1
+    ids[:, 8] = ids[:, 8] & 0x3F | 0x80
+    found: list[bytes] = ids.view("V16").reshape(-1).tolist()
+    return found
+
+
+def _sha1(message: bytes) -> bytes:
+    return hashlib.sha1(message, usedforsecurity=False).digest()
 
 
 def _lane_by_lane(leaf: Array, rows: Array | None) -> Array:

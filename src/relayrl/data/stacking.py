@@ -29,8 +29,8 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
-from relayrl.data.joint_states import PlacedStates, joint_states
 from relayrl.data.row_rules import rows_with_successor
+from relayrl.data.state_rows import PlacedStates, joint_states
 from relayrl.data.trees import Array, Space, allocate, index, map_tree, space_leaves, unflatten, write
 from relayrl.errors import ConfigError
 

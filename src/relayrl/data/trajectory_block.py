@@ -1,21 +1,28 @@
-"""Many trajectories as one block of columns: what a rollout is cut into, and what sinks take without touching single steps.
+"""Many trajectories as one block of columns: what a rollout is cut into, what sinks hold and write, and what they read.
 
-The rows of `K` trajectories of one group stand one after the other in columns `[R, …]`; what belongs to a trajectory as a whole
-stands in `headers` and in `final_obs` `[K, …]`. A block is also the sequence of its trajectories, made when they are asked for;
-their arrays are views of the block's.
+The rows of `K` trajectories of one layout stand one after the other in columns `[R, …]`; what belongs to a trajectory as a
+whole stands in `headers` and in `finals` `[K, …]`. A block is also the sequence of its trajectories, made when they are asked
+for; their arrays are views of the block's.
+
+Not its job: taking trajectories apart and checking them (`layout_book`), or Arrow's batches (`block_batches`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 from uuid import UUID
 
 import numpy as np
 
+from relayrl.data.arrow_arrays import pooled_empty
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Array, Space, Tree, index
+from relayrl.data.schema import Layout, Leaf
+from relayrl.data.trees import Array, Tree, index, unflatten
+
+_HEADER_BYTES = 256
+"""Roughly what a trajectory costs beside its arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +75,12 @@ class TrajectoryHeaders:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrajectoryBlock(Sequence[Trajectory]):
-    """`K` trajectories; columns are those of `Trajectory`, with all rows."""
+    """`K` trajectories: `arrays` `[R, …]` in the order of `layout.stored`, `finals` `[K, …]` in that of `layout.successor`."""
 
-    group: str
-    observation_space: Space
-    action_space: Space
+    layout: Layout
     headers: TrajectoryHeaders
-    obs: Tree
-    action: Tree
-    reward: Array
-    policy_version: Array
-    final_obs: Tree
-    action_mask: Array | None = None
-    logp: Array | None = None
-    value: Array | None = None
-    memory: Tree | None = None
-    state: Tree | None = None
-    final_state: Tree | None = None
-    final_mask: Array | None = None  # [K, A]
+    arrays: tuple[Array, ...]
+    finals: tuple[Array, ...]
 
     def __len__(self) -> int:
         return len(self.headers)
@@ -98,18 +93,59 @@ class TrajectoryBlock(Sequence[Trajectory]):
         if isinstance(which, slice):
             return [self[i] for i in range(len(self))[which]]
         i = range(len(self))[which]
-        return next(self._between(i, i + 1))
+        return next(self._trajectories(i, i + 1))
 
     def __iter__(self) -> Iterator[Trajectory]:
-        return self._between(0, len(self))
+        return self._trajectories(0, len(self))
 
-    def _between(self, first: int, stop: int) -> Iterator[Trajectory]:
-        headers = self.headers
+    @property
+    def num_rows(self) -> int:
+        return len(self.arrays[0])
+
+    @property
+    def num_bytes(self) -> int:
+        return _HEADER_BYTES * len(self) + sum(array.nbytes for array in (*self.arrays, *self.finals))
+
+    def column(self, leaf: Leaf) -> Array:
+        """The array of one of `layout.stored`."""
+        return self.arrays[self.layout.stored.index(leaf)]
+
+    def read_only(self) -> TrajectoryBlock:
+        """Views that nobody can write through."""
+        return replace(self, arrays=tuple(map(_read_only, self.arrays)), finals=tuple(map(_read_only, self.finals)))
+
+    def between(self, first: int, end: int) -> TrajectoryBlock:
+        """Trajectories `first … end - 1`; views."""
+        ends = self.headers.ends
+        rows = slice(int(ends[first - 1]) if first else 0, int(ends[end - 1]))
+        return TrajectoryBlock(
+            self.layout,
+            self.headers.taken(np.arange(first, end)),
+            tuple(array[rows] for array in self.arrays),
+            tuple(final[first:end] for final in self.finals),
+        )
+
+    def without(self, trajectory_ids: set[bytes]) -> TrajectoryBlock | None:
+        """Those that are not among the given; None if all are. A trajectory that occurs twice is kept once."""
+        own = self.headers.trajectory_ids
+        if trajectory_ids.isdisjoint(own) and len(set(own)) == len(own):
+            return self
+        seen = set(trajectory_ids)
+        kept = []
+        for i, name in enumerate(own):
+            if name not in seen:
+                seen.add(name)
+                kept.append(i)
+        return joined_blocks([self.between(i, i + 1) for i in kept]) if kept else None
+
+    def _trajectories(self, first: int, stop: int) -> Iterator[Trajectory]:
+        layout, headers = self.layout, self.headers
         begin = int(headers.num_steps[:first].sum())
         names = (headers.trajectory_ids, headers.env_ids, headers.agent_ids)
         numbers = (headers.episode, headers.first_step, headers.num_steps)
         flags = (headers.terminated, headers.truncated, headers.failed)
         columns = [*(each[first:stop] for each in names), *(each[first:stop].tolist() for each in (*numbers, *flags))]
+        steps, finals = self._fields()
         for i, header in enumerate(zip(*columns, strict=True), first):
             trajectory_id, env_id, agent_id, episode, first_step, num_steps, terminated, truncated, failed = header
             rows = slice(begin, begin := begin + num_steps)
@@ -117,31 +153,81 @@ class TrajectoryBlock(Sequence[Trajectory]):
                 trajectory_id=UUID(bytes=trajectory_id),
                 env_id=UUID(bytes=env_id),
                 agent_id=agent_id,
-                group=self.group,
-                observation_space=self.observation_space,
-                action_space=self.action_space,
+                group=layout.group,
+                observation_space=layout.observation_space,
+                action_space=layout.action_space,
                 episode=episode,
                 first_step=first_step,
-                obs=_taken(self.obs, rows),
-                action=_taken(self.action, rows),
-                reward=self.reward[rows],
-                policy_version=self.policy_version[rows],
                 terminated=terminated,
                 truncated=truncated,
                 failed=failed,
-                final_obs=_taken(self.final_obs, (i, ...)),
-                action_mask=_taken(self.action_mask, rows),
-                logp=_taken(self.logp, rows),
-                value=_taken(self.value, rows),
-                memory=_taken(self.memory, rows),
-                state=_taken(self.state, rows),
-                final_state=_taken(self.final_state, (i, ...)),
-                final_mask=None if self.final_mask is None else self.final_mask[i],
+                **{name: _taken(column, rows) for name, column in steps.items()},
+                **{name: _taken(column, (i, ...)) for name, column in finals.items()},
             )
 
+    def _fields(self) -> tuple[dict[str, Tree], dict[str, Tree]]:
+        """The columns of steps `[R, …]` and of what followed the last of them `[K, …]`, by the names of `Trajectory`."""
+        layout, arrays, last = self.layout, iter(self.arrays), iter(self.finals)
+        steps: dict[str, Any] = {"reward": next(arrays), "policy_version": next(arrays)}
+        steps["obs"] = unflatten(layout.observation_space, arrays)
+        steps["action"] = unflatten(layout.action_space, arrays)
+        optional = {"action_mask": layout.action_mask is not None, "logp": layout.has_logp, "value": layout.has_value}
+        steps |= {name: next(arrays) for name, is_there in optional.items() if is_there}
+        finals: dict[str, Any] = {"final_obs": unflatten(layout.observation_space, last)}
+        if layout.memory_space is not None:
+            steps["memory"] = unflatten(layout.memory_space, arrays)
+        if layout.state_space is not None:
+            steps["state"] = unflatten(layout.state_space, arrays)
+            finals["final_state"] = unflatten(layout.state_space, last)
+        if layout.masks_successor:
+            finals["final_mask"] = next(last)
+        return steps, finals
 
-def _taken(column: Tree | None, where: Any) -> Any:
-    """As `index`, without its cost for a plain array or none."""
-    if column is None:
-        return None
+
+def joined_blocks(blocks: Sequence[TrajectoryBlock]) -> TrajectoryBlock:
+    """Blocks of the same layout one after the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    arrays = zip(*(block.arrays for block in blocks), strict=True)
+    finals = zip(*(block.finals for block in blocks), strict=True)
+    return TrajectoryBlock(
+        blocks[0].layout,
+        TrajectoryHeaders.joined([block.headers for block in blocks]),
+        tuple(joined_arrays(parts, parts[0].shape[1:]) for parts in arrays),
+        tuple(joined_arrays(parts, parts[0].shape[1:]) for parts in finals),
+    )
+
+
+def joined_arrays(arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    """Arrays of the same dtype one after the other, in memory that is used again and again."""
+    out = pooled_empty((sum(map(len, arrays)), *shape), arrays[0].dtype)
+    return np.concatenate(arrays, out=out, casting="no")
+
+
+def by_layout(blocks: Sequence[TrajectoryBlock]) -> Iterator[list[TrajectoryBlock]]:
+    """Blocks of each layout, in order."""
+    found: dict[int, list[TrajectoryBlock]] = {}
+    for block in blocks:
+        found.setdefault(id(block.layout), []).append(block)
+    yield from found.values()
+
+
+def num_trajectories(blocks: Sequence[TrajectoryBlock]) -> int:
+    """In all of them."""
+    return sum(map(len, blocks))
+
+
+def without(blocks: Sequence[TrajectoryBlock], trajectory_ids: set[bytes]) -> list[TrajectoryBlock]:
+    """What is left of the blocks without the given trajectories."""
+    return [kept for block in blocks if (kept := block.without(trajectory_ids)) is not None]
+
+
+def _taken(column: Tree, where: Any) -> Any:
+    """As `index`, without its cost for a plain array."""
     return index(column, where) if isinstance(column, dict | tuple) else column[where]
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

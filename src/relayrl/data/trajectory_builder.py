@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.columns import LaneHeader, Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import LaneHeader, Trajectory, trajectory_id
 from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
 from relayrl.errors import ConfigError
 

@@ -18,7 +18,7 @@ from relayrl.runtime.client_config import ClientConfig, read_client_config
 from relayrl.runtime.client_coordinator import ClientCoordinator
 from relayrl.runtime.policy_model import CPU, ModelSource
 from relayrl.runtime.published_policy import ActionChoice
-from relayrl.runtime.router_sink import SinkOpener, TrajectorySink
+from relayrl.runtime.router import SinkOpener, TrajectorySink
 from relayrl.runtime.state_manager import InferenceMode, StateManager, StateSettings
 
 

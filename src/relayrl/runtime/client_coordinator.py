@@ -32,8 +32,8 @@ from relayrl.runtime.config_watcher import ConfigWatcher
 from relayrl.runtime.env_runner import EnvRunner, EnvRunSummary
 from relayrl.runtime.lifecycle_manager import AgentState, LifecycleManager
 from relayrl.runtime.policy_model import ModelSource
+from relayrl.runtime.router import SinkOpener
 from relayrl.runtime.router_dispatcher import RouterDispatcher
-from relayrl.runtime.router_sink import SinkOpener
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.scale_manager import ScaleManager
 from relayrl.runtime.state_manager import StateManager

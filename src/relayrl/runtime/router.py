@@ -1,4 +1,6 @@
-"""A router: a thread that carries trajectories from its buffer to its sink.
+"""A router: a thread that carries trajectories from its buffer to its sink, which it opens.
+
+A program's own sink is shared by all routers and stays open when they end; its owner closes it, after `shutdown()`.
 
 Invariants:
 
@@ -15,17 +17,87 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from relayrl.config.settings import parse_settings
+from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError, RelayRLError, SinkFailedError
 from relayrl.runtime.client_config import RouterBufferSettings, SinkConfig
-from relayrl.runtime.router_sink import SinkOpener, TrajectorySink
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.trajectory_buffer import Entry, TrajectoryBuffer
 
 _log = logging.getLogger("relayrl.runtime.router")
 MAX_RETRY_DELAY_S = 5.0
 MAX_REJECTED_KEPT = 1000
+
+
+class TrajectorySink(Protocol):
+    """What the runtime needs of a sink; `relayrl.sinks.contract` says what it promises."""
+
+    def write(self, trajectories: Sequence[Trajectory]) -> None:
+        """Take trajectories; durable after the next `flush`."""
+
+    def flush(self) -> None:
+        """Return when everything taken is durable."""
+
+    def close(self) -> None:
+        """Flush and let go of everything."""
+
+
+class DiscardingSink:
+    """For agents that only act: keeps nothing."""
+
+    def write(self, trajectories: Sequence[Trajectory]) -> None:
+        """Keep none of them."""
+
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class BorrowedSink:
+    """A sink of the program's own: flushed, never closed."""
+
+    def __init__(self, sink: TrajectorySink) -> None:
+        self._sink = sink
+
+    def write(self, trajectories: Sequence[Trajectory]) -> None:
+        self._sink.write(trajectories)
+
+    def flush(self) -> None:
+        self._sink.flush()
+
+    def close(self) -> None:
+        self._sink.flush()
+
+
+class SinkOpener:
+    """Gives each router its sinks."""
+
+    def __init__(self, given: TrajectorySink | None) -> None:
+        self._given = given
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the program gave a sink of its own."""
+        return self._given is not None
+
+    def open(self, config: SinkConfig) -> TrajectorySink:
+        """A sink for one router. Whatever is wrong with the URLs is raised now."""
+        if self._given is not None:
+            return BorrowedSink(self._given)
+        if not config.urls:
+            return DiscardingSink()
+        from relayrl.sinks.contract import open_sink  # here, because it loads pyarrow
+        from relayrl.sinks.fan_out import FanOutSink
+        from relayrl.sinks.sink_settings import SinkSettings
+
+        settings = parse_settings(SinkSettings, config.settings)
+        opened = [open_sink(url, settings) for url in config.urls]
+        return opened[0] if len(opened) == 1 else FanOutSink(opened)
 
 
 class Router:
@@ -44,7 +116,6 @@ class Router:
         self._opener, self._config, self._metrics = opener, sink_config, metrics
         self._sink: TrajectorySink = opener.open(sink_config)
         self._next_config: SinkConfig | None = None
-        self._unwritten: list[Entry] = []
         self._unflushed: list[Entry] = []
         self._stop_at_s: float | None = None
         self._stopped = threading.Event()
@@ -70,7 +141,7 @@ class Router:
         self._thread.join(max(0.0, deadline_s - time.monotonic()) + 1.0)
         if self._thread.is_alive():
             _log.error("router hangs in its sink", extra={"router": self.number})
-        return [*self._unflushed, *self._unwritten, *self.buffer.close()]
+        return [*self.buffer.unsettled(), *self.buffer.close()]
 
     def _run(self) -> None:
         flush_at_s = 0.0
@@ -96,7 +167,6 @@ class Router:
     def _write(self, entries: list[Entry]) -> None:
         if not entries:
             return
-        self._unwritten = list(entries)
         try:
             self._give(entries)
         except ConfigError:
@@ -107,7 +177,6 @@ class Router:
         try:
             self._give([entry])
         except ConfigError as error:
-            self._unwritten.remove(entry)
             self.buffer.settle([entry])
             self._metrics.rejected.inc()
             if len(self.rejected) < MAX_REJECTED_KEPT:
@@ -120,8 +189,6 @@ class Router:
     def _give(self, entries: list[Entry]) -> None:
         if self._persevere(lambda: self._sink.write([entry.trajectory for entry in entries])):
             self._unflushed += entries
-            for entry in entries:
-                self._unwritten.remove(entry)
 
     def _flush(self) -> None:
         if not self._unflushed or not self._persevere(self._sink.flush):

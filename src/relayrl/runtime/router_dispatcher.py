@@ -22,8 +22,7 @@ from uuid import UUID
 from relayrl.data.columns import Trajectory
 from relayrl.errors import AgentStateError, BufferFullError
 from relayrl.runtime.client_config import RouterBufferSettings, SinkConfig
-from relayrl.runtime.router import Router
-from relayrl.runtime.router_sink import SinkOpener
+from relayrl.runtime.router import Router, SinkOpener
 from relayrl.runtime.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.trajectory_buffer import Entry, Priority
 

@@ -33,8 +33,7 @@ from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.columns import Trajectory
-from relayrl.data.splitting import trajectory_id
+from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Array, Tree, allocate, index, write
 from relayrl.errors import ConfigError
 from relayrl.runtime.acting_layout import ActingLayout

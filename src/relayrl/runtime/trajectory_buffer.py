@@ -58,6 +58,7 @@ class TrajectoryBuffer:
         self._waiting: dict[UUID, deque[Entry]] = {}
         self._order: list[tuple[int, int, UUID]] = []
         self._sequence = 0
+        self._taken: dict[Entry, None] = {}
         self._held: Counter[UUID] = Counter()
         self._num_held = self._num_bytes = 0
         self._full_lanes: set[UUID] = set()
@@ -109,14 +110,21 @@ class TrajectoryBuffer:
                 taken.append(queue.popleft())
                 if not queue:
                     del self._waiting[lane_key]
+            self._taken.update(dict.fromkeys(taken))
             return taken
 
     def settle(self, entries: Sequence[Entry]) -> None:
         """These entries are durable, or were given up with a report: their room is free."""
         with self._changed:
             for entry in entries:
+                del self._taken[entry]
                 self._count(entry, -1)
             self._changed.notify_all()
+
+    def unsettled(self) -> list[Entry]:
+        """Entries that were taken and not settled, in the order in which they were taken."""
+        with self._changed:
+            return list(self._taken)
 
     def hurry(self) -> None:
         """Make the router flush now rather than at its next interval."""

@@ -16,9 +16,9 @@ from relayrl.data.codec import Compression
 from relayrl.data.schema import Layout, layout_of
 from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
-from relayrl.sinks.part_files import PartsSource
 from relayrl.sinks.part_sums import SummedFile, check_sums
 from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
+from relayrl.sinks.parts_source import PartsSource
 from relayrl.sinks.sink_settings import SinkSettings
 
 SUFFIX = ".arrows"

@@ -14,11 +14,11 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import SinkClosedError
 from relayrl.sinks.contract import TrajectorySink
-from relayrl.sinks.layout_book import layout_book
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.stored_block import StoredBlock
+from relayrl.sinks.value_ranges import checked_blocks
 
 
 class BufferedSink(TrajectorySink):
@@ -29,8 +29,7 @@ class BufferedSink(TrajectorySink):
         self._settings = settings
         self._lock = threading.RLock()
         self._is_closed = False
-        self._layouts = layout_book()
-        self._held: list[StoredBlock] = []
+        self._held: list[TrajectoryBlock] = []
         self._held_ids: set[bytes] = set()
         self._num_held_bytes = 0
         self._held_since_s = 0.0
@@ -80,7 +79,7 @@ class BufferedSink(TrajectorySink):
                 self._let_go()
                 self._release()
 
-    def _hold(self, block: StoredBlock) -> None:
+    def _hold(self, block: TrajectoryBlock) -> None:
         new = block.without(self._held_ids)
         if new is not None:
             self._held.append(new)
@@ -92,12 +91,12 @@ class BufferedSink(TrajectorySink):
         self._held_ids.clear()
         self._num_held_bytes = 0
 
-    def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+    def _check(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryBlock]:
         """The trajectories as they will be stored; `ConfigError` if one cannot be."""
-        return self._layouts.check(trajectories)
+        return checked_blocks(trajectories)
 
     @abstractmethod
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         """Make blocks durable; `SinkWriteError` otherwise. May be called again with what a failed call had."""
 
     @abstractmethod

@@ -28,11 +28,10 @@ from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.csv_cells import from_cells, to_cells
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartsSource, sync_path
 from relayrl.sinks.part_sums import SummedFile, check_sums
-from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink
+from relayrl.sinks.parts_sink import OpenPart, OpenPartsSink, sync_path
+from relayrl.sinks.parts_source import PartsSource
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.stored_block import stored_leaves
 from relayrl.sinks.text_escapes import escape_for_csv, unescape
 
 SUFFIX = ".csv"
@@ -92,7 +91,7 @@ class _Table(OpenPart):
 def _cell_columns(layout: Layout) -> Iterator[tuple[str, str, Leaf | None]]:
     """Every column of cells: the kind of column, its name in the file, and the leaf where it holds numbers."""
     leaves = {leaf.name: leaf for leaf in (EPISODE, STEP, TERMINATED, TRUNCATED, FAILED, VALID)}
-    leaves |= {leaf.name: leaf for leaf in stored_leaves(layout)}
+    leaves |= {leaf.name: leaf for leaf in layout.stored}
     for name in layout.schema.names:
         if name in _NAMES:
             yield "name", name, None

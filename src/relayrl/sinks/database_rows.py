@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -21,11 +21,10 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE, Layout, Leaf
-from relayrl.data.trajectory_block import TrajectoryHeaders
+from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.sinks.layout_json import layout_to_json
-from relayrl.sinks.stored_block import StoredBlock
 from relayrl.sinks.text_escapes import escape_for_database, unescape
 
 Bytes: TypeAlias = bytes | memoryview
@@ -64,12 +63,12 @@ _MAX_FIELD_BYTES = 1_000_000_000
 """PostgreSQL takes 1 GiB in a field, SQLite 10**9 bytes."""
 
 
-def headers(block: StoredBlock, keys: Sequence[int], layout_key: int) -> list[tuple[Any, ...]]:
+def headers(block: TrajectoryBlock, keys: Sequence[int], layout_key: int) -> list[tuple[Any, ...]]:
     """The plain columns of each trajectory, in the order of `HEADER`; ids are bytes."""
     return list(zip(*plain_columns(block, keys, layout_key), strict=True))
 
 
-def plain_columns(block: StoredBlock, keys: Sequence[int], layout_key: int) -> tuple[Sequence[Any], ...]:
+def plain_columns(block: TrajectoryBlock, keys: Sequence[int], layout_key: int) -> tuple[Sequence[Any], ...]:
     """The same, column by column."""
     found, begins = block.headers, block.headers.ends - block.headers.num_steps
     rewards, versions = block.column(REWARD), block.column(POLICY_VERSION)
@@ -95,7 +94,7 @@ def plain_columns(block: StoredBlock, keys: Sequence[int], layout_key: int) -> t
     )
 
 
-def require_fits(block: StoredBlock) -> StoredBlock:
+def require_fits(block: TrajectoryBlock) -> TrajectoryBlock:
     """The block itself; `ConfigError` if one of its trajectories is longer than databases take."""
     longest = int(block.headers.num_steps.max())
     num_bytes = longest * sum(array.nbytes for array in block.arrays) // block.num_rows
@@ -107,7 +106,7 @@ def require_fits(block: StoredBlock) -> StoredBlock:
     return block
 
 
-def data_of(block: StoredBlock) -> Iterator[tuple[Bytes, ...]]:
+def data_of(block: TrajectoryBlock) -> Iterator[tuple[Bytes, ...]]:
     """The binary columns of each trajectory, in the order of `DATA`; they share the arrays' memory where they can."""
     columns, finals = data_columns(block)
     first = 0
@@ -116,7 +115,7 @@ def data_of(block: StoredBlock) -> Iterator[tuple[Bytes, ...]]:
         first = end
 
 
-def data_columns(block: StoredBlock) -> tuple[list[RowBytes], RowBytes]:
+def data_columns(block: TrajectoryBlock) -> tuple[list[RowBytes], RowBytes]:
     """What each of `DATA` is made of, the last one aside: the rows of leaves, one leaf after the other; and the last one."""
     layout, arrays = block.layout, block.arrays
     counts = (1, 1, len(layout.observation), len(layout.action), layout.action_mask is not None)
@@ -152,14 +151,42 @@ def layout_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def action_elements(block: StoredBlock) -> list[Array]:
+class LayoutKeys:
+    """Which row of the table `layouts` stands for each layout, for a connection's life; remembered once it is committed."""
+
+    def __init__(self) -> None:
+        self._committed: dict[int, tuple[Layout, int]] = {}  # the layout keeps its id alive
+        self._pending: dict[int, tuple[Layout, int]] = {}
+
+    def begin(self) -> None:
+        """A transaction begins; what an earlier one did not commit is not there."""
+        self._pending.clear()
+
+    def key(self, layout: Layout, find_or_make: Callable[[str, str], int]) -> int:
+        """The key of a layout; `find_or_make` gets its JSON and digest where it is not known yet."""
+        known = self._committed.get(id(layout)) or self._pending.get(id(layout))
+        if known is None:
+            known = self._pending[id(layout)] = (layout, find_or_make(*layout_text_and_digest(layout)))
+        return known[1]
+
+    def commit(self) -> None:
+        """The transaction is durable."""
+        self._committed.update(self._pending)
+
+    def forget(self) -> None:
+        """The connection is gone."""
+        self._committed.clear()
+        self._pending.clear()
+
+
+def action_elements(block: TrajectoryBlock) -> list[Array]:
     """The action's leaves as `[R, width]`."""
     first = 2 + len(block.layout.observation)
     leaves = block.arrays[first : first + len(block.layout.action)]
     return [leaf.reshape(len(leaf), prod(leaf.shape[1:])) for leaf in leaves]
 
 
-def row_numbers(block: StoredBlock) -> tuple[Array, Array]:
+def row_numbers(block: TrajectoryBlock) -> tuple[Array, Array]:
     """`[R]` which trajectory each row belongs to, and its step."""
     lengths, found = block.headers.num_steps, block.headers
     first_steps = found.first_step - (found.ends - lengths)
@@ -180,7 +207,7 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
         *(np.array([row[name]], np.int64) for name in ("episode", "first_step", "num_steps")),
         *(np.array([row[name]], bool) for name in ("terminated", "truncated", "failed")),
     )
-    return StoredBlock(layout, header, tuple(arrays), tuple(finals)).trajectories()[0]
+    return TrajectoryBlock(layout, header, tuple(arrays), tuple(finals)).read_only()[0]
 
 
 def _row_bytes(arrays: Sequence[Array]) -> RowBytes:

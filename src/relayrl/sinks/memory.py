@@ -12,6 +12,7 @@ from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
+from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories, without
 from relayrl.errors import ConfigError, SinkClosedError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
@@ -22,14 +23,13 @@ from relayrl.sinks.contract import (
     rest_of,
 )
 from relayrl.sinks.sink_settings import SinkSettings
-from relayrl.sinks.stored_block import StoredBlock, num_trajectories, without
 
 
 @dataclass
 class _Store:
     """What was flushed, each trajectory once."""
 
-    blocks: list[StoredBlock] = field(default_factory=list)
+    blocks: list[TrajectoryBlock] = field(default_factory=list)
     trajectory_ids: set[bytes] = field(default_factory=set)
     abandoned: set[UUID] = field(default_factory=set)
 
@@ -62,7 +62,7 @@ class MemorySink(BufferedSink):
         with _lock:
             self._store = _stores.setdefault(rest_of(url, "NAME"), _Store())
 
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         with _lock:
             for block in without(blocks, self._store.trajectory_ids):
                 self._store.blocks.append(block)
@@ -94,7 +94,7 @@ class MemorySource(TrajectorySource):
         return self._url
 
     def __iter__(self) -> Iterator[Trajectory]:
-        return (trajectory for block in self._blocks() for trajectory in block.trajectories())
+        return (trajectory for block in self._blocks() for trajectory in block.read_only())
 
     def abandoned(self) -> frozenset[UUID]:
         with _lock:
@@ -113,7 +113,7 @@ class MemorySource(TrajectorySource):
     def close(self) -> None:
         self._is_closed = True
 
-    def _blocks(self) -> list[StoredBlock]:
+    def _blocks(self) -> list[TrajectoryBlock]:
         if self._is_closed:
             raise SinkClosedError(f"reading after close() on {self._url}; open a new source")
         self.report = ReadReport()

@@ -20,16 +20,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from relayrl.data.arrow_arrays import names_from_arrow, successors_to_arrow, to_arrow
+from relayrl.data.block_batches import to_batches
 from relayrl.data.schema import Layout, Leaf
+from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories
 from relayrl.errors import DecodeError, SinkWriteError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.part_files import PartsSource, sync_path
 from relayrl.sinks.part_sums import SummedFile, check_sums
-from relayrl.sinks.parts_sink import PartsSink
-from relayrl.sinks.row_batches import to_batches
+from relayrl.sinks.parts_sink import PartsSink, sync_path
+from relayrl.sinks.parts_source import PartsSource
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
-from relayrl.sinks.stored_block import StoredBlock, num_trajectories, stored_leaves
 
 SUFFIX = ".parquet"
 _LAYOUT = b"relayrl.layout"
@@ -52,7 +52,7 @@ class ParquetSink(PartsSink):
     def appends(self) -> bool:
         return False
 
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         limits, part = self._settings.files, None
         try:
             for layout, batch in to_batches(blocks, limits.max_batch_rows):
@@ -106,7 +106,7 @@ class _NewPart:
 
 
 def _stored_schema(layout: Layout) -> pa.Schema:
-    empty = {leaf.name for leaf in (*stored_leaves(layout), *layout.observation) if leaf.width == 0}
+    empty = {leaf.name for leaf in (*layout.stored, *layout.observation) if leaf.width == 0}
     metadata = {**layout.schema.metadata, _LAYOUT: layout_to_json(layout).encode()}
     fields = []
     for column in layout.schema:
@@ -139,7 +139,7 @@ def _with_empty_leaves(table: pa.Table, layout: Layout) -> pa.RecordBatch:
     schema, num_rows = layout.schema, batch.num_rows
     if batch.schema.equals(schema):
         return batch.replace_schema_metadata(schema.metadata)
-    leaves = {leaf.name: leaf for leaf in stored_leaves(layout)}
+    leaves = {leaf.name: leaf for leaf in layout.stored}
     columns = {}
     for name in schema.names:
         if name in batch.schema.names:

@@ -1,28 +1,76 @@
-"""Sinks that write part files: the directory and its names, and parts that stay open from flush to flush.
+"""Sinks that write part files into a directory: unique names, durable creation, parts that stay open from flush to flush.
 
-Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`) or reading parts (`part_files`).
+    DIR/part-<when the writer began>-<writer>-<number>.<suffix>
+    DIR/abandoned-<…>.txt     ids of trajectories that their run took back, a line each
+
+A writer never touches a part of another one, nor one from before it was opened; so any number of processes may write into a
+directory, and a torn end of a part is the last thing that its writer did. Names sort by writer and then by number, which is
+the order in which parts were begun.
+
+Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`) or reading parts (`parts_source`).
 """
 
 from __future__ import annotations
 
+import itertools
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 
+from relayrl.data.block_batches import to_batches
 from relayrl.data.schema import Layout
-from relayrl.errors import SinkWriteError
+from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories
+from relayrl.errors import ConfigError, SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import rest_of
-from relayrl.sinks.part_files import PartNames, make_directory, sync_path
 from relayrl.sinks.part_sums import SummedFile
-from relayrl.sinks.row_batches import to_batches
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
-from relayrl.sinks.stored_block import StoredBlock, num_trajectories
 
 _MAX_OPEN_PARTS = 16
+
+
+class PartNames:
+    """Names that no other writer gives."""
+
+    def __init__(self, directory: Path, suffix: str) -> None:
+        self._directory = directory
+        self._suffix = suffix
+        self._writer = f"{time.time_ns():020d}-{uuid4().hex[:12]}"
+        self._numbers = itertools.count()
+
+    def next(self) -> Path:
+        """A path at which nothing is."""
+        return self._directory / f"part-{self._writer}-{next(self._numbers):06d}{self._suffix}"
+
+    def next_abandoned(self) -> Path:
+        """The same, for ids of abandoned trajectories."""
+        return self._directory / f"abandoned-{self._writer}-{next(self._numbers):06d}.txt"
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, durably."""
+    try:
+        if path.is_dir():
+            return
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the directory {path!s:.200}: {error.strerror}") from error
+    sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """fsync of a file's data or a directory's entries."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class PartsSink(BufferedSink):
@@ -96,7 +144,7 @@ class OpenPartsSink(PartsSink):
     def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
         """A new file."""
 
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         is_written = False
         try:
             touched = self._append(blocks)
@@ -114,7 +162,7 @@ class OpenPartsSink(PartsSink):
             if not is_written:
                 self._abandon_parts()
 
-    def _append(self, blocks: Sequence[StoredBlock]) -> list[OpenPart]:
+    def _append(self, blocks: Sequence[TrajectoryBlock]) -> list[OpenPart]:
         limits, touched = self._settings.files, dict[int, OpenPart]()
         for layout, batch in to_batches(blocks, limits.max_batch_rows):
             part = self._parts.get(id(layout))

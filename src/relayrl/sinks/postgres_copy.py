@@ -19,6 +19,7 @@ import numpy as np
 from relayrl.compiled.loader import kernels
 from relayrl.data.arrow_arrays import pooled_empty
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array
 from relayrl.sinks.database_rows import (
     DATA,
@@ -30,7 +31,6 @@ from relayrl.sinks.database_rows import (
     plain_columns,
     row_numbers,
 )
-from relayrl.sinks.stored_block import StoredBlock
 
 BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 END = b"\xff\xff"
@@ -45,7 +45,7 @@ _FIXED = ("q", "16s", "16s", "q", "q", "q", "q", "?", "?", "?", "q", "q", "d")
 _NUMPY_KINDS = {"q": ">i8", "16s": "V16", "?": "?", "d": ">f8"}
 
 
-def trajectory_rows(block: StoredBlock, keys: Sequence[int], layout_key: int) -> Iterator[Bytes]:
+def trajectory_rows(block: TrajectoryBlock, keys: Sequence[int], layout_key: int) -> Iterator[Bytes]:
     """The rows of a block for `COPY_TRAJECTORIES`, in pieces of many; a piece is good until the next one is asked for."""
     *plain, groups, agents = plain_columns(block, keys, layout_key)
     fixed = _fixed_fields(plain)
@@ -95,7 +95,7 @@ def _fixed_fields(columns: Sequence[Sequence[Any]]) -> Array:
     return rows
 
 
-def _joined_rows(fixed: Array, texts: tuple[list[bytes], ...], block: StoredBlock) -> Iterator[bytes]:
+def _joined_rows(fixed: Array, texts: tuple[list[bytes], ...], block: TrajectoryBlock) -> Iterator[bytes]:
     """What `copy_records` does, in pieces."""
     pieces: list[Any] = []
     num_bytes = 0
@@ -110,7 +110,7 @@ def _joined_rows(fixed: Array, texts: tuple[list[bytes], ...], block: StoredBloc
     yield b"".join(pieces)
 
 
-def step_rows(block: StoredBlock, keys: Sequence[int]) -> Iterator[memoryview]:
+def step_rows(block: TrajectoryBlock, keys: Sequence[int]) -> Iterator[memoryview]:
     """The rows of a block for `COPY_STEPS`, in pieces of many."""
     layout = block.layout
     leaves = action_elements(block)

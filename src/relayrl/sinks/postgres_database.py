@@ -15,6 +15,7 @@ from uuid import UUID
 from relayrl.config.passwords import without_password
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
+from relayrl.data.trajectory_block import TrajectoryBlock, by_layout, joined_blocks, num_trajectories, without
 from relayrl.errors import ConfigError, DecodeError, SinkClosedError, SinkError, SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
@@ -24,14 +25,12 @@ from relayrl.sinks.contract import (
     TrajectorySource,
 )
 from relayrl.sinks.database_migrations import MARKS_SINCE, POSTGRES, VERSION_TABLE, missing_statements
-from relayrl.sinks.database_rows import DATA, HEADER, require_fits, trajectory_of
+from relayrl.sinks.database_rows import DATA, HEADER, LayoutKeys, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
-from relayrl.sinks.layout_keys import LayoutKeys
 from relayrl.sinks.postgres_connection import Watchdog, advice_on, connect, driver, reason_of
 from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
-from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 if TYPE_CHECKING:
     import psycopg
@@ -67,10 +66,10 @@ class PostgresSink(BufferedSink):
                 f"cannot open {self._url}: {reason_of(url, error)}; {advice_on(url)}"
             ) from None  # the cause may quote a password
 
-    def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+    def _check(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryBlock]:
         return [require_fits(block) for block in super()._check(trajectories)]
 
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         self._with_retries(lambda connection: self._store(connection, blocks), num_trajectories(blocks))
 
     def _mark(self, trajectory_ids: Collection[UUID]) -> None:
@@ -123,13 +122,13 @@ class PostgresSink(BufferedSink):
                 connection.execute("DELETE FROM relayrl_schema")
                 connection.execute("INSERT INTO relayrl_schema VALUES (%s)", (len(POSTGRES),))
 
-    def _store(self, connection: psycopg.Connection, blocks: Sequence[StoredBlock]) -> None:
+    def _store(self, connection: psycopg.Connection, blocks: Sequence[TrajectoryBlock]) -> None:
         self._layout_keys.begin()
         with connection.transaction():
             ids = f"{{{','.join(each.hex() for block in blocks for each in block.headers.trajectory_ids)}}}"
             query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id = ANY(%s::uuid[])"
             known = {found.bytes for (found,) in connection.execute(query, (ids,), binary=True)}
-            new = [joined(group) for group in by_layout(without(blocks, known))]
+            new = [joined_blocks(group) for group in by_layout(without(blocks, known))]
             if not new:
                 return
             layout_keys = [self._layout_key(connection, block.layout) for block in new]

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import REWARD, Layout
+from relayrl.data.trajectory_block import TrajectoryBlock, by_layout, joined_blocks, num_trajectories, without
 from relayrl.errors import ConfigError, DecodeError, RelayRLError, SinkClosedError, SinkError, SinkWriteError
 from relayrl.sinks.buffered import BufferedSink
 from relayrl.sinks.contract import (
@@ -34,14 +35,12 @@ from relayrl.sinks.database_migrations import (
     VERSION_TABLE,
     missing_statements,
 )
-from relayrl.sinks.database_rows import DATA, HEADER, layout_digest, require_fits, trajectory_of
+from relayrl.sinks.database_rows import DATA, HEADER, LayoutKeys, layout_digest, require_fits, trajectory_of
 from relayrl.sinks.layout_json import layout_from_json
-from relayrl.sinks.layout_keys import LayoutKeys
-from relayrl.sinks.part_files import make_directory, sync_path
+from relayrl.sinks.parts_sink import make_directory, sync_path
 from relayrl.sinks.retries import BackOff
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, row_crc32, uuid_text
-from relayrl.sinks.stored_block import StoredBlock, by_layout, joined, num_trajectories, without
 
 T = TypeVar("T")
 _DAMAGE = (sqlite3.Error, TypeError, ValueError)
@@ -74,10 +73,10 @@ class SqliteSink(BufferedSink):
             self._release()
             raise SinkError(f"cannot open {url}: {error}") from error
 
-    def _check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
+    def _check(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryBlock]:
         return [require_fits(block) for block in super()._check(trajectories)]
 
-    def _persist(self, blocks: Sequence[StoredBlock]) -> None:
+    def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
         try:
             self._with_retries(lambda: self._store(blocks))
         except _DAMAGE as error:
@@ -121,12 +120,12 @@ class SqliteSink(BufferedSink):
         connection.execute("DELETE FROM relayrl_schema")
         connection.execute("INSERT INTO relayrl_schema VALUES (?)", (len(SQLITE),))
 
-    def _store(self, blocks: Sequence[StoredBlock]) -> None:
+    def _store(self, blocks: Sequence[TrajectoryBlock]) -> None:
         connection = self._connected()
         ids = [uuid_text(each) for block in blocks for each in block.headers.trajectory_ids]
         query = "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))"
         known = {UUID(found).bytes for (found,) in connection.execute(query, (json.dumps(ids),))}
-        new = [joined(group) for group in by_layout(without(blocks, known))]
+        new = [joined_blocks(group) for group in by_layout(without(blocks, known))]
         if not new:
             return
         self._layout_keys.begin()

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array
 from relayrl.sinks.database_rows import DATA, HEADER, Bytes, action_elements, data_of, headers, row_numbers
 from relayrl.sinks.sqlite_image import MAX_TEXT_BYTES, image_of, table_capacity
-from relayrl.sinks.stored_block import StoredBlock
 
 IMAGE = "relayrl_image"
 STEP_COLUMNS = ('"row"', "trajectory", "step", "policy_version", "reward", "logp", "value", "action")
@@ -32,7 +32,7 @@ _INSERT_TRAJECTORY = f"INSERT INTO trajectories ({', '.join(_COLUMNS)}) VALUES (
 
 
 def insert_trajectories(
-    connection: sqlite3.Connection, block: StoredBlock, keys: Sequence[int], layout_key: int
+    connection: sqlite3.Connection, block: TrajectoryBlock, keys: Sequence[int], layout_key: int
 ) -> None:
     """A row for each."""
     named = (
@@ -62,7 +62,7 @@ def uuid_text(raw: bytes) -> str:
 class LoadedSteps:
     """The steps of blocks, in the attached database `IMAGE` until `drop`."""
 
-    def __init__(self, connection: sqlite3.Connection, blocks: Sequence[StoredBlock]) -> None:
+    def __init__(self, connection: sqlite3.Connection, blocks: Sequence[TrajectoryBlock]) -> None:
         self._connection = connection
         self._wide_actions: list[tuple[int, str]] = []
         tables: list[list[Array]] = []
@@ -91,7 +91,7 @@ class LoadedSteps:
         """Give the image's memory back."""
         self._connection.deserialize(image_of([[np.zeros(1, np.int64)]]).data, name=IMAGE)
 
-    def _pieces(self, block: StoredBlock, first_row: int) -> Iterator[list[Array]]:
+    def _pieces(self, block: TrajectoryBlock, first_row: int) -> Iterator[list[Array]]:
         """As many rows at a time as a table takes."""
         columns = step_columns(block, first_row)
         action = columns[-1]
@@ -103,7 +103,7 @@ class LoadedSteps:
             yield [column[begin : begin + size] for column in columns]
 
 
-def step_columns(block: StoredBlock, first_row: int) -> list[Array]:
+def step_columns(block: TrajectoryBlock, first_row: int) -> list[Array]:
     """The columns `STEP_COLUMNS` of a block whose first step is row `first_row`; texts are padded with spaces."""
     which, steps = row_numbers(block)
     begins, unknown = block.headers.ends - block.headers.num_steps, np.full(block.num_rows, np.nan)
@@ -119,7 +119,7 @@ def step_columns(block: StoredBlock, first_row: int) -> list[Array]:
     ]
 
 
-def _actions(block: StoredBlock) -> Array:
+def _actions(block: TrajectoryBlock) -> Array:
     leaves = [leaf for leaf in action_elements(block) if leaf.shape[1]]
     if sum(leaf.shape[1] for leaf in leaves) == 1:
         single = leaves[0].reshape(-1)

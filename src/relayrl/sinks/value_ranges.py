@@ -10,26 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.columns import Trajectory
+from relayrl.data.layout_book import layout_book, name_of
 from relayrl.data.schema import Layout
-from relayrl.data.trajectory_block import TrajectoryHeaders
+from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array, Space, space_leaves
 from relayrl.errors import ConfigError
-from relayrl.sinks.stored_block import StoredBlock
 
 _FIRST_LEAF = 2
-"""Of observations in `StoredBlock.arrays`, behind reward and policy version; actions follow."""
+"""Of observations in `TrajectoryBlock.arrays`, behind reward and policy version; actions follow."""
 
 
-class ValueRanges:
+_ranges: dict[int, _ValueRanges] = {}
+"""By the id of a layout, which the ranges keep alive."""
+
+
+def checked_blocks(trajectories: Sequence[Trajectory]) -> list[TrajectoryBlock]:
+    """The trajectories as they are stored; `ConfigError` says what is wrong with one of them."""
+    blocks = layout_book().blocks(trajectories)
+    for block in blocks:
+        ranges = _ranges.get(id(block.layout))
+        if ranges is None:
+            ranges = _ranges[id(block.layout)] = _ValueRanges(block.layout)
+        ranges.check(block)
+    return blocks
+
+
+class _ValueRanges:
     """The columns of a layout that hold choices."""
 
     def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         observations = [space for _, space in space_leaves(layout.observation_space)]
         actions = [space for _, space in space_leaves(layout.action_space)]
         names = [leaf.name for leaf in (*layout.observation, *layout.action)]
@@ -37,7 +52,7 @@ class ValueRanges:
         self._finals = _choices([f"final_{name}" for name in names], observations)
         self._mask_width, self._expected_width = layout.mask_width, num_options(layout.action_space)
 
-    def check(self, block: StoredBlock) -> None:
+    def check(self, block: TrajectoryBlock) -> None:
         """`ConfigError` names the first trajectory, column and row that is out of range."""
         if None not in (self._mask_width, self._expected_width) and self._mask_width != self._expected_width:
             what = f"column 'action_mask' has {self._mask_width} entries a row, expected {self._expected_width}"
@@ -70,21 +85,6 @@ def row_name(headers: TrajectoryHeaders, column: str, row: int) -> str:
     k = int(np.searchsorted(headers.ends, row, "right"))
     first = int(headers.ends[k] - headers.num_steps[k])
     return f"{name_of(headers, k)}: column {column!r} in row {row - first}"
-
-
-def name_of(headers: TrajectoryHeaders, k: int) -> str:
-    """The `k`-th trajectory, for an error."""
-    trajectory_id, env_id = (UUID(bytes=ids[k]) for ids in (headers.trajectory_ids, headers.env_ids))
-    return _name(trajectory_id, headers.agent_ids[k], env_id)
-
-
-def trajectory_name(trajectory: Trajectory) -> str:
-    """The same of a trajectory by itself."""
-    return _name(trajectory.trajectory_id, trajectory.agent_id, trajectory.env_id)
-
-
-def _name(trajectory_id: UUID, agent_id: str, env_id: UUID) -> str:
-    return f"trajectory {trajectory_id} of agent {agent_id!r} in environment {env_id}"
 
 
 def value_bounds(space: Space) -> tuple[Array, Array] | None:

@@ -16,8 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from relayrl.data.columns import Rollout
-from relayrl.data.joining import copied
+from relayrl.data.columns import Rollout, copied_rollout
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.errors import QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
@@ -153,7 +152,7 @@ class Overlapping(Pace):
             self._collector.explore(newest.exploration)
         rollouts = self._collect(self._version)
         # The collector reuses its columns two blocks later, when the trainer may still read these.
-        self._trajectories.put({name: copied(rollout) for name, rollout in rollouts.items()})
+        self._trajectories.put({name: copied_rollout(rollout) for name, rollout in rollouts.items()})
         self._clock.lap("wait")
         first = next(iter(rollouts.values()))
         self._num_env_steps += first.num_steps * len(first.header.env_ids)

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from relayrl.data.columns import Rollout
-from relayrl.data.joining import copied, joined
+from relayrl.data.columns import Rollout, copied_rollout, joined_rollouts
 from relayrl.data.splitting import on_branch
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.engines.local.recorded_ahead import RecordedAhead
@@ -64,7 +63,7 @@ class Recorder:
     def record(self, rollouts: Mapping[str, Rollout]) -> None:
         """Keep one block of all groups."""
         for group, rollout in rollouts.items():
-            self._blocks.setdefault(group, []).append(copied(rollout))
+            self._blocks.setdefault(group, []).append(copied_rollout(rollout))
         if sum(block.num_steps for block in next(iter(self._blocks.values()))) >= RECORDED_STEPS:
             self._hand_over()
 
@@ -98,7 +97,7 @@ class Recorder:
                 portion = self._waiting.get(_LOOK_S)
                 if portion is None:
                     continue
-                rollouts = [joined(blocks) for blocks in portion.values()]
+                rollouts = [joined_rollouts(blocks) for blocks in portion.values()]
                 self._write([rollout.trajectories() for rollout in rollouts])
                 num_rows += sum(rollout.reward.size for rollout in rollouts)
                 if num_rows >= DURABLE_ROWS and self._sink.appends:

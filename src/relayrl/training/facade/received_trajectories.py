@@ -6,7 +6,7 @@ bytes of `relayrl.data.codec`      an Arrow IPC stream
 DIR                                a directory of a file sink: Arrow, Parquet or CSV by what is in it
 FILE                               a file that holds the bytes of one trajectory
 
-Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.layout_book`), spaces must be the trainer's,
+Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.value_ranges`), spaces must be the trainer's,
 numbers finite, and actions among those that their mask allows; errors name the trajectory, column and row. Rewards and
 observations of a wider type of the same kind, such as float64, are converted. Actions outside of a `Box` are taken as they
 are: a Gaussian acts there until it is clipped.
@@ -30,10 +30,10 @@ from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
-from relayrl.sinks.layout_book import layout_book
-from relayrl.sinks.part_files import SUFFIXES
-from relayrl.sinks.stored_block import StoredBlock, stored_leaves
-from relayrl.sinks.value_ranges import name_of, num_options, row_name, trajectory_name
+from relayrl.sinks.parts_source import SUFFIXES
+from relayrl.sinks.value_ranges import checked_blocks, num_options, row_name
+from relayrl.data.layout_book import name_of, trajectory_name
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.training.trainers.policy_groups import PolicyGroup
 
 TrajectorySource: TypeAlias = "Trajectory | bytes | bytearray | memoryview | Path | str"
@@ -134,7 +134,7 @@ def _same_leaf(one: Space, other: Space) -> bool:
 def checked(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """The trajectories with the dtypes of their spaces; `ConfigError` names the first that cannot be learned from."""
     found = [_with_own_dtypes(trajectory) for trajectory in trajectories]
-    for block in layout_book().check(found):
+    for block in checked_blocks(found):
         _require_finite(block)
         _require_allowed(block)
     return found
@@ -174,8 +174,8 @@ def _converted(column: Any, dtype: np.dtype[Any]) -> Any:
     return column.astype(dtype) if np.can_cast(column.dtype, dtype, "same_kind") else column
 
 
-def _require_finite(block: StoredBlock) -> None:
-    for leaf, column in zip(stored_leaves(block.layout), block.arrays, strict=True):
+def _require_finite(block: TrajectoryBlock) -> None:
+    for leaf, column in zip(block.layout.stored, block.arrays, strict=True):
         if (row := _first_row_not_finite(column)) is not None:
             raise ConfigError(f"{row_name(block.headers, leaf.name, row)} is NaN or infinite")
     for leaf, final in zip(block.layout.successor, block.finals, strict=True):
@@ -189,7 +189,7 @@ def _first_row_not_finite(column: Array) -> int | None:
     return int(np.argwhere(~np.isfinite(column))[0][0])
 
 
-def _require_allowed(block: StoredBlock) -> None:
+def _require_allowed(block: TrajectoryBlock) -> None:
     """Every action is one that its mask allows; so a mask allows at least one."""
     space, leaf = block.layout.action_space, block.layout.action_mask
     if leaf is None or num_options(space) is None:

@@ -1,49 +1,38 @@
-"""Checks what a sink is given, and takes it apart into stored blocks.
+"""Finds the layout of steps, and takes trajectories apart into blocks that fit it.
 
-Trajectories are checked when they are written, not when they are flushed, so that a wrong one is refused where it came from.
-They are checked column by column, many at once: a look at each array of each of them would cost more than to write it. Only
-when something is wrong is it looked for one by one. Equal layouts are one object for all sinks of a process, and a schema is
-worked out once.
+Equal layouts are one object in a process, and a schema is worked out once. Trajectories are checked when they are taken apart,
+not when they are written, so that a wrong one is refused where it came from; column by column, many at once: a look at each
+array of each of them would cost more than to write it. Only when something is wrong is it looked for one by one.
+
+Not its job: whether values are in the range of their spaces (`sinks.value_ranges`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from gymnasium import spaces
 
 from relayrl.compiled.loader import kernels
 from relayrl.data.arrow_arrays import pooled_arrays, space_of_tree, tree_leaves
-from relayrl.data.columns import Trajectory
+from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.schema import Kind, Layout, Leaf
-from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
+from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, joined_arrays
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError
-from relayrl.sinks.stored_block import StoredBlock, joined_arrays, stored_leaves
-from relayrl.sinks.value_ranges import ValueRanges, name_of
 
 _MAX_CACHED_KEYS = 256
 _FIELDS = tuple(field.name for field in fields(Trajectory))
 _IDENTICAL = ("group", "observation_space", "action_space")
-_BLOCK_FIELDS = tuple(field.name for field in fields(TrajectoryBlock))
 _OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "final_mask")
 _Columns: TypeAlias = dict[str, list[Any]]
-"""Fields by name, each of many trajectories or of one block."""
-
-
-class _Known:
-    """A layout, and what is asked about it for every block."""
-
-    def __init__(self, layout: Layout, example: Trajectory | TrajectoryBlock) -> None:
-        self.layout = layout
-        self.leaves = stored_leaves(layout)
-        self.ranges = ValueRanges(layout)
-        self._spaces = (example.observation_space, example.action_space)  # alive, since their ids are the key to this
+"""Fields by name, each of many trajectories."""
 
 
 @cache
@@ -53,36 +42,48 @@ def layout_book() -> LayoutBook:
 
 
 class LayoutBook:
-    """Finds the layout of trajectories; equal ones get the same object. Any thread may ask."""
+    """Any thread may ask."""
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[Any, _Known] = OrderedDict()
+        self._by_key: OrderedDict[Any, tuple[Layout, Space, Space]] = OrderedDict()
         self._by_schema: dict[bytes, Layout] = {}
 
-    def check(self, trajectories: Sequence[Trajectory]) -> list[StoredBlock]:
-        """The trajectories as they will be stored; `ConfigError` says what is wrong with one of them."""
+    def layout(self, kind: Kind, steps: Trajectory | Rollout) -> Layout:
+        """The layout of steps, stored as `kind`."""
+        key = _key(kind, steps)
+        known = self._by_key.get(key)
+        if known is None:
+            layout = self._equal(_new_layout(kind, steps))
+            _, observation, action, _, _ = _described(steps)
+            known = self._by_key[key] = layout, observation, action  # alive, since their ids are part of the key
+            if len(self._by_key) > _MAX_CACHED_KEYS:
+                self._by_key.popitem(last=False)
+        return known[0]
+
+    def blocks(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryBlock]:
+        """The trajectories as blocks, one for each layout; `ConfigError` says what is wrong with one of them."""
         if isinstance(trajectories, TrajectoryBlock):
-            return (
-                [_stored_columns(self._known(_key(trajectories), trajectories), trajectories)] if trajectories else []
-            )
+            return [self._fitting(trajectories)] if trajectories else []
         given = list(trajectories)
         columns = _columns_of(given)
         if given and _are_alike(columns):
-            return [_stored(self._known(_key(given[0]), given[0]), columns)]
+            return [_block(self.layout(Kind.TRAJECTORY, given[0]), columns)]
         groups: dict[Any, list[Trajectory]] = {}
         for trajectory in given:
-            groups.setdefault(_key(trajectory), []).append(trajectory)
-        return [_stored(self._known(key, group[0]), _columns_of(group)) for key, group in groups.items()]
+            groups.setdefault(_key(Kind.TRAJECTORY, trajectory), []).append(trajectory)
+        return [_block(self.layout(Kind.TRAJECTORY, group[0]), _columns_of(group)) for group in groups.values()]
 
-    def _known(self, key: Any, example: Trajectory | TrajectoryBlock) -> _Known:
-        known = self._by_key.get(key)
-        if known is None:
-            layout = _new_layout(example)
-            layout = self._by_schema.setdefault(layout.schema.serialize().to_pybytes(), layout)
-            known = self._by_key[key] = _Known(layout, example)
-            if len(self._by_key) > _MAX_CACHED_KEYS:
-                self._by_key.popitem(last=False)
-        return known
+    def _fitting(self, block: TrajectoryBlock) -> TrajectoryBlock:
+        """The block itself, only looked at, with the one object of its layout."""
+        layout, headers = self._equal(block.layout), block.headers
+        check_headers(headers, layout.group)
+        whose = f"{len(headers)} trajectories, the first of them {name_of(headers, 0)}"
+        _require(layout.stored, block.arrays, (int(headers.num_steps.sum()),), whose)
+        _require(layout.successor, block.finals, (len(headers),), whose, "final_")
+        return block if layout is block.layout else replace(block, layout=layout)
+
+    def _equal(self, layout: Layout) -> Layout:
+        return self._by_schema.setdefault(layout.fingerprint, layout)
 
 
 def _columns_of(trajectories: list[Trajectory]) -> _Columns:
@@ -102,91 +103,82 @@ def _are_alike(columns: _Columns) -> bool:
     if not compiled.all_alike(identical, optional):
         return False
     trees = (columns[name] for name in ("action_mask", "memory", "state") if columns[name][0] is not None)
-    return all(len(set(map(_signature, column))) == 1 for column in trees)
+    return all(len({_signature(tree, 1) for tree in column}) == 1 for column in trees)
 
 
-def _key(steps: Trajectory | TrajectoryBlock) -> Any:
-    """Trajectories of one environment share their spaces, so that their layout is found by who they are."""
+def _key(kind: Kind, steps: Trajectory | Rollout) -> Any:
+    """Steps of one environment share their spaces, so that their layout is found by who they are."""
+    group, observation, action, last_mask, num_leading = _described(steps)
     mask, memory, state = steps.action_mask, steps.memory, steps.state
     return (
-        steps.group,
-        id(steps.observation_space),
-        id(steps.action_space),
-        None if mask is None else mask.shape[-1:],
+        kind,
+        group,
+        id(observation),
+        id(action),
+        None if mask is None else mask.shape[num_leading:],
         steps.logp is None,
         steps.value is None,
-        None if memory is None else _signature(memory),
-        None if state is None else _signature(state),
-        steps.final_mask is None,
+        None if memory is None else _signature(memory, num_leading),
+        None if state is None else _signature(state, num_leading),
+        last_mask is None,
     )
 
 
-def _signature(tree: Tree) -> Any:
+def _described(steps: Trajectory | Rollout) -> tuple[str, Space, Space, Array | None, int]:
+    """Group, spaces, the masks of what followed, and how many axes stand before those of one step."""
+    if isinstance(steps, Rollout):
+        header = steps.header
+        return header.group, header.observation_space, header.action_space, steps.successors.action_mask, 2
+    return steps.group, steps.observation_space, steps.action_space, steps.final_mask, 1
+
+
+def _signature(tree: Tree, num_leading: int) -> Any:
     """What decides the space of a memory or state: structure, dtypes and shapes without time."""
     if isinstance(tree, dict):
-        return tuple((key, _signature(part)) for key, part in tree.items())
+        return tuple((key, _signature(part, num_leading)) for key, part in tree.items())
     if isinstance(tree, tuple):
-        return (tuple, *map(_signature, tree))
-    return tree.dtype, tree.shape[1:]
+        return (tuple, *(_signature(part, num_leading) for part in tree))
+    return tree.dtype, tree.shape[num_leading:]
 
 
-def _new_layout(steps: Trajectory | TrajectoryBlock) -> Layout:
+def _new_layout(kind: Kind, steps: Trajectory | Rollout) -> Layout:
+    group, observation, action, last_mask, num_leading = _described(steps)
     mask, memory, state = steps.action_mask, steps.memory, steps.state
-    if mask is not None and mask.ndim != 2:
+    if mask is not None and mask.ndim != num_leading + 1:
         raise ConfigError(f"action_mask has the shape {list(mask.shape)}, expected [T, number of actions]")
-    if mask is None and steps.final_mask is not None:
-        raise ConfigError("a trajectory has final_mask without action_mask; give both, or no final_mask")
+    if mask is None and last_mask is not None:
+        raise ConfigError("an action mask is given for what followed the steps (final_mask), but none for the steps")
     return Layout(
-        Kind.TRAJECTORY,
-        steps.group,
-        steps.observation_space,
-        steps.action_space,
+        kind,
+        group,
+        observation,
+        action,
         None if mask is None else mask.shape[-1],
         steps.logp is not None,
         steps.value is not None,
-        None if memory is None else space_of_tree(memory, 1),
-        None if state is None else space_of_tree(state, 1),
-        steps.final_mask is not None,
+        None if memory is None else space_of_tree(memory, num_leading),
+        None if state is None else space_of_tree(state, num_leading),
+        last_mask is not None,
     )
 
 
-def _stored_columns(known: _Known, block: TrajectoryBlock) -> StoredBlock:
-    """A block's own columns; only looked at."""
-    layout, headers = known.layout, block.headers
-    _check_headers(headers, layout.group)
-    if (block.state is None) != (block.final_state is None):
-        raise ConfigError("a trajectory needs state and final_state, or neither")
-    columns = {name: [getattr(block, name)] for name in _BLOCK_FIELDS}
-    arrays = [column for (column,) in _step_columns(layout, columns)]
-    finals = [column for (column,) in _final_columns(layout, columns)]
-    num_rows = int(headers.num_steps.sum())
-    whose = f"{len(headers)} trajectories, the first of them {name_of(headers, 0)}"
-    _require(known.leaves, arrays, (num_rows,), whose)
-    _require(layout.successor, finals, (len(headers),), whose, "final_")
-    stored = StoredBlock(layout, headers, tuple(arrays), tuple(finals))
-    known.ranges.check(stored)
-    return stored
-
-
-def _stored(known: _Known, given: _Columns) -> StoredBlock:
+def _block(layout: Layout, given: _Columns) -> TrajectoryBlock:
     """Trajectories of one layout, joined."""
-    layout, headers = known.layout, _headers(given)
-    _check_headers(headers, layout.group)
+    headers = _headers(given)
+    check_headers(headers, layout.group)
     if {each is None for each in given["state"]} != {each is None for each in given["final_state"]}:
         raise ConfigError("a trajectory needs state and final_state, or neither")
     columns, finals = _named_leaves(layout, headers, given)
     try:
-        arrays = _joined(known.leaves, columns, headers.num_steps)
+        arrays = _joined(layout.stored, columns, headers.num_steps)
         last = _stacked(layout.successor, finals)
     except (TypeError, ValueError, AttributeError) as error:
         for i, length in enumerate(headers.num_steps.tolist()):
             whose = name_of(headers, i)
-            _require(known.leaves, [parts[i] for parts in columns], (length,), whose)
+            _require(layout.stored, [parts[i] for parts in columns], (length,), whose)
             _require(layout.successor, [parts[i] for parts in finals], (), whose, "final_")
         raise ConfigError(f"columns do not fit their spaces: {error}") from error
-    stored = StoredBlock(layout, headers, arrays, last)
-    known.ranges.check(stored)
-    return stored
+    return TrajectoryBlock(layout, headers, arrays, last)
 
 
 def _named_leaves(
@@ -234,7 +226,8 @@ def _uuid_bytes(ids: list[Any]) -> list[bytes]:
     return [each.int.to_bytes(16, "big") for each in ids] if found is None else found
 
 
-def _check_headers(headers: TrajectoryHeaders, group: str) -> None:
+def check_headers(headers: TrajectoryHeaders, group: str) -> None:
+    """`ConfigError` if a trajectory has no steps, or numbers or names that cannot be stored."""
     numbers = (headers.num_steps, headers.first_step, headers.episode, headers.truncated, headers.failed)
     compiled = kernels()
     if compiled is None or not compiled.headers_fit(*map(np.ascontiguousarray, numbers)):
@@ -261,7 +254,7 @@ def _check_numbers(headers: TrajectoryHeaders) -> None:
 
 
 def _step_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
-    """The arrays of every step column, in the order of `stored_leaves`."""
+    """The arrays of every step column, in the order of `Layout.stored`."""
     found: list[list[Any]] = [given["reward"], given["policy_version"]]
     found += _leaf_columns(layout.observation_space, given["obs"], "obs")
     found += _leaf_columns(layout.action_space, given["action"], "action")
@@ -345,3 +338,18 @@ def _require(
             seen = f"{array.dtype} {list(array.shape)}" if is_array else f"a {type(array).__name__}"
             expected = f"expected a NumPy array of {leaf.dtype} {list(shape)}"
             raise ConfigError(f"{whose}: column {prefix + leaf.name!r} is {seen}, {expected}")
+
+
+def name_of(headers: TrajectoryHeaders, k: int) -> str:
+    """The `k`-th trajectory, for an error."""
+    trajectory_id, env_id = (UUID(bytes=ids[k]) for ids in (headers.trajectory_ids, headers.env_ids))
+    return _name(trajectory_id, headers.agent_ids[k], env_id)
+
+
+def trajectory_name(trajectory: Trajectory) -> str:
+    """The same of a trajectory by itself."""
+    return _name(trajectory.trajectory_id, trajectory.agent_id, trajectory.env_id)
+
+
+def _name(trajectory_id: UUID, agent_id: str, env_id: UUID) -> str:
+    return f"trajectory {trajectory_id} of agent {agent_id!r} in environment {env_id}"

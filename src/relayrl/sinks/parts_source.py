@@ -1,78 +1,29 @@
-"""Directories of part files: unique names, durable creation, and a source that reads all parts as one.
+"""A source that reads all part files of a directory as one, in the order in which they were begun.
 
-    DIR/part-<when the writer began>-<writer>-<number>.<suffix>
-    DIR/abandoned-<…>.txt     ids of trajectories that their run took back, a line each
-
-A writer never touches a part of another one, nor one from before it was opened; so any number of processes may write into a
-directory, and a torn end of a part is the last thing that its writer did. Names sort by writer and then by number, which is
-the order in which parts were begun.
-
-Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`), writing them (`parts_sink`) or their checksums
-(`part_sums`).
+Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`), writing and naming them (`parts_sink`) or their
+checksums (`part_sums`).
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from relayrl.data.block_batches import count_rows, from_batch
 from relayrl.data.columns import Trajectory
 from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, DecodeError, SinkClosedError
 from relayrl.sinks.contract import ReadReport, SourceCount, TrajectorySource, rest_of
 from relayrl.sinks.part_sums import check_sums
-from relayrl.sinks.row_batches import count_rows, from_batch
 
 SUFFIXES = {".arrows": "arrow", ".parquet": "parquet", ".csv": "csv"}
 _log = logging.getLogger(__name__)
-
-
-class PartNames:
-    """Names that no other writer gives."""
-
-    def __init__(self, directory: Path, suffix: str) -> None:
-        self._directory = directory
-        self._suffix = suffix
-        self._writer = f"{time.time_ns():020d}-{uuid4().hex[:12]}"
-        self._numbers = itertools.count()
-
-    def next(self) -> Path:
-        """A path at which nothing is."""
-        return self._directory / f"part-{self._writer}-{next(self._numbers):06d}{self._suffix}"
-
-    def next_abandoned(self) -> Path:
-        """The same, for ids of abandoned trajectories."""
-        return self._directory / f"abandoned-{self._writer}-{next(self._numbers):06d}.txt"
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and its parents, durably."""
-    try:
-        if path.is_dir():
-            return
-        make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the directory {path!s:.200}: {error.strerror}") from error
-    sync_path(path.parent)
-
-
-def sync_path(path: Path) -> None:
-    """fsync of a file's data or a directory's entries."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class PartsSource(TrajectorySource):
@@ -201,6 +152,7 @@ class PartsSource(TrajectorySource):
 
     def _split(self, path: Path, batch: pa.RecordBatch, layout: Layout) -> Sequence[Trajectory]:
         try:
-            return from_batch(batch, layout)
-        except DecodeError as error:
+            batch.validate()
+            return from_batch(batch, layout) if batch.num_rows else ()
+        except (DecodeError, pa.ArrowException) as error:
             raise DecodeError(f"{path} is damaged: {error}") from error

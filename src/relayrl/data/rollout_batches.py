@@ -1,8 +1,9 @@
-"""`Trajectory` and `Rollout` from Arrow record batches, believing nothing.
+"""`Rollout` as an Arrow record batch of `T * L` rows, time-major, and back.
 
-Every rule of `schema` and `columns` that a batch can break is checked, and what breaks one is a `DecodeError`. Arrays share
-the batch's memory (booleans aside) and are read-only. A batch may be a slice of a larger table, as long as its rows are one
-trajectory or one rollout.
+A batch shares memory with contiguous columns of the rollout. Copied are booleans, the columns that name and number the rows,
+the state (once for each agent), and columns that are not contiguous. Writing raises `ConfigError` for columns that do not fit
+their spaces and for rows that break a rule of `columns`. Reading believes nothing: what breaks a rule is a `DecodeError`.
+Arrays share the batch's memory (booleans aside) and are read-only.
 """
 
 from __future__ import annotations
@@ -14,12 +15,24 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from relayrl.data.arrow_arrays import from_arrow, names_from_arrow, successors_from_arrow
-from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
-from relayrl.data.row_rules import failed_rows_are_void, rows_are_numbered, rows_with_successor
+from relayrl.data.arrow_arrays import (
+    from_arrow,
+    names_from_arrow,
+    names_to_arrow,
+    pooled_empty,
+    successors_from_arrow,
+    successors_to_arrow,
+    to_arrow,
+    tree_leaves,
+)
+from relayrl.data.columns import LaneHeader, Rollout, Successors
+from relayrl.data.layout_book import layout_book
+from relayrl.data.row_rules import failed_rows_are_void, number_rows, rows_are_numbered, rows_with_successor
 from relayrl.data.schema import (
     EPISODE,
     FAILED,
+    GROUP,
+    ID,
     LOGP,
     POLICY_VERSION,
     REWARD,
@@ -31,17 +44,88 @@ from relayrl.data.schema import (
     Kind,
     Layout,
     Leaf,
-    layout_of,
 )
 from relayrl.data.trees import Array, Space, map_tree, unflatten
-from relayrl.errors import DecodeError
+from relayrl.errors import ConfigError, DecodeError
 
 _MAX_CACHED_IDS = 16_384
 
 
-def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> Rollout:
-    """The rollout of a batch that `rollout_to_batch` made; `layout` may be given where it is known already."""
-    layout = _checked_layout(batch, layout, Kind.ROLLOUT)
+def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
+    """`T * L` rows, time-major."""
+    header = rollout.header
+    T, L = leading = (rollout.num_steps, rollout.num_lanes)
+    if T == 0 or L == 0 or header.num_lanes != L:
+        raise ConfigError(f"a rollout of {T} steps and {L} lanes under a header of {header.num_lanes} cannot be stored")
+    layout = layout_book().layout(Kind.ROLLOUT, rollout)
+    columns = _write_steps(layout, rollout, leading)
+    for leaf in (TERMINATED, TRUNCATED, FAILED, VALID):
+        columns[leaf.name] = to_arrow(leaf, getattr(rollout, leaf.name), leading)
+    if not failed_rows_are_void(rollout.failed, rollout.valid, rollout.truncated):
+        raise ConfigError("a row that failed must be truncated and not valid")
+    for name in ("first_episode", "first_step"):
+        numbers = getattr(rollout, name)
+        if numbers.shape != (L,) or numbers.dtype != np.int64 or (numbers < 0).any():
+            raise ConfigError(f"{name!r} must be {L} int64 numbers from 0 on, one for each lane")
+    ended = rollout.ended
+    episode, step = number_rows(ended, rollout.first_episode, rollout.first_step, pooled_empty)
+    columns |= {"episode": to_arrow(EPISODE, episode, leading), "step": to_arrow(STEP, step, leading)}
+
+    worlds, agents = pooled_empty(leading, np.int32), pooled_empty(leading, np.int32)
+    worlds[...], agents[...] = np.divmod(np.arange(L, dtype=np.int32), len(header.agent_ids))
+    columns["env_id"] = names_to_arrow(ID, worlds.reshape(-1), _uuid_names(header.env_ids))
+    columns["agent_id"] = names_to_arrow(ID, agents.reshape(-1), header.agent_ids)
+    columns["group"] = names_to_arrow(GROUP, np.zeros(T * L, dtype=np.int8), [header.group])
+
+    rows = np.flatnonzero(rows_with_successor(ended))
+    if not np.array_equal(rollout.successors.step * L + rollout.successors.lane, rows):
+        raise ConfigError("a rollout's successors must be the rows where a lane ended and the whole last row, in order")
+    columns["successor"] = _write_successors(layout, rollout, rows)
+    return pa.RecordBatch.from_arrays([columns[name] for name in layout.schema.names], schema=layout.schema)
+
+
+def _write_steps(layout: Layout, rollout: Rollout, leading: tuple[int, int]) -> dict[str, pa.Array]:
+    pairs: list[tuple[Leaf, Any]] = [(REWARD, rollout.reward), (POLICY_VERSION, rollout.policy_version)]
+    pairs += zip(layout.observation, tree_leaves(layout.observation_space, rollout.obs, "obs"), strict=True)
+    pairs += zip(layout.action, tree_leaves(layout.action_space, rollout.action, "action"), strict=True)
+    if layout.action_mask is not None:
+        pairs.append((layout.action_mask, rollout.action_mask))
+    if layout.has_logp:
+        pairs.append((LOGP, rollout.logp))
+    if layout.has_value:
+        pairs.append((VALUE, rollout.value))
+    if layout.memory_space is not None and rollout.memory is not None:
+        pairs += zip(layout.memory, tree_leaves(layout.memory_space, rollout.memory, "memory"), strict=True)
+    if layout.state_space is not None and rollout.state is not None:
+        # Every lane has the state of its world.
+        num_agents = len(rollout.header.agent_ids)
+        states = (np.repeat(leaf, num_agents, 1) for leaf in tree_leaves(layout.state_space, rollout.state, "state"))
+        pairs += zip(layout.state, states, strict=True)
+    return {leaf.name: to_arrow(leaf, array, leading) for leaf, array in pairs}
+
+
+def _write_successors(layout: Layout, rollout: Rollout, rows: Array) -> pa.Array:
+    """What followed `rows`, which count through the batch."""
+    followed = rollout.successors
+    found = list(tree_leaves(layout.observation_space, followed.obs, "successor"))
+    if (layout.state_space is None) != (followed.state is None):
+        raise ConfigError("states must be given for the steps and for what followed them, or for neither")
+    if layout.state_space is not None and followed.state is not None:
+        found += tree_leaves(layout.state_space, followed.state, "successor")
+    if followed.action_mask is not None:
+        found.append(followed.action_mask)
+    records = [to_arrow(leaf, array, (len(rows),)) for leaf, array in zip(layout.successor, found, strict=True)]
+    return successors_to_arrow(layout.schema.field("successor").type, rows, rollout.reward.size, records)
+
+
+@lru_cache(maxsize=8)
+def _uuid_names(ids: tuple[UUID, ...]) -> tuple[str, ...]:
+    """A header with thousands of worlds comes again with every block, hence the cache."""
+    return tuple(map(str, ids))
+
+
+def rollout_from_batch(batch: pa.RecordBatch, layout: Layout) -> Rollout:
+    """The rollout of a batch that `rollout_to_batch` made and that has passed Arrow's own `validate()`."""
     env_index, worlds = names_from_arrow(batch.column("env_id"), "env_id")
     agent_index, agents = names_from_arrow(batch.column("agent_id"), "agent_id")
     B, N, L = len(worlds), len(agents), len(worlds) * len(agents)
@@ -83,47 +167,12 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> R
     )
 
 
-def trajectory_from_batch(batch: pa.RecordBatch, layout: Layout | None = None) -> Trajectory:
-    """The trajectory of a batch that `trajectory_to_batch` made; `layout` may be given where it is known already."""
-    layout = _checked_layout(batch, layout, Kind.TRAJECTORY)
-    T, *_ = leading = (batch.num_rows,)
-    if T == 0:
-        raise DecodeError("a trajectory without steps")
-    _require_group(batch, layout)
-    episode, step = _read(batch, EPISODE, leading), _read(batch, STEP, leading)
-    if episode[0] < 0 or (episode != episode[0]).any() or step[0] < 0 or (step != step[0] + np.arange(T)).any():
-        raise DecodeError("the rows of a trajectory are not the consecutive steps of one episode")
-    if not _read(batch, VALID, leading).all():
-        raise DecodeError("a trajectory has a row that is not valid")
-    flags = {leaf.name: _read(batch, leaf, leading) for leaf in (TERMINATED, TRUNCATED, FAILED)}
-    if any(flag[:-1].any() for flag in flags.values()) or (flags["failed"][-1] and not flags["truncated"][-1]):
-        raise DecodeError("a trajectory ends before its last row, or failed without being truncated")
-    final_obs, final_state, final_mask = _read_successors(batch, layout, np.arange(T) == T - 1)
-    return Trajectory(
-        trajectory_id=_uuids((_the_name(batch, "trajectory_id"),))[0],
-        env_id=_uuids((_the_name(batch, "env_id"),))[0],
-        agent_id=_the_name(batch, "agent_id"),
-        group=layout.group,
-        observation_space=layout.observation_space,
-        action_space=layout.action_space,
-        episode=int(episode[0]),
-        first_step=int(step[0]),
-        final_obs=map_tree(lambda leaf: leaf[0, ...], final_obs),
-        final_state=None if final_state is None else map_tree(lambda leaf: leaf[0, ...], final_state),
-        final_mask=None if final_mask is None else final_mask[0],
-        terminated=bool(flags["terminated"][-1]),
-        truncated=bool(flags["truncated"][-1]),
-        failed=bool(flags["failed"][-1]),
-        **_read_steps(batch, layout, leading),
-    )
-
-
 def _read(batch: pa.RecordBatch, leaf: Leaf, leading: tuple[int, ...]) -> Array:
     return from_arrow(leaf, batch.column(leaf.name), leading)
 
 
 def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...]) -> dict[str, Any]:
-    """The columns that rollouts and trajectories hold alike, by field name."""
+    """Columns by field name."""
 
     def tree(space: Space, leaves: list[Leaf]) -> Any:
         return unflatten(space, (_read(batch, leaf, leading) for leaf in leaves))
@@ -161,18 +210,6 @@ def _read_successors(batch: pa.RecordBatch, layout: Layout, expected: Array) -> 
     obs = unflatten(layout.observation_space, followed)
     state = None if layout.state_space is None else unflatten(layout.state_space, followed)
     return obs, state, next(followed, None)
-
-
-def _checked_layout(batch: pa.RecordBatch, layout: Layout | None, kind: Kind) -> Layout:
-    """First of all, Arrow's own check that buffers are as long as rows and types say."""
-    try:
-        batch.validate()
-    except pa.ArrowException as error:
-        raise DecodeError(f"a column is damaged: {error}") from error
-    layout = layout or layout_of(batch.schema)
-    if layout.kind is not kind:
-        raise DecodeError(f"this is a {layout.kind.value}, not a {kind.value}")
-    return layout
 
 
 def _require_group(batch: pa.RecordBatch, layout: Layout) -> None:
