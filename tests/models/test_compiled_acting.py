@@ -131,8 +131,8 @@ def test_one_thread_and_two_draw_the_same_actions(space, rows):
     obs = np.random.default_rng(1).normal(size=(rows, 3)).astype(np.float32)
     drawn = []
     for threads in (1, 2):
-        loader.limit_threads(threads)
+        loader.set_num_threads(threads)
         drawn.append(live_actor(policy).act_with_logp(obs, None, np.random.default_rng(2)))
-    loader.limit_threads(None)
+    loader.set_num_threads(None)
     for one, two in zip(*drawn, strict=True):
         np.testing.assert_array_equal(one, two)
