@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 KERNEL_TESTS = [
     "tests/models/test_compiled_acting.py",
     "tests/models/test_differentiable.py",
+    "tests/compiled/test_thread_pool.py",
     "tests/algorithms/test_compiled_passes.py::test_steps_are_those_of_numpy_and_autograd",
     "tests/algorithms/test_compiled_passes.py::test_any_depth_width_and_number_of_rows",
 ]

@@ -75,7 +75,7 @@ class Tape:
 class Update:
     """Passes over minibatches for an actor and a critic; `algorithms.compiled_passes` says what the dicts hold.
 
-    When it is made the actor's steps are taken; with several threads, the critic's may be taken beside the caller until `finish`.
+    When it is made the actor's steps are taken; with several threads, the critic's may go on until `finish`.
     """
 
     def __init__(self, policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> None: ...

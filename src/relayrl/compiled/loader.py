@@ -2,7 +2,8 @@
 
 They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, everything runs in NumPy.
 `RELAYRL_COMPILED` may also name one of the machine's instruction sets; the default is the best one. Kernels that fail their
-`self_check` are left out. `RELAYRL_THREADS` is the number of threads; the default is one for each core that this process may use.
+`self_check` are left out. `RELAYRL_THREADS` is the number of threads; the default is one for each core that the process may
+use.
 """
 
 from __future__ import annotations
