@@ -46,13 +46,13 @@ def test_one_thread_and_two_give_the_same_numbers():
     x, gradient = rng.normal(size=(257, 4)).astype(np.float32), rng.normal(size=(257, 1)).astype(np.float32)
     results = []
     for threads in (1, 2):
-        loader.limit_threads(threads)
+        loader.set_num_threads(threads)
         module = perceptron(Activation.RELU, 4, 256, 256, 1)
         tape = CompiledTape(module)
         outputs = tape.forward(x).copy()
         tape.backward(gradient)
         results.append((outputs, *(p.grad.numpy().copy() for p in module.parameters())))
-    loader.limit_threads(None)
+    loader.set_num_threads(None)
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
 
@@ -130,7 +130,7 @@ def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with
     target, share = rng.normal(size=(2, 300, 1)).astype(np.float32)
     by_joined, by_apart = [], []
     for threads in (1, 2):
-        loader.limit_threads(threads)
+        loader.set_num_threads(threads)
         joined, apart = twins(Activation.TANH, 4, 256, 256, 1), twins(Activation.TANH, 4, 256, 256, 1)
         values, loss = CompiledTapes(joined).regress(x, target, share)
         outputs = [loss, *(value.copy() for value in values)]
@@ -138,10 +138,10 @@ def test_regression_gives_the_same_numbers_on_one_thread_and_two_and_agrees_with
             CompiledTapes([module]).regress(x, target, share)
         by_joined.append([*outputs, *gradients_of(joined)])
         by_apart.append([*outputs, *gradients_of(apart)])
-    loader.limit_threads(None)
+    loader.set_num_threads(None)
     for alone, beside in zip(by_joined[0] + by_apart[0], by_joined[1] + by_apart[1], strict=True):
         np.testing.assert_array_equal(alone, beside)
-    for one, other in zip(by_joined[0], by_apart[0], strict=True):  # rows of a single network are added up by halves
+    for one, other in zip(by_joined[0], by_apart[0], strict=True):  # rows of a single network are added up in blocks
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -172,9 +172,9 @@ def test_the_lowest_value_is_the_same_on_one_thread_and_two_and_what_is_no_numbe
     x, share, own = rng.normal(size=(300, 4)).astype(np.float32), np.ones(300, np.float32), draw_own(rng, 300, 4)
     results = []
     for threads in (1, 2):
-        loader.limit_threads(threads)
+        loader.set_num_threads(threads)
         results.append(CompiledTapes(modules).lowest(x, own, share))
-    loader.limit_threads(None)
+    loader.set_num_threads(None)
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
     with torch.no_grad():

@@ -107,10 +107,10 @@ def test_one_thread_and_two_give_the_same_numbers(instructions, name, count, mon
     case, _ = CASES[name]
     results = []
     for threads in (1, 2):
-        loader.limit_threads(threads)
+        loader.set_num_threads(threads)
         modules = judges(case.x.width, count, Activation.RELU, (64, 64))
         results.append(everything(CompiledTapes(modules), modules, case, case.x))
-    loader.limit_threads(None)
+    loader.set_num_threads(None)
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
 

@@ -5,7 +5,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from relayrl.bench.codec import example_rollout
+from relayrl.bench.codec_rows import example_rollout
 from relayrl.compiled.loader import OFF, VARIABLE, kernels
 from relayrl.data.block_batches import to_batch, to_batches
 from relayrl.data.columns import Trajectory

@@ -46,7 +46,7 @@ def hashes(parts: RunParts) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("num_envs", [4, 64])  # minibatches as they are, and in halves
+@pytest.mark.parametrize("num_envs", [4, 64])  # minibatches as they are, and in blocks
 def test_collecting_beside_the_critic_changes_nothing(name: str, num_envs: int) -> None:
     beside, apart = parts_of(RUNS[name], num_envs), parts_of(RUNS[name], num_envs)
     statistics = Statistics([])
@@ -116,7 +116,7 @@ def test_a_child_that_is_forked_meanwhile_goes_on() -> None:
 
 
 def test_several_runs_in_threads_get_their_own_results() -> None:
-    """One of them has the second thread, the others do without."""
+    """They share the kernels' thread pool."""
 
     def learn() -> str:
         parts = parts_of(SPREAD, 64)

@@ -6,10 +6,10 @@ import torch
 from gymnasium import spaces
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.engines.overlap import Overlapping
-from relayrl.engines.phase_clock import PhaseClock
-from relayrl.engines.run_parts import RunParts, build_parts
-from relayrl.engines.run_settings import build_run_settings
+from relayrl.engines.local.overlap import Overlapping
+from relayrl.engines.local.phase_clock import PhaseClock
+from relayrl.engines.local.run_parts import RunParts, build_parts
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.models.box_heads import DeterministicHead
 from relayrl.models.exploration import Exploration
 from relayrl.models.export import export_policy
@@ -20,8 +20,8 @@ from relayrl.models.warmup_actor import WarmupActor
 from relayrl.runtime.agent_builder import AgentBuilder
 from relayrl.runtime.published_policy import ActionChoice
 from relayrl.training.facade import RelayRLTrainer
-from relayrl.training.facade_args import TrainerArgs
-from relayrl.training.rl_trainer import RolloutTrainer
+from relayrl.training.facade.trainer_args import TrainerArgs
+from relayrl.training.queued.rl_trainer import RolloutTrainer
 from relayrl.training.statistics import Statistics
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)

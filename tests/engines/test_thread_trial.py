@@ -21,6 +21,22 @@ def test_more_threads_are_taken_only_where_they_pay(rates, chosen):
     assert thread_trial.fewest_fast_threads(rates) == chosen
 
 
+@pytest.mark.parametrize(
+    ("cores", "rates", "tried"),
+    [
+        (1, {1: 100.0}, [1]),
+        (6, {1: 100.0, 2: 150.0, 4: 200.0, 6: 250.0}, [1, 2, 4, 6]),
+        (64, {1: 100.0, 2: 80.0, 4: 60.0}, [1, 2, 4]),
+        (64, {1: 100.0, 2: 150.0, 4: 150.0, 8: 140.0}, [1, 2, 4, 8]),
+    ],
+)
+def test_numbers_are_tried_up_to_the_cores_and_not_for_long_where_more_are_not_faster(cores, rates, tried, monkeypatch):
+    monkeypatch.setattr(thread_trial, "num_cores", lambda: cores)
+    monkeypatch.setattr(thread_trial, "_trial_settings", lambda _, threads: threads)
+    monkeypatch.setattr(thread_trial, "_rate", rates.__getitem__)
+    assert list(thread_trial.measured_rates(None)) == tried
+
+
 @pytest.mark.parametrize(("env", "algo"), [("native:CartPole", "ppo"), ("native:Pendulum", "td3")])
 def test_the_number_is_measured_on_the_run_itself_told_and_kept(env, algo, tmp_path, monkeypatch):
     monkeypatch.setattr(thread_trial, "SECONDS", 0.05)

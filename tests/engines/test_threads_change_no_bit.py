@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import relayrl
+from relayrl.compiled import loader
 from relayrl.models.networks import RunningNormalizer
 
-THREADS = (1, 2, 3, 5)
+THREADS = (1, 2, 3, 5, 8)
+"""Of torch and of the kernels, also where there are fewer cores."""
 FEW_PASSES = {"params.train_pi_iters": 2, "params.train_vf_iters": 2}
 NORMALIZED = {"network.normalize_observations": True}
 REPLAY = {"params.learning_starts": 160, "params.batch_size": 1_100, **NORMALIZED}
@@ -32,6 +34,7 @@ RUNS = {
 def parameter_hash(name: str, threads: int, folder) -> str:
     env, num_envs, steps, own = RUNS[name]
     settings = {"threads": threads, "evaluation.episodes": 0, "statistics.tensorboard": False, **own}
+    loader.set_num_threads(threads)
     run = relayrl.train(
         env,
         algo=name.split("-")[0],
@@ -50,6 +53,7 @@ def _as_many_threads_as_before():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+    loader.set_num_threads(None)
 
 
 @pytest.mark.parametrize("name", RUNS)

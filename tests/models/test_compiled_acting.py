@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.compiled import loader
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.compiled_perceptron import CompiledPerceptron
-from relayrl.models.perceptron import NumpyPerceptron, Perceptron
-from relayrl.models.settings import Activation, NetworkSettings
+from relayrl.models.perceptron import NumpyPerceptron
+from relayrl.models.perceptron import Perceptron
+from relayrl.models.settings import Activation
+from relayrl.models.settings import NetworkSettings
 from relayrl.models.torch_actor import TorchActor
+
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -133,8 +135,8 @@ def test_one_thread_and_two_draw_the_same_actions(space, rows):
     obs = np.random.default_rng(1).normal(size=(rows, 3)).astype(np.float32)
     drawn = []
     for threads in (1, 2):
-        loader.limit_threads(threads)
+        loader.set_num_threads(threads)
         drawn.append(live_actor(policy).decide(obs, None, None, np.random.default_rng(2))[:2])
-    loader.limit_threads(None)
+    loader.set_num_threads(None)
     for one, two in zip(*drawn, strict=True):
         np.testing.assert_array_equal(one, two)

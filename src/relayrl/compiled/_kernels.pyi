@@ -13,6 +13,8 @@ MAX_LAYERS: int
 """Of a perceptron."""
 MAX_PARTS: int
 """Choices of an action."""
+MAX_THREADS: int
+"""Of one call; more are taken for this many. No result depends on the number."""
 
 class Sums(TypedDict):
     """Metrics of all gradient steps, added up, and why there were no more: the KL limit, or a loss that is not finite."""
@@ -65,7 +67,7 @@ class Perceptron:
         """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
 
 class Tape:
-    """A perceptron that keeps its memory between calls; one thread and two give the same numbers."""
+    """A perceptron that keeps its memory between calls."""
 
     def __init__(self, perceptron: Perceptron, is_differentiated: bool, /) -> None:
         """Without `is_differentiated` there is a forward pass only, which touches less memory."""
@@ -73,7 +75,7 @@ class Tape:
 class Update:
     """Passes over minibatches for an actor and a critic; `accelerator.minibatch_kernels` says what the dicts hold.
 
-    When it is made the actor's steps are taken; with two threads, the critic's may be taken beside the caller until `finish`.
+    When it is made the actor's steps are taken; with several threads, the critic's may go on until `finish`.
     """
 
     def __init__(self, policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> None: ...
@@ -81,7 +83,7 @@ class Update:
         """Wait until all steps are taken; sums over those of the actor and of the critic."""
 
 def forward_tapes(tapes: tuple[Tape, ...], x: tuple[Array, ...], out: tuple[Array, ...], threads: int, /) -> None:
-    """Each tape's `out` [M, O] from its `x` [M, I]. Two threads take a tape each, or half the rows of a single one."""
+    """Each tape's `out` [M, O] from its `x` [M, I]. Threads take tapes, and blocks of their rows."""
 
 def backward_tapes(
     tapes: tuple[Tape, ...], gradient: tuple[Array, ...], flat: tuple[Array, ...], threads: int, /

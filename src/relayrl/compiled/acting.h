@@ -147,40 +147,55 @@ static void draw_normal_tile(const Acting *a, PolicyScratch *s, int outputs, int
     }
 }
 
+/* Rows are independent: how they are cut changes no number. */
 typedef struct {
     const Acting *acting;
-    int64_t first, end;
-    int failed;
+    int num_blocks;
+    atomic_int failed;
 } ActingWork;
 
-static void act_rows(void *argument) {
+/* A perceptron that has its parameters and scratch, in the thread's own memory but where it is frozen; NULL: out of memory. */
+static Perceptron *borrow_for_acting(const Acting *a, Perceptron *own, PolicyScratch *scratch) {
+    const int outputs = a->network->sizes[a->network->num_layers];
+    if (!a->frozen) take_shape(own, a->network);
+    const int64_t used = a->frozen ? 0 : lay_out(own, 0, 1, NULL);
+    float *memory = thread_memory(used + lay_out_scratch(scratch, outputs, a->num_parts, NULL));
+    if (!memory) return NULL;
+    lay_out_scratch(scratch, outputs, a->num_parts, memory + used);
+    if (!a->num_parts) read_deviations(scratch, a->log_std, a->scale, outputs);
+    if (a->frozen) return &a->frozen->net;
+    place(own, 0, 1, memory);
+    read_for_forward(own, a->network);
+    return own;
+}
+
+static void act_rows(void *argument, Blocks *blocks) {
     ActingWork *work = argument;
     const Acting *a = work->acting;
-    Perceptron own, *net = a->frozen ? &a->frozen->net : &own;
-    PolicyScratch scratch = {0};
-    work->failed = !a->frozen && borrow_perceptron(&own, a->network);
-    if (work->failed) return;
-    if (!a->frozen) read_for_forward(&own, a->network);
-    const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
-    work->failed = open_scratch(&scratch, outputs, a->num_parts);
-    if (work->failed) return;
-    if (!a->num_parts) read_deviations(&scratch, a->log_std, a->scale, outputs);
-    for (int64_t first = work->first; first < work->end; first += TILE_ROWS) {
-        const int count = (int)(work->end - first < TILE_ROWS ? work->end - first : TILE_ROWS);
-        forward_tile(net, a->x + first * width, width, count);
-        to_columns(scratch.logits, net->value[net->num_layers], wide, outputs, count);
-        if (a->num_parts) choose_tile(a, &scratch, outputs, first, count);
-        else draw_normal_tile(a, &scratch, outputs, first, count);
-        if (a->logp) memcpy(a->logp + first, scratch.logp, (size_t)count * sizeof(float));
+    Perceptron own;
+    PolicyScratch scratch;
+    Perceptron *net = borrow_for_acting(a, &own, &scratch);
+    if (!net) {
+        work->failed = 1;
+        return;
     }
-    close_scratch(&scratch);
+    const int width = net->size[0], outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
+    for (int block; (block = next_block(blocks)) >= 0;) {
+        const int64_t end = block_start(a->num_rows, block + 1, work->num_blocks);
+        for (int64_t row = block_start(a->num_rows, block, work->num_blocks); row < end; row += TILE_ROWS) {
+            const int count = at_most(end - row, TILE_ROWS);
+            forward_tile(net, a->x + row * width, width, count);
+            to_columns(scratch.logits, net->value[net->num_layers], wide, outputs, count);
+            if (a->num_parts) choose_tile(a, &scratch, outputs, row, count);
+            else draw_normal_tile(a, &scratch, outputs, row, count);
+            if (a->logp) memcpy(a->logp + row, scratch.logp, (size_t)count * sizeof(float));
+        }
+    }
 }
 
 static int act(const Acting *a, int num_threads) {
-    const int is_shared = num_threads > 1 && !a->frozen && a->num_rows * num_products(a->network) >= MIN_SHARED_PRODUCTS;
-    const int64_t middle = is_shared ? (a->num_rows + 1) / 2 : a->num_rows;
-    ActingWork first = {a, 0, middle, 0}, second = {a, middle, a->num_rows, 0};
-    if (is_shared) do_both(act_rows, &first, &second, 1);
-    else act_rows(&first);
-    return first.failed || second.failed ? -1 : 0;
+    const int64_t products = a->frozen ? 0 : a->num_rows * num_products(a->network);
+    ActingWork work = {.acting = a, .num_blocks = threads_worth(products, MIN_PRODUCTS_PER_THREAD, num_threads)};
+    parallel_for(work.num_blocks, act_rows, &work, work.num_blocks);
+    return work.failed ? -1 : 0;
 }

@@ -1,11 +1,12 @@
 /* Everything that is compiled once for each instruction set, in the order in which it builds up. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "helper_thread.h"
 #include "kernels.h"
 #include "thread_memory.h"
+#include "thread_pool.h"
 #include "vector_math.h"
 #include "matrix_product.h"
 #include "perceptron.h"
@@ -19,6 +20,6 @@
 
 const Kernels KERNELS_SYMBOL = {
     KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,   train,
-    open_tape,    close_tape, tape_forward, tape_backward, tape_regress,  judge, adam_step,
+    open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, judge, adam_step,
     follow,
 };

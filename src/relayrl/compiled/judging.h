@@ -5,8 +5,8 @@
 
 typedef struct {
     const Judging *judging;
-    int64_t first, end;
-    int failed;
+    int num_blocks;
+    atomic_int failed;
 } JudgingWork;
 
 /* What a column of a row is in its tables. */
@@ -64,20 +64,18 @@ static void add_own_gradients(const Perceptron *net, const Judging *j, int64_t r
     }
 }
 
-static void judge_rows(void *argument) {
-    JudgingWork *work = argument;
-    const Judging *j = work->judging;
+/* Rows [first, end); -1: out of memory. */
+static int judge_rows(const Judging *j, int64_t first, int64_t end) {
     Perceptron nets[MAX_JUDGES];
     Factors factors[MAX_JUDGES];
     int64_t rows[TILE_ROWS];
-    work->failed = borrow_factored(nets, factors, j->networks, j->num_networks, j->inputs, work->first, work->end);
-    if (work->failed) return;
+    if (borrow_factored(nets, factors, j->networks, j->num_networks, j->inputs, first, end)) return -1;
     for (int t = 0; t < j->num_networks; t++) {
         read_parameters(&nets[t], j->networks[t], 1);
         multiply_lines(&factors[t], &nets[t], j->inputs);
     }
-    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = number_tile(rows, row, work->end);
+    for (int64_t row = first; row < end; row += TILE_ROWS) {
+        const int num_rows = number_tile(rows, row, end);
         for (int t = 0; t < j->num_networks; t++) {
             gather_inputs(&nets[t], j->inputs, &factors[t], rows, num_rows);
             put_own(&nets[t], j, row, num_rows);
@@ -89,13 +87,23 @@ static void judge_rows(void *argument) {
             add_own_gradients(&nets[t], j, row, num_rows, t == 0);
         }
     }
+    return 0;
+}
+
+static void judge_blocks(void *argument, Blocks *blocks) {
+    JudgingWork *work = argument;
+    const int64_t num_rows = work->judging->num_rows;
+    for (int block; (block = next_block(blocks)) >= 0;) {
+        const int64_t first = block_start(num_rows, block, work->num_blocks);
+        if (judge_rows(work->judging, first, block_start(num_rows, block + 1, work->num_blocks))) work->failed = 1;
+    }
 }
 
 static int judge(const Judging *judging, int num_threads) {
     int64_t products = 0;
     for (int t = 0; t < judging->num_networks; t++) products += num_products(judging->networks[t]);
-    const int64_t num_rows = judging->num_rows, middle = (num_rows + 1) / 2;
-    JudgingWork first = {.judging = judging, .end = middle}, second = {.judging = judging, .first = middle, .end = num_rows};
-    do_both(judge_rows, &first, &second, num_threads > 1 && num_rows * products >= MIN_SHARED_PRODUCTS);
-    return first.failed || second.failed ? -1 : 0;
+    const int useful = threads_worth(judging->num_rows * products, MIN_PRODUCTS_PER_THREAD, num_threads);
+    JudgingWork work = {.judging = judging, .num_blocks = useful};
+    parallel_for(useful, judge_blocks, &work, useful);
+    return work.failed ? -1 : 0;
 }

@@ -55,7 +55,21 @@ typedef struct {
     const int64_t *order; /* NULL: rows as they are */
 } Rows;
 
-enum { STATUS_DONE = 0, STATUS_KL_EXCEEDED = 1, STATUS_NOT_FINITE = 2 };
+#define MAX_ROW_BLOCKS 16
+#define ROWS_PER_BLOCK 512                    /* at least: they take far longer than a thread's preparations */
+#define MAX_BLOCK_PARAMETERS ((int64_t)1 << 24) /* of all blocks' gradients together, where there are more than two */
+
+/* Blocks of rows whose gradients are added up apart, where there are two or more. It depends on nothing but the shape, so that
+ * the sums are the same with any number of threads. */
+static inline int num_gradient_blocks(int64_t num_rows, int64_t num_parameters) {
+    int64_t count = num_rows / ROWS_PER_BLOCK, limit = MAX_BLOCK_PARAMETERS / (num_parameters + 1);
+    limit = limit < MAX_ROW_BLOCKS ? limit : MAX_ROW_BLOCKS;
+    count = count < limit ? count : limit;
+    count = count < 2 ? 2 : count;
+    return (int)(count < num_rows ? count : num_rows);
+}
+
+enum { STATUS_DONE = 0, STATUS_KL_EXCEEDED = 1, STATUS_NOT_FINITE = 2, STATUS_OUT_OF_MEMORY = 3 };
 
 typedef struct {
     double loss, kl, entropy, clip_fraction, gradient_norm; /* sums over gradient steps */
@@ -87,15 +101,20 @@ typedef struct {
     PolicyLoss *policy; /* exactly one of the two */
     ValueLoss *value;
     Sums sums;
-    int num_threads; /* that halves of minibatches may have */
+    int num_threads; /* that blocks of a minibatch may have */
     int out_of_memory;
 } Training;
 
-#define MIN_HALVED_ROWS 1024 /* of a minibatch whose halves take far longer than to give one away */
 
-/* Whether minibatches are in halves. Factored inputs are not: each half would multiply all lines. */
-static inline int is_halved(const Training *t) {
-    return t->rows.minibatch_rows >= MIN_HALVED_ROWS && !t->rows.inputs.is_factored;
+#define MIN_BLOCKED_ROWS 1024 /* of a minibatch whose blocks take far longer than to give one away */
+
+/* Whether minibatches are in blocks. Factored inputs are not: each block would multiply all lines. */
+static inline int is_blocked(const Training *t) {
+    return t->rows.minibatch_rows >= MIN_BLOCKED_ROWS && !t->rows.inputs.is_factored;
+}
+
+static inline int num_row_blocks(const Training *t, int64_t count) {
+    return is_blocked(t) ? num_gradient_blocks(count, t->adam.num_parameters) : 1;
 }
 
 typedef struct Frozen Frozen; /* a perceptron that has taken its parameters over for good, see acting.h; one caller at a time */
@@ -116,17 +135,19 @@ typedef struct {
 
 typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see tape.h */
 
-/* How a pass goes over the rows of a tape; the first two give the same numbers, the third others in their last digits. */
-typedef enum { HALVES_SIDE_BY_SIDE, HALVES_IN_TURN, WHOLE } Cut;
+#define MAX_TAPES 16
 
-/* Rows whose outputs should be `target`; `share` weighs each output in the loss. */
+/* A tape's part of a pass over several: forward, backward, or both, of a regression in which outputs should be `target`. */
 typedef struct {
+    Tape *tape;
     int64_t num_rows;
-    const Inputs *inputs;
-    const float *target, *share;
-    float *out;
-    double loss; /* Σ ½ share (out − target)² */
-} Regression;
+    const float *in;      /* inputs, or derivatives by the outputs */
+    float *out;           /* outputs, but of a backward pass */
+    float *flat;          /* gradients of all parameters, but of a forward pass */
+    const Inputs *inputs; /* of a regression, as below */
+    const float *target, *share; /* `share` weighs each output in the loss */
+    double loss;                 /* Σ ½ share (out − target)² */
+} TapePart;
 
 #define MAX_JUDGES 16
 
@@ -159,9 +180,9 @@ typedef struct {
     void (*train)(Training *training);
     Tape *(*open_tape)(const Network *network, int is_kept); /* NULL: out of memory */
     void (*close_tape)(Tape *tape);
-    int (*tape_forward)(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut); /* -1: out of memory, as below */
-    int (*tape_backward)(Tape *tape, const float *gradient, float *flat, Cut cut);
-    int (*tape_regress)(Tape *tape, Regression *rows, float *flat, Cut cut);
+    int (*forward_tapes)(TapePart *parts, int num_parts, int num_threads); /* -1: out of memory, as below */
+    int (*backward_tapes)(TapePart *parts, int num_parts, int num_threads);
+    int (*regress_tapes)(TapePart *parts, int num_parts, int num_threads);
     int (*judge)(const Judging *judging, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);

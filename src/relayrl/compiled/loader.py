@@ -2,7 +2,8 @@
 
 They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, everything runs in NumPy.
 `RELAYRL_COMPILED` may also name one of the machine's instruction sets; the default is the best one. Kernels that fail their
-`self_check` are left out.
+`self_check` are left out. `RELAYRL_THREADS` is the number of threads; the default is one for each core that the process may
+use.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 from functools import cache, lru_cache
 from types import ModuleType
 
+from relayrl.compiled.usable_cores import num_cores
 from relayrl.errors import ConfigError
 
 VARIABLE = "RELAYRL_COMPILED"
 OFF = "off"
-MAX_THREADS = 2
-"""The actor and the critic learn side by side; there is no third thing to do."""
+THREADS_VARIABLE = "RELAYRL_THREADS"
+MAX_THREADS = 64
+"""Of the kernels' thread pool."""
 
 REBUILD = (
     "install a C compiler (Debian: apt-get install gcc) and run pip install --force-reinstall --no-cache-dir --no-deps "
@@ -35,7 +38,7 @@ except ImportError as error:
 else:
     _module = _found
 
-_threads_limit = MAX_THREADS
+_num_threads: int | None = None
 _log = logging.getLogger(__name__)
 
 
@@ -83,21 +86,25 @@ def warn_if_missing() -> None:
         _log.warning("%s; training and acting on the CPU take longer: %s", fault, REBUILD)
 
 
-def limit_threads(count: int | None) -> None:
-    """Let kernels use at most `count` threads; None: as many as help. Results do not depend on it."""
-    global _threads_limit
-    _threads_limit = MAX_THREADS if count is None else count
+def set_num_threads(count: int | None) -> None:
+    """Let kernels use `count` threads, whatever the cores; None: `RELAYRL_THREADS` or the cores decide."""
+    global _num_threads
+    _num_threads = count
 
 
 def num_threads() -> int:
-    """Threads that a kernel may use: one for each core that this process may run on, and no more than help."""
-    return max(1, min(MAX_THREADS, _threads_limit, num_cores()))
+    """Threads that a kernel may use; each call takes as many as its work is worth. Results do not depend on it."""
+    return _num_threads or _default_num_threads()
 
 
 @cache
-def num_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _default_num_threads() -> int:
+    asked = os.environ.get(THREADS_VARIABLE, "")
+    if not asked:
+        return min(MAX_THREADS, num_cores())
+    if not asked.isdecimal() or not 1 <= int(asked) <= MAX_THREADS:
+        raise ConfigError(f"{THREADS_VARIABLE}={asked}: a number from 1 to {MAX_THREADS}, or unset for one a core")
+    return int(asked)
 
 
 def describe() -> str:

@@ -11,24 +11,21 @@ typedef struct {
     float *deviation_gradient; /* [outputs] */
     float *inverse_deviation;  /* [outputs] of a normal distribution, for the minibatch */
     double log_deviation_sum;
-    float *memory;
 } PolicyScratch;
 
-static int open_scratch(PolicyScratch *s, int outputs, int num_parts) {
-    size_t tables = 3 * (size_t)outputs + (size_t)num_parts, count = tables * TILE_ROWS + 2 * (size_t)padded(outputs);
-    void *memory;
-    if (posix_memalign(&memory, 64, count * sizeof(float))) return -1;
-    s->memory = memory;
-    s->logits = s->memory;
-    s->probability = s->logits + (size_t)outputs * TILE_ROWS;
-    s->gradient = s->probability + (size_t)outputs * TILE_ROWS;
-    s->entropy = s->gradient + (size_t)outputs * TILE_ROWS;
-    s->deviation_gradient = s->entropy + (size_t)num_parts * TILE_ROWS;
-    s->inverse_deviation = s->deviation_gradient + padded(outputs);
-    return 0;
+/* Lay the arrays out: in numbers only where `next` is NULL. */
+static int64_t lay_out_scratch(PolicyScratch *s, int outputs, int num_parts, float *next) {
+    const int64_t table = (int64_t)outputs * TILE_ROWS, entropies = (int64_t)num_parts * TILE_ROWS;
+    if (next) {
+        s->logits = next;
+        s->probability = s->logits + table;
+        s->gradient = s->probability + table;
+        s->entropy = s->gradient + table;
+        s->deviation_gradient = s->entropy + entropies;
+        s->inverse_deviation = s->deviation_gradient + padded(outputs);
+    }
+    return 3 * table + entropies + 2 * padded(outputs);
 }
-
-static void close_scratch(PolicyScratch *s) { free(s->memory); }
 
 /* Deviations of a normal distribution for one minibatch, from their logarithms in units of `scale`. */
 static void read_deviations(PolicyScratch *s, const float *log_std, const float *scale, int outputs) {

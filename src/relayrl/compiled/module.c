@@ -1,22 +1,23 @@
-/* The Python binding: checks sizes, releases the GIL, shares work between two threads.
+/* The Python binding: checks sizes, releases the GIL, shares work between threads.
  *
  * Arrays come as C-contiguous buffers of the dtypes that `_kernels.pyi` states; their lengths are checked here.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-#include "helper_thread.h"
 #include "kernels.h"
 #include "python_types.h"
+#include "thread_pool.h"
 
 #define MIN_ROWS_UNLOCKED 256    /* fewer are done before another thread could have taken the lock */
-#define MIN_ROWS_PER_THREAD 1024 /* waking the helper costs as much as some hundred rows */
+#define MIN_ROWS_PER_THREAD 1024 /* waking a thread costs as much as some hundred rows */
 
 const Kernels *kernels = &portable_kernels;
 
@@ -132,28 +133,33 @@ typedef struct {
     const Network *network;
     Frozen *frozen;
     const float *x;
+    const Inputs *inputs; /* that lie in parts, instead of x */
     int64_t num_rows;
     float *out;
-    int failed;
+    int num_blocks;
+    atomic_int failed;
 } ForwardRows;
 
-static void forward_rows(void *argument) {
-    ForwardRows *part = argument;
-    part->failed = kernels->forward(part->network, part->frozen, part->x, part->num_rows, part->out);
+static void forward_rows(void *argument, Blocks *blocks) {
+    ForwardRows *all = argument;
+    const Network *n = all->network;
+    for (int block; (block = next_block(blocks)) >= 0;) {
+        const int64_t first = block_start(all->num_rows, block, all->num_blocks);
+        const int64_t end = block_start(all->num_rows, block + 1, all->num_blocks);
+        const float *x = all->inputs ? NULL : all->x + first * n->sizes[0];
+        float *out = all->out + first * n->sizes[n->num_layers];
+        if (x ? kernels->forward(n, all->frozen, x, end - first, out)
+              : kernels->forward_parts(n, all->inputs, first, end, all->out)) {
+            all->failed = 1;
+        }
+    }
 }
 
-static int forward_shared(ForwardRows all, int num_threads) {
-    const Network *n = all.network;
-    if (num_threads < 2 || all.num_rows < 2 * MIN_ROWS_PER_THREAD) {
-        forward_rows(&all);
-        return all.failed;
-    }
-    const int64_t half = all.num_rows / 2;
-    float *half_out = all.out + half * n->sizes[n->num_layers];
-    ForwardRows first = {n, NULL, all.x, half, all.out, 0};
-    ForwardRows second = {n, NULL, all.x + half * n->sizes[0], all.num_rows - half, half_out, 0};
-    do_both(forward_rows, &first, &second, 1);
-    return first.failed || second.failed;
+/* Rows are independent: how they are cut changes no number. */
+static int forward_shared(ForwardRows *all, int num_threads) {
+    all->num_blocks = threads_worth(all->num_rows, MIN_ROWS_PER_THREAD, num_threads);
+    parallel_for(all->num_blocks, forward_rows, all, all->num_blocks);
+    return all->failed;
 }
 
 static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
@@ -164,13 +170,12 @@ static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*w*i:forward", &x, &out, &num_threads)) return NULL;
     const int64_t rows = x.len / 4 / n->sizes[0];
     if (has_size(&x, rows * n->sizes[0], 4, "x") && has_size(&out, rows * n->sizes[n->num_layers], 4, "out")) {
-        ForwardRows all = {n, usable(self, rows), x.buf, rows, out.buf, 0};
+        ForwardRows all = {n, .frozen = usable(self, rows), .x = x.buf, .num_rows = rows, .out = out.buf};
         if (rows < MIN_ROWS_UNLOCKED) {
-            forward_rows(&all);
-            failed = all.failed;
+            failed = forward_shared(&all, 1);
         } else {
             Py_BEGIN_ALLOW_THREADS
-            failed = forward_shared(all, num_threads);
+            failed = forward_shared(&all, num_threads);
             Py_END_ALLOW_THREADS
         }
         if (failed) PyErr_NoMemory();
@@ -179,19 +184,6 @@ static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
     PyBuffer_Release(&out);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
-}
-
-typedef struct {
-    const Network *network;
-    const Inputs *inputs;
-    int64_t first, end;
-    float *out;
-    int failed;
-} ForwardParts;
-
-static void forward_some_parts(void *argument) {
-    ForwardParts *some = argument;
-    some->failed = kernels->forward_parts(some->network, some->inputs, some->first, some->end, some->out);
 }
 
 static PyObject *Perceptron_forward_parts(PyObject *object, PyObject *args) {
@@ -203,13 +195,10 @@ static PyObject *Perceptron_forward_parts(PyObject *object, PyObject *args) {
     GivenInputs given = {0};
     const int outputs = n->sizes[n->num_layers];
     const int64_t rows = out.len / 4 / outputs;
-    const int64_t half = num_threads < 2 || rows < 2 * MIN_ROWS_PER_THREAD ? rows : rows / 2;
     if (has_size(&out, rows * outputs, 4, "out") && !read_inputs(&given, parts, is_factored, rows, n->sizes[0])) {
-        ForwardParts first = {n, &given.inputs, 0, half, out.buf, 0}, second = {n, &given.inputs, half, rows, out.buf, 0};
+        ForwardRows all = {n, .inputs = &given.inputs, .num_rows = rows, .out = out.buf};
         Py_BEGIN_ALLOW_THREADS
-        if (half == rows) forward_some_parts(&first);
-        else do_both(forward_some_parts, &first, &second, 1);
-        failed = first.failed || second.failed;
+        failed = forward_shared(&all, num_threads);
         Py_END_ALLOW_THREADS
         if (failed) PyErr_NoMemory();
     }
@@ -409,13 +398,15 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     const Kernels *found[3];
     supported(found);
     kernels = found[0];
+    watch_forks();
     if (PyType_Ready(&Perceptron_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
         PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
-        PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS)) {
+        PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS) ||
+        PyModule_AddIntMacro(module, MAX_THREADS)) {
         Py_DECREF(module);
         return NULL;
     }

@@ -105,7 +105,13 @@ static int borrow_perceptron(Perceptron *net, const Network *network) {
     return 0;
 }
 
-#define MIN_SHARED_PRODUCTS 1000000 /* multiplications that take longer than waking the helper */
+/* Where a block of rows begins: halves, or several blocks of whole tiles. */
+static int64_t row_block_start(int64_t num_rows, int block, int num_blocks) {
+    if (num_blocks <= 2 || block == num_blocks) return block_start(num_rows, block, num_blocks);
+    return block_start((num_rows + TILE_ROWS - 1) / TILE_ROWS, block, num_blocks) * TILE_ROWS;
+}
+
+#define MIN_PRODUCTS_PER_THREAD 500000 /* multiplications that take longer than waking a thread */
 
 static int64_t num_products(const Network *network) {
     int64_t products = 0;

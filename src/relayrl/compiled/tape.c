@@ -2,7 +2,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "helper_thread.h"
 #include "python_types.h"
 
 typedef struct {
@@ -44,58 +43,45 @@ PyTypeObject Tape_type = {
     .tp_dealloc = Tape_dealloc,
 };
 
-#define MAX_TAPES 16
-
 /* One tape's part of a pass over several. */
 typedef struct {
     TapeObject *object;
     Py_buffer in, out;
-    int64_t num_rows;
-    Cut cut;
-    double loss; /* of a regression */
-    int failed;
-} TapePart;
+    int64_t num_rows, num_kept; /* that are passed over, and that can be differentiated afterwards */
+} GivenTape;
 
 typedef struct Pass Pass;
 struct Pass {
-    TapePart parts[MAX_TAPES];
-    Py_ssize_t num_parts;
-    int (*fits)(Pass *, TapePart *); /* whether the arrays have the right sizes; sets an error where they have not */
-    void (*run)(const Pass *, TapePart *);
-    PyObject *given; /* of a regression, in which all tapes see the same; `in` is where outputs go */
+    GivenTape given[MAX_TAPES];
+    int num_given;
+    int (*fits)(Pass *, GivenTape *); /* whether the arrays have the right sizes; sets an error where they have not */
+    TapePart (*part_of)(const Pass *, const GivenTape *);
+    int (*run)(const Kernels *, TapePart *, int num_parts, int num_threads);
+    PyObject *parts; /* of a regression, in which all tapes see the same; `in` is where outputs go */
     int is_factored;
     GivenInputs inputs;
     Py_buffer target, share;
+    double loss;
 };
 
-/* Every second part of a pass. */
-typedef struct {
-    Pass *pass;
-    Py_ssize_t first;
-} Share;
-
-static void run_share(void *argument) {
-    const Share *share = argument;
-    for (Py_ssize_t i = share->first; i < share->pass->num_parts; i += 2) share->pass->run(share->pass, &share->pass->parts[i]);
-}
-
-/* Where there are several tapes, each is one thread's affair, whose cache then holds it; a single one has both threads. */
-static void run_pass(Pass *pass, int num_threads) {
-    const int is_shared = num_threads > 1 && pass->num_parts > 1;
-    const Cut cut = pass->num_parts > 1 ? WHOLE : num_threads > 1 ? HALVES_SIDE_BY_SIDE : HALVES_IN_TURN;
-    for (Py_ssize_t i = 0; i < pass->num_parts; i++) pass->parts[i].cut = cut;
-    Share first = {pass, 0}, second = {pass, 1};
-    do_both(run_share, &first, &second, is_shared);
-}
-
-static int read_part(TapePart *part, PyObject *tape, PyObject *in, PyObject *out) {
+static int read_part(GivenTape *given, PyObject *tape, PyObject *in, PyObject *out) {
     if (!PyObject_TypeCheck(tape, &Tape_type)) {
         PyErr_SetString(PyExc_TypeError, "tapes must be of type Tape");
         return -1;
     }
-    part->object = (TapeObject *)tape;
-    if (PyObject_GetBuffer(in, &part->in, PyBUF_C_CONTIGUOUS)) return -1;
-    return PyObject_GetBuffer(out, &part->out, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    given->object = (TapeObject *)tape;
+    if (PyObject_GetBuffer(in, &given->in, PyBUF_C_CONTIGUOUS)) return -1;
+    return PyObject_GetBuffer(out, &given->out, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+}
+
+/* Whether a tape goes with those before it; sets an error where it does not. */
+static int goes_with(const Pass *pass, const GivenTape *given) {
+    for (const GivenTape *other = pass->given; other < given; other++) {
+        if (other->object != given->object && other->object->kernels == given->object->kernels) continue;
+        PyErr_SetString(PyExc_ValueError, "a tape takes part once, with tapes of the same instruction set");
+        return 0;
+    }
+    return 1;
 }
 
 static int read_parts(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs) {
@@ -105,109 +91,129 @@ static int read_parts(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        TapePart *part = &pass->parts[pass->num_parts++];
-        if (read_part(part, PyTuple_GET_ITEM(tapes, i), PyTuple_GET_ITEM(ins, i), PyTuple_GET_ITEM(outs, i))) return -1;
-        if (!pass->fits(pass, part)) return -1;
-        for (Py_ssize_t j = 0; j < i; j++) {
-            if (pass->parts[j].object != part->object) continue;
-            PyErr_SetString(PyExc_ValueError, "a tape takes part once");
-            return -1;
-        }
+        GivenTape *given = &pass->given[pass->num_given++];
+        if (read_part(given, PyTuple_GET_ITEM(tapes, i), PyTuple_GET_ITEM(ins, i), PyTuple_GET_ITEM(outs, i))) return -1;
+        if (!pass->fits(pass, given) || !goes_with(pass, given)) return -1;
     }
     return 0;
 }
 
-static PyObject *pass_over_tapes(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs, int num_threads) {
-    if (!read_parts(pass, tapes, ins, outs)) {
-        Py_BEGIN_ALLOW_THREADS
-        run_pass(pass, num_threads);
-        Py_END_ALLOW_THREADS
+static void run_pass(Pass *pass, int num_threads) {
+    TapePart parts[MAX_TAPES];
+    int failed = 0;
+    for (int i = 0; i < pass->num_given; i++) parts[i] = pass->part_of(pass, &pass->given[i]);
+    Py_BEGIN_ALLOW_THREADS
+    if (pass->num_given) failed = pass->run(pass->given[0].object->kernels, parts, pass->num_given, num_threads);
+    Py_END_ALLOW_THREADS
+    if (failed) PyErr_NoMemory();
+    for (int i = 0; i < pass->num_given; i++) {
+        pass->given[i].object->num_rows = failed ? 0 : pass->given[i].num_kept;
+        pass->loss += parts[i].loss;
     }
-    for (Py_ssize_t i = 0; i < pass->num_parts; i++) {
-        if (pass->parts[i].failed) PyErr_NoMemory();
-        PyBuffer_Release(&pass->parts[i].in);
-        PyBuffer_Release(&pass->parts[i].out);
+}
+
+static PyObject *pass_over_tapes(Pass *pass, PyObject *tapes, PyObject *ins, PyObject *outs, int num_threads) {
+    if (!read_parts(pass, tapes, ins, outs)) run_pass(pass, num_threads);
+    for (int i = 0; i < pass->num_given; i++) {
+        PyBuffer_Release(&pass->given[i].in);
+        PyBuffer_Release(&pass->given[i].out);
     }
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *parse_and_pass(PyObject *args, int (*fits)(Pass *, TapePart *), void (*run)(const Pass *, TapePart *)) {
-    Pass pass = {.fits = fits, .run = run};
+static PyObject *parse_and_pass(PyObject *args, Pass *pass) {
     PyObject *tapes, *ins, *outs;
     int num_threads;
     if (!PyArg_ParseTuple(args, "O!O!O!i", &PyTuple_Type, &tapes, &PyTuple_Type, &ins, &PyTuple_Type, &outs, &num_threads))
         return NULL;
-    return pass_over_tapes(&pass, tapes, ins, outs, num_threads);
+    return pass_over_tapes(pass, tapes, ins, outs, num_threads);
 }
 
-static const Network *network_of(const TapePart *part) { return &part->object->perceptron->network; }
+static const Network *network_of(const GivenTape *given) { return &given->object->perceptron->network; }
 
-static int fits_forward(Pass *pass, TapePart *part) {
-    const Network *n = network_of(part);
-    part->num_rows = part->in.len / 4 / n->sizes[0];
-    return has_size(&part->in, part->num_rows * n->sizes[0], 4, "x") &&
-           has_size(&part->out, part->num_rows * n->sizes[n->num_layers], 4, "out");
+static int fits_forward(Pass *pass, GivenTape *given) {
+    const Network *n = network_of(given);
+    given->num_rows = given->in.len / 4 / n->sizes[0];
+    given->num_kept = given->object->is_kept ? given->num_rows : 0;
+    return has_size(&given->in, given->num_rows * n->sizes[0], 4, "x") &&
+           has_size(&given->out, given->num_rows * n->sizes[n->num_layers], 4, "out");
 }
 
-static void run_forward(const Pass *pass, TapePart *part) {
-    TapeObject *self = part->object;
-    part->failed = self->kernels->tape_forward(self->tape, part->in.buf, part->num_rows, part->out.buf, part->cut);
-    self->num_rows = part->failed || !self->is_kept ? 0 : part->num_rows;
+static TapePart forward_part(const Pass *pass, const GivenTape *given) {
+    return (TapePart){given->object->tape, given->num_rows, .in = given->in.buf, .out = given->out.buf};
 }
 
-static int fits_backward(Pass *pass, TapePart *part) {
-    const Network *n = network_of(part);
-    if (!part->object->num_rows) {
+static int run_forward(const Kernels *own, TapePart *parts, int num_parts, int num_threads) {
+    return own->forward_tapes(parts, num_parts, num_threads);
+}
+
+static int fits_backward(Pass *pass, GivenTape *given) {
+    const Network *n = network_of(given);
+    given->num_rows = given->num_kept = given->object->num_rows;
+    if (!given->num_rows) {
         PyErr_SetString(PyExc_ValueError, "there is no forward pass to go back over");
         return 0;
     }
-    return has_table(&part->in, part->object->num_rows, n->sizes[n->num_layers], 4, "gradient") &&
-           has_size(&part->out, num_parameters(n), 4, "flat");
+    return has_table(&given->in, given->num_rows, n->sizes[n->num_layers], 4, "gradient") &&
+           has_size(&given->out, num_parameters(n), 4, "flat");
 }
 
-static void run_backward(const Pass *pass, TapePart *part) {
-    part->failed = part->object->kernels->tape_backward(part->object->tape, part->in.buf, part->out.buf, part->cut);
+static TapePart backward_part(const Pass *pass, const GivenTape *given) {
+    return (TapePart){given->object->tape, given->num_rows, .in = given->in.buf, .flat = given->out.buf};
 }
 
-PyObject *forward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_forward, run_forward); }
+static int run_backward(const Kernels *own, TapePart *parts, int num_parts, int num_threads) {
+    return own->backward_tapes(parts, num_parts, num_threads);
+}
 
-PyObject *backward_tapes(PyObject *module, PyObject *args) { return parse_and_pass(args, fits_backward, run_backward); }
+PyObject *forward_tapes(PyObject *module, PyObject *args) {
+    Pass pass = {.fits = fits_forward, .part_of = forward_part, .run = run_forward};
+    return parse_and_pass(args, &pass);
+}
 
-static int fits_regression(Pass *pass, TapePart *part) {
-    const Network *n = network_of(part);
-    if (part->in.readonly || !part->object->is_kept) {
+PyObject *backward_tapes(PyObject *module, PyObject *args) {
+    Pass pass = {.fits = fits_backward, .part_of = backward_part, .run = run_backward};
+    return parse_and_pass(args, &pass);
+}
+
+/* What a backward pass would need is overwritten tile by tile: nothing is kept. */
+static int fits_regression(Pass *pass, GivenTape *given) {
+    const Network *n = network_of(given);
+    if (given->in.readonly || !given->object->is_kept) {
         PyErr_SetString(PyExc_ValueError, "outputs must be writable, and tapes differentiated");
         return 0;
     }
-    part->num_rows = pass->target.len / 4 / n->sizes[n->num_layers];
-    const int64_t num_outputs = part->num_rows * n->sizes[n->num_layers];
-    const TapePart *first = &pass->parts[0];
-    if (part == first && read_inputs(&pass->inputs, pass->given, pass->is_factored, part->num_rows, n->sizes[0])) return 0;
-    if (part->num_rows != first->num_rows || n->sizes[0] != network_of(first)->sizes[0]) {
+    given->num_rows = pass->target.len / 4 / n->sizes[n->num_layers];
+    const int64_t num_outputs = given->num_rows * n->sizes[n->num_layers];
+    const GivenTape *first = &pass->given[0];
+    if (given == first && read_inputs(&pass->inputs, pass->parts, pass->is_factored, given->num_rows, n->sizes[0])) return 0;
+    if (given->num_rows != first->num_rows || n->sizes[0] != network_of(first)->sizes[0]) {
         PyErr_SetString(PyExc_ValueError, "tapes must have the same inputs and as many outputs");
         return 0;
     }
     return has_size(&pass->target, num_outputs, 4, "target") && has_size(&pass->share, num_outputs, 4, "share") &&
-           has_size(&part->in, num_outputs, 4, "out") && has_size(&part->out, num_parameters(n), 4, "flat");
+           has_size(&given->in, num_outputs, 4, "out") && has_size(&given->out, num_parameters(n), 4, "flat");
 }
 
-static void run_regression(const Pass *pass, TapePart *part) {
-    TapeObject *self = part->object;
-    Regression rows = {
-        part->num_rows, &pass->inputs.inputs, pass->target.buf, pass->share.buf, part->in.buf, 0.0,
-    };
-    part->failed = self->kernels->tape_regress(self->tape, &rows, part->out.buf, part->cut);
-    part->loss = rows.loss;
-    self->num_rows = 0; /* what a backward pass would need was overwritten tile by tile */
+static TapePart regression_part(const Pass *pass, const GivenTape *given) {
+    TapePart part = {given->object->tape, given->num_rows, .out = given->in.buf, .flat = given->out.buf};
+    part.inputs = &pass->inputs.inputs;
+    part.target = pass->target.buf;
+    part.share = pass->share.buf;
+    return part;
+}
+
+static int run_regression(const Kernels *own, TapePart *parts, int num_parts, int num_threads) {
+    return own->regress_tapes(parts, num_parts, num_threads);
 }
 
 PyObject *regress_tapes(PyObject *module, PyObject *args) {
-    Pass pass = {.fits = fits_regression, .run = run_regression};
+    Pass pass = {.fits = fits_regression, .part_of = regression_part, .run = run_regression};
     PyObject *tapes, *outs, *flats;
     int num_threads;
     if (!PyArg_ParseTuple(
-            args, "O!Opy*y*O!O!i", &PyTuple_Type, &tapes, &pass.given, &pass.is_factored, &pass.target, &pass.share,
+            args, "O!Opy*y*O!O!i", &PyTuple_Type, &tapes, &pass.parts, &pass.is_factored, &pass.target, &pass.share,
             &PyTuple_Type, &outs, &PyTuple_Type, &flats, &num_threads
         ))
         return NULL;
@@ -217,9 +223,7 @@ PyObject *regress_tapes(PyObject *module, PyObject *args) {
     PyBuffer_Release(&pass.share);
     if (!done) return NULL;
     Py_DECREF(done);
-    double loss = 0.0;
-    for (Py_ssize_t i = 0; i < pass.num_parts; i++) loss += pass.parts[i].loss;
-    return PyFloat_FromDouble(loss);
+    return PyFloat_FromDouble(pass.loss);
 }
 
 PyObject *take_adam_step(PyObject *module, PyObject *args) {

@@ -1,21 +1,22 @@
-/* A perceptron that is differentiated step by step; it keeps the activations of every row for its backward pass.
+/* Perceptrons that are differentiated step by step; they keep the activations of every row for their backward pass.
  *
- * Rows of a single tape lie in two halves. Each has gradients of its own, which are added in a fixed order, so that one
- * thread and two give the same numbers. A tape among several is one thread's affair as a whole.
+ * Rows are cut into blocks. Each has gradients of its own, which are added in a fixed order, so that any number of threads gives
+ * the same numbers. Few rows of a tape among several are not cut: each tape is one thread's affair then, whose cache holds it.
  */
 
 struct Tape {
     const Network *network;
     int is_kept; /* else there is no backward pass */
-    int64_t num_rows, capacity;
+    int64_t capacity;              /* of rows */
     float *values[MAX_LAYERS + 1]; /* [capacity, wide] each, where they are kept */
-    float *second_gradient;        /* that of the second half, or NULL as long as there was none */
+    float *other_gradients;        /* those of all blocks but the first, as many as there have been */
+    int num_others;
 };
 
 static void close_tape(Tape *tape) {
     if (!tape) return;
     free(tape->values[0]);
-    free(tape->second_gradient);
+    free(tape->other_gradients);
     free(tape);
 }
 
@@ -29,7 +30,6 @@ static Tape *open_tape(const Network *network, int is_kept) {
 
 static int reserve_rows(Tape *tape, int64_t num_rows) {
     const Network *network = tape->network;
-    tape->num_rows = num_rows;
     if (!tape->is_kept || num_rows <= tape->capacity) return 0;
     int64_t width = 0;
     for (int l = 0; l <= network->num_layers; l++) width += padded(network->sizes[l]);
@@ -45,38 +45,62 @@ static int reserve_rows(Tape *tape, int64_t num_rows) {
     return 0;
 }
 
-/* Rows [first, end) of a tape, and what is done with them. */
+/* A pass over tapes: item i is block i / num_parts of tape i % num_parts, so that threads begin with different tapes. */
 typedef struct {
-    Tape *tape;
-    int64_t first, end;
-    const float *in;             /* inputs, or derivatives by the outputs */
-    float *out;                  /* outputs */
-    const Inputs *inputs;        /* of a regression */
-    const float *target, *share; /* of a regression */
-    float *gradient;             /* by the parameters, in their order */
-    double *loss;                /* of a regression: one for each half */
-    int failed;
-} TapeWork;
+    TapePart *parts;
+    int num_parts, num_blocks;
+    double (*losses)[MAX_ROW_BLOCKS]; /* of a regression: of each part, of each block */
+    atomic_int failed;
+} TapePass;
 
-/* Let a perceptron see the kept rows from `row` on; gives how many of them are its tile. */
-static int see_tile(Perceptron *net, const TapeWork *work, int64_t row) {
-    const Tape *tape = work->tape;
-    for (int l = 0; tape->is_kept && l <= net->num_layers; l++) net->value[l] = tape->values[l] + row * net->wide[l];
-    return (int)(work->end - row < TILE_ROWS ? work->end - row : TILE_ROWS);
+/* One block of one tape. */
+typedef struct {
+    const TapePart *part;
+    int64_t first, end;
+    float *gradient; /* by the parameters, in their order */
+    double *loss;
+} TapeBlock;
+
+static TapeBlock block_of(const TapePass *pass, int item) {
+    const int which = item % pass->num_parts, block = item / pass->num_parts;
+    const TapePart *part = &pass->parts[which];
+    TapeBlock own = {.part = part, .gradient = part->flat};
+    own.first = row_block_start(part->num_rows, block, pass->num_blocks);
+    own.end = row_block_start(part->num_rows, block + 1, pass->num_blocks);
+    if (block) own.gradient = part->tape->other_gradients + (block - 1) * num_parameters(part->tape->network);
+    if (pass->losses) own.loss = &pass->losses[which][block];
+    return own;
 }
 
-static void forward_rows(void *argument) {
-    TapeWork *work = argument;
+/* Let a perceptron see the kept rows from `row` on; gives how many of them are its tile. */
+static int see_tile(Perceptron *net, const TapeBlock *block, int64_t row) {
+    const Tape *tape = block->part->tape;
+    for (int l = 0; tape->is_kept && l <= net->num_layers; l++) net->value[l] = tape->values[l] + row * net->wide[l];
+    return at_most(block->end - row, TILE_ROWS);
+}
+
+static void forward_blocks(void *argument, Blocks *blocks) {
+    TapePass *pass = argument;
+    const Tape *tape = NULL;
     Perceptron net;
-    work->failed = borrow_perceptron(&net, work->tape->network);
-    if (work->failed) return;
-    read_for_forward(&net, work->tape->network);
-    const int width = net.size[0];
-    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = see_tile(&net, work, row);
-        copy_padded(net.value[0], work->in + row * width, num_rows, width, net.wide[0]);
-        forward_tile(&net, net.value[0], net.wide[0], num_rows);
-        copy_outputs(&net, num_rows, work->out + row * net.size[net.num_layers]);
+    for (int item; (item = next_block(blocks)) >= 0;) {
+        const TapeBlock block = block_of(pass, item);
+        const TapePart *part = block.part;
+        if (part->tape != tape) {
+            tape = part->tape;
+            if (borrow_perceptron(&net, tape->network)) {
+                pass->failed = 1;
+                return;
+            }
+            read_for_forward(&net, tape->network);
+        }
+        const int width = net.size[0];
+        for (int64_t row = block.first; row < block.end; row += TILE_ROWS) {
+            const int num_rows = see_tile(&net, &block, row);
+            copy_padded(net.value[0], part->in + row * width, num_rows, width, net.wide[0]);
+            forward_tile(&net, net.value[0], net.wide[0], num_rows);
+            copy_outputs(&net, num_rows, part->out + row * net.size[net.num_layers]);
+        }
     }
 }
 
@@ -86,114 +110,145 @@ static void take_gradient(Perceptron *net, const float *gradient, int num_rows) 
     copy_padded(net->delta[last], gradient, num_rows, net->size[last], net->wide[last]);
 }
 
-static void backward_rows(void *argument) {
-    TapeWork *work = argument;
+static void backward_blocks(void *argument, Blocks *blocks) {
+    TapePass *pass = argument;
+    const Tape *tape = NULL;
     Perceptron net;
-    work->failed = borrow_perceptron(&net, work->tape->network);
-    if (work->failed) return;
-    read_for_backward(&net, work->tape->network);
-    aim_gradients(&net, work->gradient);
-    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = see_tile(&net, work, row);
-        take_gradient(&net, work->in + row * net.size[net.num_layers], num_rows);
-        backward_tile(&net, num_rows, row == work->first);
+    for (int item; (item = next_block(blocks)) >= 0;) {
+        const TapeBlock block = block_of(pass, item);
+        if (block.part->tape != tape) {
+            tape = block.part->tape;
+            if (borrow_perceptron(&net, tape->network)) {
+                pass->failed = 1;
+                return;
+            }
+            read_for_backward(&net, tape->network);
+        }
+        aim_gradients(&net, block.gradient);
+        for (int64_t row = block.first; row < block.end; row += TILE_ROWS) {
+            const int num_rows = see_tile(&net, &block, row);
+            take_gradient(&net, block.part->in + row * net.size[net.num_layers], num_rows);
+            backward_tile(&net, num_rows, row == block.first);
+        }
+        write_gradients(&net, block.gradient);
     }
-    write_gradients(&net, work->gradient);
 }
 
-/* Forward and backward, tile by tile, of the loss Σ ½ share (output − target)²: activations do not leave the cache. */
-static void regress_rows(void *argument) {
-    TapeWork *work = argument;
-    const Network *network = work->tape->network;
-    const Inputs *inputs = work->inputs;
+/* The outputs of a tile from `row` on, and their derivatives of the loss Σ ½ share (output − target)². */
+static void regress_tile(Perceptron *net, const TapeBlock *block, int64_t row, int num_rows) {
+    const TapePart *part = block->part;
+    const int last = net->num_layers, outputs = net->size[last];
+    copy_outputs(net, num_rows, part->out + row * outputs);
+    for (int64_t i = 0; i < (int64_t)num_rows * outputs; i++) {
+        const int64_t at = row * outputs + i;
+        const float error = part->out[at] - part->target[at], slope = error * part->share[at];
+        net->delta[last][i / outputs * net->wide[last] + i % outputs] = slope;
+        *block->loss += 0.5 * (double)slope * (double)error;
+    }
+}
+
+/* Forward and backward, tile by tile: activations do not leave the cache. */
+static void regress_blocks(void *argument, Blocks *blocks) {
+    TapePass *pass = argument;
+    const Inputs *inputs = pass->parts[0].inputs;
+    const Tape *tape = NULL;
     Perceptron net;
     Factors factors;
     int64_t rows[TILE_ROWS];
-    work->failed = borrow_factored(&net, &factors, &network, 1, inputs, work->first, work->end);
-    if (work->failed) return;
-    read_parameters(&net, network, 1);
-    aim_gradients(&net, work->gradient);
-    multiply_lines(&factors, &net, inputs);
-    forget_deltas(&factors, &net, inputs);
-    const int last = net.num_layers, outputs = net.size[last];
-    for (int64_t row = work->first; row < work->end; row += TILE_ROWS) {
-        const int num_rows = number_tile(rows, row, work->end);
-        forward_inputs(&net, inputs, &factors, rows, num_rows);
-        copy_outputs(&net, num_rows, work->out + row * outputs);
-        for (int64_t i = 0; i < (int64_t)num_rows * outputs; i++) {
-            const int64_t at = row * outputs + i;
-            const float error = work->out[at] - work->target[at], slope = error * work->share[at];
-            net.delta[last][i / outputs * net.wide[last] + i % outputs] = slope;
-            *work->loss += 0.5 * (double)slope * (double)error;
+    for (int item; (item = next_block(blocks)) >= 0;) {
+        const TapeBlock block = block_of(pass, item);
+        if (block.part->tape != tape || inputs->is_factored) {
+            tape = block.part->tape;
+            if (borrow_factored(&net, &factors, &tape->network, 1, inputs, block.first, block.end)) {
+                pass->failed = 1;
+                return;
+            }
+            read_parameters(&net, tape->network, 1);
         }
-        backward_inputs(&net, inputs, &factors, rows, num_rows, row == work->first);
+        aim_gradients(&net, block.gradient);
+        multiply_lines(&factors, &net, inputs);
+        forget_deltas(&factors, &net, inputs);
+        for (int64_t row = block.first; row < block.end; row += TILE_ROWS) {
+            const int num_rows = number_tile(rows, row, block.end);
+            forward_inputs(&net, inputs, &factors, rows, num_rows);
+            regress_tile(&net, &block, row, num_rows);
+            backward_inputs(&net, inputs, &factors, rows, num_rows, row == block.first);
+        }
+        differentiate_by_lines(&factors, &net, inputs);
+        write_gradients(&net, block.gradient);
     }
-    differentiate_by_lines(&factors, &net, inputs);
-    write_gradients(&net, work->gradient);
 }
 
-static int is_worth_sharing(const Tape *tape, Cut cut) {
-    return cut == HALVES_SIDE_BY_SIDE && tape->num_rows * num_products(tape->network) >= MIN_SHARED_PRODUCTS;
+static int threads_of(const TapePart *parts, int num_parts, int num_threads) {
+    int64_t products = 0;
+    for (int i = 0; i < num_parts; i++) products += parts[i].num_rows * num_products(parts[i].tape->network);
+    return threads_worth(products, MIN_PRODUCTS_PER_THREAD, num_threads);
 }
 
-/* All rows of a tape; -1: out of memory. */
-static int over_rows(void (*do_rows)(void *), TapeWork work, Cut cut) {
-    const int64_t num_rows = work.tape->num_rows, middle = cut == WHOLE ? num_rows : (num_rows + 1) / 2;
-    TapeWork second = work;
-    second.first = work.end = middle;
-    second.end = num_rows;
-    if (work.gradient) second.gradient = work.tape->second_gradient;
-    if (work.loss) second.loss = work.loss + 1;
-    if (middle == num_rows) do_rows(&work);
-    else do_both(do_rows, &work, &second, is_worth_sharing(work.tape, cut));
-    return work.failed || second.failed ? -1 : 0;
-}
-
-static int tape_forward(Tape *tape, const float *x, int64_t num_rows, float *out, Cut cut) {
-    if (reserve_rows(tape, num_rows)) return -1;
-    return over_rows(forward_rows, (TapeWork){.tape = tape, .in = x, .out = out}, cut);
-}
-
-typedef struct {
-    float *sum;
-    const float *other;
-    int64_t first, end;
-} SumHalf;
-
-static void sum_half(void *argument) {
-    const SumHalf *half = argument;
-    for (int64_t i = half->first; i < half->end; i++) half->sum[i] += half->other[i];
-}
-
-/* Gradients of all parameters, from both halves of the rows. */
-static int gradients_over_rows(void (*do_rows)(void *), TapeWork work, Cut cut) {
-    Tape *tape = work.tape;
-    const int64_t count = num_parameters(tape->network);
-    const int is_halved = cut != WHOLE && tape->num_rows > 1;
-    if (is_halved && !tape->second_gradient) {
-        tape->second_gradient = malloc((size_t)count * sizeof(float));
-        if (!tape->second_gradient) return -1;
+/* Blocks of every tape, where gradients are added up: by the shape alone. */
+static int num_tape_blocks(const TapePart *parts, int num_parts) {
+    int64_t num_rows = parts[0].num_rows, most_parameters = 0;
+    for (int i = 0; i < num_parts; i++) {
+        const int64_t count = num_parameters(parts[i].tape->network);
+        num_rows = parts[i].num_rows < num_rows ? parts[i].num_rows : num_rows; /* no block is empty */
+        most_parameters = count > most_parameters ? count : most_parameters;
     }
-    if (over_rows(do_rows, work, cut)) return -1;
-    if (!is_halved) return 0;
-    SumHalf first = {work.gradient, tape->second_gradient, 0, count / 2}, second = first;
-    second.first = first.end;
-    second.end = count;
-    do_both(sum_half, &first, &second, is_worth_sharing(tape, cut));
+    const int is_factored = parts[0].inputs && parts[0].inputs->is_factored;
+    if (num_parts > 1 && (num_rows < MIN_BLOCKED_ROWS || is_factored)) return 1;
+    if (num_rows < 2) return 1;
+    return is_factored ? 2 : num_gradient_blocks(num_rows, num_parts * most_parameters);
+}
+
+static int reserve_gradients(Tape *tape, int num_others) {
+    if (num_others <= tape->num_others) return 0;
+    float *larger = malloc((size_t)(num_others * num_parameters(tape->network)) * sizeof(float));
+    if (!larger) return -1;
+    free(tape->other_gradients);
+    tape->other_gradients = larger;
+    tape->num_others = num_others;
     return 0;
 }
 
-static int tape_backward(Tape *tape, const float *gradient, float *flat, Cut cut) {
-    return gradients_over_rows(backward_rows, (TapeWork){.tape = tape, .in = gradient, .gradient = flat}, cut);
+/* Rows do not depend on each other here: there is a block for each thread. */
+static int forward_tapes(TapePart *parts, int num_parts, int num_threads) {
+    if (!num_parts) return 0;
+    const int useful = threads_of(parts, num_parts, num_threads);
+    TapePass pass = {.parts = parts, .num_parts = num_parts, .num_blocks = (useful + num_parts - 1) / num_parts};
+    for (int i = 0; i < num_parts; i++) {
+        if (reserve_rows(parts[i].tape, parts[i].num_rows)) return -1;
+    }
+    parallel_for(num_parts * pass.num_blocks, forward_blocks, &pass, useful);
+    return pass.failed ? -1 : 0;
 }
 
-static int tape_regress(Tape *tape, Regression *rows, float *flat, Cut cut) {
-    double losses[2] = {0.0, 0.0};
-    tape->num_rows = rows->num_rows;
-    TapeWork work = {.tape = tape, .inputs = rows->inputs, .out = rows->out, .target = rows->target, .share = rows->share};
-    work.gradient = flat;
-    work.loss = losses;
-    const int status = gradients_over_rows(regress_rows, work, cut);
-    rows->loss = losses[0] + losses[1];
+/* Gradients of all parameters, from all blocks of the rows. */
+static int gradients_of_tapes(Work work, TapePass pass, int num_threads) {
+    if (!pass.num_parts) return 0;
+    pass.num_blocks = num_tape_blocks(pass.parts, pass.num_parts);
+    for (int i = 0; i < pass.num_parts; i++) {
+        if (reserve_gradients(pass.parts[i].tape, pass.num_blocks - 1)) return -1;
+    }
+    parallel_for(pass.num_parts * pass.num_blocks, work, &pass, threads_of(pass.parts, pass.num_parts, num_threads));
+    if (pass.failed) return -1;
+    for (int i = 0; i < pass.num_parts; i++) {
+        const Tape *tape = pass.parts[i].tape;
+        const int64_t count = num_parameters(tape->network);
+        add_gradients(pass.parts[i].flat, tape->other_gradients, pass.num_blocks - 1, count, count, num_threads);
+    }
+    return 0;
+}
+
+static int backward_tapes(TapePart *parts, int num_parts, int num_threads) {
+    return gradients_of_tapes(backward_blocks, (TapePass){.parts = parts, .num_parts = num_parts}, num_threads);
+}
+
+static int regress_tapes(TapePart *parts, int num_parts, int num_threads) {
+    double losses[MAX_TAPES][MAX_ROW_BLOCKS] = {{0.0}};
+    TapePass pass = {.parts = parts, .num_parts = num_parts, .losses = losses};
+    const int status = gradients_of_tapes(regress_blocks, pass, num_threads);
+    for (int i = 0; i < num_parts; i++) {
+        parts[i].loss = 0.0;
+        for (int b = 0; b < MAX_ROW_BLOCKS; b++) parts[i].loss += losses[i][b];
+    }
     return status;
 }

@@ -36,40 +36,77 @@ static void step_parameters(const AdamStep *step, int64_t first, int64_t end) {
     }
 }
 
+#define MIN_PARAMETERS_PER_THREAD 10000 /* that take longer than waking a thread */
+#define CHUNK_PARAMETERS 1024
+#define MAX_CHUNKS 1024
+
+/* Parameters are cut into chunks of a size that depends on their number alone: sums over each are added in the chunks' order. */
+static int64_t chunk_size(int64_t count) {
+    const int64_t at_once = (int64_t)CHUNK_PARAMETERS * MAX_CHUNKS;
+    return CHUNK_PARAMETERS * ((count + at_once - 1) / at_once);
+}
+
+static int num_chunks(int64_t count) { return count ? (int)((count - 1) / chunk_size(count)) + 1 : 0; }
+
+/* What is done with each of `count` parameters, in whole chunks for each thread: it then has the same ones in its cache in every
+ * pass over them. */
 typedef struct {
-    AdamStep *step;
-    int64_t first, end;
-    double square;
-} AdamHalf;
+    void (*do_range)(void *argument, int64_t first, int64_t end);
+    void *argument;
+    int64_t count;
+    int num_threads;
+} ParameterPass;
 
-static void square_half(void *argument) {
-    AdamHalf *half = argument;
-    half->square = sum_of_squares(half->step->gradient + half->first, half->end - half->first);
+static void do_ranges(void *argument, Blocks *blocks) {
+    const ParameterPass *pass = argument;
+    const int64_t size = chunk_size(pass->count);
+    for (int block; (block = next_block(blocks)) >= 0;) {
+        const int64_t first = block_start(num_chunks(pass->count), block, pass->num_threads) * size;
+        const int64_t end = block_start(num_chunks(pass->count), block + 1, pass->num_threads) * size;
+        pass->do_range(pass->argument, first, end < pass->count ? end : pass->count);
+    }
 }
 
-static void step_half(void *argument) {
-    const AdamHalf *half = argument;
-    step_parameters(half->step, half->first, half->end);
+static void over_parameters(void (*do_range)(void *, int64_t, int64_t), void *argument, int64_t count, int num_threads) {
+    ParameterPass pass = {do_range, argument, count, threads_worth(count, MIN_PARAMETERS_PER_THREAD, num_threads)};
+    parallel_for(pass.num_threads, do_ranges, &pass, pass.num_threads);
 }
 
-#define MIN_SHARED_PARAMETERS 20000 /* that take longer than waking the helper */
+static void step_range(void *argument, int64_t first, int64_t end) { step_parameters(argument, first, end); }
 
-/* θ ← θ − α m̂ / (√v̂ + ε), with m ← β₁ m + (1 − β₁) g and v ← β₂ v + (1 − β₂) g²; gives the norm before clipping. The halves
- * are the same with one thread and with two, and so are the numbers. */
+typedef struct {
+    const float *numbers;
+    int64_t chunk_size;
+    double *squares; /* of each chunk */
+} Squares;
+
+static void square_range(void *argument, int64_t first, int64_t end) {
+    Squares *sums = argument;
+    for (int64_t i = first; i < end; i += sums->chunk_size) {
+        const int64_t count = end - i < sums->chunk_size ? end - i : sums->chunk_size;
+        sums->squares[i / sums->chunk_size] = sum_of_squares(sums->numbers + i, count);
+    }
+}
+
+static double norm_of(const float *numbers, int64_t count, int num_threads) {
+    double squares[MAX_CHUNKS], sum = 0.0;
+    Squares sums = {numbers, chunk_size(count), squares};
+    over_parameters(square_range, &sums, count, num_threads);
+    for (int i = 0; i < num_chunks(count); i++) sum += squares[i];
+    return sqrt(sum);
+}
+
+/* θ ← θ − α m̂ / (√v̂ + ε), with m ← β₁ m + (1 − β₁) g and v ← β₂ v + (1 − β₂) g²; gives the norm before clipping. */
 static double adam_step(Adam *adam, const float *gradient, int num_threads) {
-    const int64_t middle = adam->num_parameters / 512 * 256;
     AdamStep step = {.adam = adam, .gradient = gradient, .factor = 1.0f};
-    AdamHalf halves[2] = {{&step, 0, middle, 0.0}, {&step, middle, adam->num_parameters, 0.0}};
-    const int is_shared = num_threads > 1 && adam->num_parameters >= MIN_SHARED_PARAMETERS;
-    do_both(square_half, &halves[0], &halves[1], is_shared);
-    const double norm = sqrt(halves[0].square + halves[1].square);
+    const double norm = norm_of(gradient, adam->num_parameters, num_threads);
     adam->num_steps++;
     const double correction1 = 1.0 - pow(adam->beta1, (double)adam->num_steps);
     const double correction2 = 1.0 - pow(adam->beta2, (double)adam->num_steps);
     if (norm > adam->max_norm) step.factor = (float)(adam->max_norm / (norm + 1e-6));
     step.inverse = (float)(1.0 / sqrt(correction2));
     step.rate = (float)(adam->learning_rate / correction1);
-    do_both(step_half, &halves[0], &halves[1], is_shared);
+    over_parameters(step_range, &step, adam->num_parameters, num_threads);
     return norm;
 }
 
@@ -77,18 +114,42 @@ typedef struct {
     float *target;
     const float *source;
     float share;
-    int64_t first, end;
-} FollowHalf;
+} SoftUpdate;
 
-static void follow_half(void *argument) {
-    const FollowHalf *half = argument;
-    for (int64_t i = half->first; i < half->end; i++) half->target[i] += half->share * (half->source[i] - half->target[i]);
+static void update_range(void *argument, int64_t first, int64_t end) {
+    const SoftUpdate *update = argument;
+    for (int64_t i = first; i < end; i++) update->target[i] += update->share * (update->source[i] - update->target[i]);
 }
 
 /* target ← target + share (source − target) */
 static void follow(float *target, const float *source, int64_t count, double share, int num_threads) {
-    FollowHalf first = {target, source, (float)share, 0, count / 2}, second = {target, source, (float)share, count / 2, count};
-    do_both(follow_half, &first, &second, num_threads > 1 && count >= MIN_SHARED_PARAMETERS);
+    SoftUpdate update = {target, source, (float)share};
+    over_parameters(update_range, &update, count, num_threads);
+}
+
+/* Gradients of blocks of rows, `stride` numbers apart. */
+typedef struct {
+    float *sum; /* begins as that of the first block */
+    const float *others;
+    int64_t stride;
+    int num_others;
+} BlockGradients;
+
+static void add_range(void *argument, int64_t first, int64_t end) {
+    const BlockGradients *all = argument;
+    for (int64_t start = first; start < end; start += CHUNK_PARAMETERS) {
+        const int64_t stop = end - start < CHUNK_PARAMETERS ? end : start + CHUNK_PARAMETERS;
+        for (int b = 0; b < all->num_others; b++) {
+            const float *other = all->others + b * all->stride;
+            for (int64_t i = start; i < stop; i++) all->sum[i] += other[i];
+        }
+    }
+}
+
+/* Add the other blocks' gradients to the first one's, in their order. */
+static void add_gradients(float *sum, const float *others, int num_others, int64_t stride, int64_t count, int num_threads) {
+    BlockGradients all = {sum, others, stride, num_others};
+    if (num_others) over_parameters(add_range, &all, count, num_threads);
 }
 
 static void point_into(Network *network, const float *vector) {
@@ -103,137 +164,168 @@ static void point_into(Network *network, const float *vector) {
 /* Whether log deviations of a normal distribution lie behind the network's parameters. */
 static int has_deviations(const Training *t) { return t->policy && !t->policy->num_parts; }
 
-/* What the passes of one network, or over half of the rows, work in. */
+/* What a network's minibatches have in common: each is cut into blocks of rows, with a gradient for each block. */
+typedef struct {
+    Training *training;
+    int num_blocks; /* of the largest minibatch */
+    int64_t stride;
+    float *gradients; /* [num_blocks, stride], in the order of the parameters */
+    Factors factors;
+} Learning;
+
+typedef struct {
+    Learning *learning;
+    int64_t pass, start, count; /* rows [start, start + count) of a pass */
+    int num_blocks;
+    TileSums sums[MAX_ROW_BLOCKS];
+    atomic_int failed;
+} Minibatch;
+
+/* What a thread works in, in its own memory. */
 typedef struct {
     Perceptron net;
-    Factors factors;
     PolicyScratch policy;
-    float *gradient; /* in the order of the parameters */
 } Workspace;
 
-static void begin_minibatch(Training *t, Workspace *w) {
-    Perceptron *net = &w->net;
-    read_parameters(net, &t->shape, 1);
-    multiply_lines(&w->factors, net, &t->rows.inputs);
-    forget_deltas(&w->factors, net, &t->rows.inputs);
-    if (!has_deviations(t)) return;
-    const int outputs = net->size[net->num_layers];
-    read_deviations(&w->policy, t->adam.vector + t->adam.num_parameters - outputs, t->policy->scale, outputs);
+static int borrow_workspace(Workspace *w, const Training *t) {
+    const int has_inputs = !t->rows.inputs.is_factored, num_outputs = t->shape.sizes[t->shape.num_layers];
+    const int num_parts = t->policy ? t->policy->num_parts : 0;
+    memset(&w->policy, 0, sizeof w->policy);
+    take_shape(&w->net, &t->shape);
+    const int64_t used = lay_out(&w->net, 1, has_inputs, NULL);
+    float *memory = thread_memory(used + (t->policy ? lay_out_scratch(&w->policy, num_outputs, num_parts, NULL) : 0));
+    if (!memory) return -1;
+    place(&w->net, 1, has_inputs, memory);
+    if (t->policy) lay_out_scratch(&w->policy, num_outputs, num_parts, memory + used);
+    return 0;
 }
 
 static void add_tile(
-    Training *t, Workspace *w, const int64_t *rows, int num_rows, float inverse_count, int is_first, TileSums *sums
+    Learning *learning, Workspace *w, const int64_t *rows, int num_rows, float inverse_count, int is_first, TileSums *sums
 ) {
+    const Training *t = learning->training;
     Perceptron *net = &w->net;
-    forward_inputs(net, &t->rows.inputs, &w->factors, rows, num_rows);
+    forward_inputs(net, &t->rows.inputs, &learning->factors, rows, num_rows);
     if (t->policy) policy_loss(t->policy, &w->policy, net, rows, num_rows, inverse_count, sums);
     else value_loss(t->value, net, rows, num_rows, inverse_count, sums);
-    backward_inputs(net, &t->rows.inputs, &w->factors, rows, num_rows, is_first);
+    backward_inputs(net, &t->rows.inputs, &learning->factors, rows, num_rows, is_first);
 }
 
-/* The minibatch's gradient in the order of the parameters, from what its tiles added up. */
-static void gather_gradient(Training *t, Workspace *w) {
+/* The gradient of some rows of a minibatch, in the order of the parameters. */
+static void add_block(Minibatch *m, Workspace *w, int block) {
+    Learning *learning = m->learning;
+    const Training *t = learning->training;
     Perceptron *net = &w->net;
-    differentiate_by_lines(&w->factors, net, &t->rows.inputs);
-    write_gradients(net, w->gradient);
-    if (has_deviations(t)) {
-        const int outputs = net->size[net->num_layers];
-        memcpy(
-            w->gradient + t->adam.num_parameters - outputs, w->policy.deviation_gradient, (size_t)outputs * sizeof(float)
-        );
-    }
-}
-
-/* Some rows of a minibatch. */
-typedef struct {
-    Training *training;
-    Workspace *workspace;
-    int64_t pass, first, end, num_all;
-    TileSums sums;
-} MinibatchPart;
-
-static void add_part(void *argument) {
-    MinibatchPart *part = argument;
-    Training *t = part->training;
     int64_t rows[TILE_ROWS];
-    begin_minibatch(t, part->workspace);
-    for (int64_t at = part->first; at < part->end; at += TILE_ROWS) {
-        const int num_rows = number_tile(rows, at, part->end);
-        for (int r = 0; t->rows.order && r < num_rows; r++) rows[r] = t->rows.order[part->pass * t->rows.num_rows + at + r];
-        add_tile(t, part->workspace, rows, num_rows, 1.0f / (float)part->num_all, at == part->first, &part->sums);
+    float *gradient = learning->gradients + block * learning->stride;
+    const int64_t first = m->start + row_block_start(m->count, block, m->num_blocks);
+    const int64_t end = m->start + row_block_start(m->count, block + 1, m->num_blocks);
+    const int outputs = net->size[net->num_layers];
+    float *by_deviations = gradient + t->adam.num_parameters - outputs;
+    aim_gradients(net, gradient);
+    if (has_deviations(t)) {
+        read_deviations(&w->policy, t->adam.vector + t->adam.num_parameters - outputs, t->policy->scale, outputs);
     }
-    gather_gradient(t, part->workspace);
+    for (int64_t at = first; at < end; at += TILE_ROWS) {
+        const int num_rows = number_tile(rows, at, end);
+        for (int r = 0; t->rows.order && r < num_rows; r++) rows[r] = t->rows.order[m->pass * t->rows.num_rows + at + r];
+        add_tile(learning, w, rows, num_rows, 1.0f / (float)m->count, at == first, &m->sums[block]);
+    }
+    differentiate_by_lines(&learning->factors, net, &t->rows.inputs);
+    write_gradients(net, gradient);
+    if (has_deviations(t)) memcpy(by_deviations, w->policy.deviation_gradient, (size_t)outputs * sizeof(float));
 }
 
-static void add_sums(TileSums *sum, const TileSums *other) {
-    sum->loss += other->loss;
-    sum->kl += other->kl;
-    sum->entropy += other->entropy;
-    sum->clipped += other->clipped;
+static void add_blocks(void *argument, Blocks *blocks) {
+    Minibatch *m = argument;
+    Learning *learning = m->learning;
+    const Training *t = learning->training;
+    Workspace w;
+    if (borrow_workspace(&w, t)) {
+        m->failed = 1;
+        return;
+    }
+    read_parameters(&w.net, &t->shape, 1);
+    multiply_lines(&learning->factors, &w.net, &t->rows.inputs);
+    forget_deltas(&learning->factors, &w.net, &t->rows.inputs);
+    for (int block; (block = next_block(blocks)) >= 0;) add_block(m, &w, block);
 }
 
-/* One gradient step; the status says whether there will be another. Rows in halves are added up alike by one thread and two. */
-static int train_minibatch(Training *t, Workspace *w, int64_t pass, int64_t start, int64_t count) {
-    const int has_halves = is_halved(t) && count > 1;
-    const int64_t middle = has_halves ? start + count / 2 : start + count;
-    MinibatchPart first = {t, &w[0], pass, start, middle, count, {0}}, second = {t, &w[1], pass, middle, start + count, count, {0}};
-    if (has_halves) {
-        do_both(add_part, &first, &second, t->num_threads > 1);
-        add_sums(&first.sums, &second.sums);
-        for (int64_t i = 0; i < t->adam.num_parameters; i++) w[0].gradient[i] += w[1].gradient[i];
-    } else {
-        add_part(&first);
+static TileSums sum_over_blocks(const Minibatch *m) {
+    TileSums sum = m->sums[0];
+    for (int b = 1; b < m->num_blocks; b++) {
+        sum.loss += m->sums[b].loss;
+        sum.kl += m->sums[b].kl;
+        sum.entropy += m->sums[b].entropy;
+        sum.clipped += m->sums[b].clipped;
     }
-    const double loss = first.sums.loss / (double)count, kl = first.sums.kl / (double)count;
+    return sum;
+}
+
+/* One gradient step; the status says whether there will be another. */
+static int train_minibatch(Learning *learning, int64_t pass, int64_t start, int64_t count) {
+    Training *t = learning->training;
+    Minibatch m = {.learning = learning, .pass = pass, .start = start, .count = count, .num_blocks = num_row_blocks(t, count)};
+    const int num_threads = m.num_blocks > 1 ? t->num_threads : 1;
+    const int64_t products = count * num_products(&t->shape);
+    parallel_for(m.num_blocks, add_blocks, &m, threads_worth(products, MIN_PRODUCTS_PER_THREAD, num_threads));
+    if (m.failed) {
+        t->out_of_memory = 1;
+        return STATUS_OUT_OF_MEMORY;
+    }
+    float *gradient = learning->gradients;
+    const int64_t stride = learning->stride, num_parameters = t->adam.num_parameters;
+    add_gradients(gradient, gradient + stride, m.num_blocks - 1, stride, num_parameters, num_threads);
+    const TileSums sums = sum_over_blocks(&m);
+    const double loss = sums.loss / (double)count, kl = sums.kl / (double)count;
     if (t->policy && kl > t->policy->kl_limit) return STATUS_KL_EXCEEDED;
     if (!isfinite(loss)) {
         t->sums.bad_loss = loss;
         return STATUS_NOT_FINITE;
     }
-    t->sums.gradient_norm += adam_step(&t->adam, w[0].gradient, 1);
+    t->sums.gradient_norm += adam_step(&t->adam, gradient, num_threads);
     t->sums.loss += loss;
     t->sums.kl += kl;
-    t->sums.entropy += first.sums.entropy / (double)count;
-    t->sums.clip_fraction += first.sums.clipped / (double)count;
+    t->sums.entropy += sums.entropy / (double)count;
+    t->sums.clip_fraction += sums.clipped / (double)count;
     t->sums.num_steps++;
     return STATUS_DONE;
 }
 
-static void run_passes(Training *t, Workspace *w) {
+static void run_passes(Learning *learning) {
+    Training *t = learning->training;
     for (int64_t pass = 0; pass < t->rows.num_passes; pass++) {
         for (int64_t start = 0; start < t->rows.num_rows; start += t->rows.minibatch_rows) {
             const int64_t left = t->rows.num_rows - start;
             const int64_t count = left < t->rows.minibatch_rows ? left : t->rows.minibatch_rows;
-            t->sums.status = train_minibatch(t, w, pass, start, count);
+            t->sums.status = train_minibatch(learning, pass, start, count);
             if (t->sums.status != STATUS_DONE) return;
         }
     }
 }
 
-static int open_workspace(Workspace *w, const Training *t) {
-    memset(w, 0, sizeof *w);
-    w->gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
-    const Inputs *inputs = &t->rows.inputs;
-    return !w->gradient || open_layers(&w->net, &t->shape, 1, !inputs->is_factored) ||
-           open_factors(&w->factors, &w->net, inputs, 0, t->rows.num_rows, 1) ||
-           (t->policy && open_scratch(&w->policy, w->net.size[w->net.num_layers], t->policy->num_parts));
+static int open_learning(Learning *learning, Training *t) {
+    void *memory;
+    Perceptron shape;
+    memset(learning, 0, sizeof *learning);
+    learning->training = t;
+    learning->num_blocks = num_row_blocks(t, t->rows.minibatch_rows);
+    learning->stride = (t->adam.num_parameters + 15) / 16 * 16;
+    take_shape(&shape, &t->shape);
+    if (posix_memalign(&memory, 64, (size_t)(learning->num_blocks * learning->stride) * sizeof(float))) return -1;
+    learning->gradients = memory;
+    return open_factors(&learning->factors, &shape, &t->rows.inputs, 0, t->rows.num_rows, 1);
 }
 
-static void close_workspace(Workspace *w) {
-    close_scratch(&w->policy);
-    close_factors(&w->factors);
-    close_perceptron(&w->net);
-    free(w->gradient);
+static void close_learning(Learning *learning) {
+    close_factors(&learning->factors);
+    free(learning->gradients);
 }
 
 static void train(Training *t) {
-    Workspace workspaces[2];
-    const int count = is_halved(t) ? 2 : 1;
+    Learning learning;
     point_into(&t->shape, t->adam.vector);
-    for (int i = 0; i < count; i++) {
-        t->out_of_memory |= open_workspace(&workspaces[i], t);
-        if (!t->out_of_memory) aim_gradients(&workspaces[i].net, workspaces[i].gradient);
-    }
-    if (!t->out_of_memory) run_passes(t, workspaces);
-    for (int i = 0; i < count; i++) close_workspace(&workspaces[i]);
+    t->out_of_memory = open_learning(&learning, t) != 0;
+    if (!t->out_of_memory) run_passes(&learning);
+    close_learning(&learning);
 }

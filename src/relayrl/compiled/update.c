@@ -7,9 +7,9 @@
 #include <Python.h>
 #include <string.h>
 
-#include "helper_thread.h"
 #include "kernels.h"
 #include "python_types.h"
+#include "thread_pool.h"
 
 /* A job as it came from Python, with the buffers that its pointers lead into. */
 typedef struct {
@@ -201,32 +201,33 @@ static PyObject *sums_of(const Training *t) {
 typedef struct {
     PyObject_HEAD
     Job actor, critic;
-    int is_left; /* whether the helper has the critic's steps */
+    int left; /* the critic's steps, where the pool has them, else -1 */
 } UpdateObject;
 
-static void train_one(void *argument) { kernels->train(argument); }
+static void train_left(void *training, Blocks *blocks) { kernels->train(training); }
 
-/* Take the actor's steps, and leave the critic's. Where both have minibatches in halves, both threads are at the actor first:
- * whoever then waits for the critic shares its halves. Else each network has a thread. */
+/* Take the actor's steps, and leave the critic's: gives what is left, or -1. Where both have minibatches in blocks, all threads are
+ * at the actor first: whoever then waits for the critic takes blocks of it. Else each network has a thread. */
 static int take_steps(Training *actor, Training *critic, int num_threads) {
-    int is_left = 0;
+    int left = -1;
     actor->num_threads = critic->num_threads = num_threads;
-    const int is_left_first = num_threads > 1 && !(is_halved(actor) && is_halved(critic));
-    if (is_left_first) is_left = leave(train_one, critic);
-    train_one(actor);
-    if (num_threads < 2) train_one(critic);
-    else if (!is_left_first) is_left = leave(train_one, critic);
-    return is_left;
+    const int is_left_first = num_threads > 1 && !(is_blocked(actor) && is_blocked(critic));
+    if (is_left_first) left = leave(train_left, critic);
+    kernels->train(actor);
+    if (num_threads < 2) kernels->train(critic);
+    else if (!is_left_first) left = leave(train_left, critic);
+    return left;
 }
 
 static int begin_update(PyObject *object, PyObject *args) {
     UpdateObject *self = (UpdateObject *)object;
     PyObject *policy, *value;
     int num_threads;
+    self->left = -1;
     if (!PyArg_ParseTuple(args, "O!O!i:Update", &PyDict_Type, &policy, &PyDict_Type, &value, &num_threads)) return -1;
     if (read_policy(&self->actor, policy) || read_value(&self->critic, value)) return -1;
     Py_BEGIN_ALLOW_THREADS
-    self->is_left = take_steps(&self->actor.training, &self->critic.training, num_threads);
+    self->left = take_steps(&self->actor.training, &self->critic.training, num_threads);
     Py_END_ALLOW_THREADS
     return 0;
 }
@@ -236,10 +237,11 @@ static PyObject *Update_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 }
 
 static void wait_for_critic(UpdateObject *self) {
-    if (!self->is_left) return;
-    self->is_left = 0;
+    const int left = self->left;
+    if (left < 0) return;
+    self->left = -1;
     Py_BEGIN_ALLOW_THREADS
-    wait_for_left();
+    wait_for(left);
     Py_END_ALLOW_THREADS
 }
 

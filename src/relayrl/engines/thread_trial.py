@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from relayrl.compiled.loader import num_cores
+from relayrl.compiled.usable_cores import num_cores
 from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted
@@ -19,6 +19,8 @@ from relayrl.engines.settings.run_settings import RunSettings
 
 SECONDS = 2.0
 """Of each trial, after its first update."""
+PATIENCE = 2
+"""Trials are over when so many numbers in a row were not worthwhile, so that many cores do not make them long."""
 WORTHWHILE = 1.1
 """More threads are taken only where they give so many times the speed: they take cores from everything else."""
 RANDOM_STEPS = 500
@@ -26,9 +28,18 @@ RANDOM_STEPS = 500
 
 
 def measured_rates(settings: RunSettings) -> dict[int, float]:
-    """Environment steps/s with 1, 2, 4 … threads, as many as there are cores."""
-    counts = [2**n for n in range(num_cores().bit_length())]
-    return {count: _rate(_trial_settings(settings, count)) for count in counts}
+    """Environment steps/s with 1, 2, 4 … threads, up to one for each core, as long as more of them may be faster."""
+    rates: dict[int, float] = {}
+    for count in _counts(num_cores()):
+        rates[count] = _rate(_trial_settings(settings, count))
+        tried = list(rates)
+        if len(tried) > PATIENCE and fewest_fast_threads(rates) not in tried[-PATIENCE:]:
+            break
+    return rates
+
+
+def _counts(cores: int) -> list[int]:
+    return sorted({*(2**n for n in range(cores.bit_length())), cores})
 
 
 def fewest_fast_threads(rates: dict[int, float]) -> int:

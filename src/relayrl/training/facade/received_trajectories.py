@@ -26,14 +26,14 @@ from relayrl.data.action_masks import require_allowed
 from relayrl.data.arrow_arrays import space_of_tree, tree_leaves
 from relayrl.data.codec import decode_trajectory
 from relayrl.data.columns import Trajectory
+from relayrl.data.layout_book import name_of, trajectory_name
 from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
 from relayrl.sinks.parts_source import SUFFIXES
 from relayrl.sinks.value_ranges import checked_blocks, num_options, row_name
-from relayrl.data.layout_book import name_of, trajectory_name
-from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.training.trainers.policy_groups import PolicyGroup
 
 TrajectorySource: TypeAlias = "Trajectory | bytes | bytearray | memoryview | Path | str"
