@@ -1,36 +1,29 @@
 """The accelerator takes the steps that the reference takes."""
 
 import math
-import numpy as np
 import os
-import pytest
 import shutil
 import subprocess
 import sys
+
+import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
+
 from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.accelerator.on_policy_backend import FASTEST
-from relayrl.algorithms.losses import ClippedSurrogate
-from relayrl.algorithms.losses import LogLikelihood
-from relayrl.algorithms.losses import Objective
-from relayrl.algorithms.minibatches import Batch
-from relayrl.algorithms.minibatches import PassPlan
-from relayrl.algorithms.on_policy import Backend
-from relayrl.algorithms.on_policy import REFERENCE
+from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
+from relayrl.algorithms.minibatches import Batch, PassPlan
+from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.torch_update import TorchUpdate
 from relayrl.compiled import loader
-from relayrl.errors import ConfigError
-from relayrl.errors import TrainingDivergedError
+from relayrl.errors import ConfigError, TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.networks import ObservationEncoder
-from relayrl.models.settings import Activation
-from relayrl.models.settings import NetworkSettings
-from relayrl.models.shared_rows import SharedPart
-from relayrl.models.shared_rows import SharedRows
-
-
+from relayrl.models.settings import Activation, NetworkSettings
+from relayrl.models.shared_rows import SharedPart, SharedRows
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),

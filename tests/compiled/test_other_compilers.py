@@ -2,20 +2,20 @@
 
 import ast
 import os
-import pytest
 import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+
+import pytest
+
 from relayrl.compiled import loader
-
-
 
 ROOT = Path(__file__).parents[2]
 KERNEL_TESTS = [
     "tests/models/test_compiled_acting.py",
-    "tests/models/test_differentiable.py",
+    "tests/accelerator/test_compiled_tapes.py",
     "tests/compiled/test_thread_pool.py",
     "tests/accelerator/test_minibatch_kernels.py::test_steps_are_those_of_the_reference",
     "tests/accelerator/test_minibatch_kernels.py::test_any_depth_width_and_number_of_rows",

@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.compiled import loader
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.compiled_perceptron import CompiledPerceptron
-from relayrl.models.perceptron import NumpyPerceptron
-from relayrl.models.perceptron import Perceptron
-from relayrl.models.settings import Activation
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.perceptron import NumpyPerceptron, Perceptron
+from relayrl.models.settings import Activation, NetworkSettings
 from relayrl.models.torch_actor import TorchActor
-
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
