@@ -51,16 +51,6 @@ def test_moments_are_those_of_the_rows():
     np.testing.assert_allclose(variance, rows.laid_out().astype(np.float64).var(0))
 
 
-def test_products_are_those_of_the_rows_laid_out():
-    rows, rng = make_rows((1, 1, 1, 0), (0, 1, 1, 1)), np.random.default_rng(0)
-    weight, delta = rng.normal(size=(3, 4)).astype(np.float32), rng.normal(size=(4, 3)).astype(np.float32)
-    product, gradient = np.full((4, 3), np.nan, np.float32), np.full((3, 4), np.nan, np.float32)
-    rows.multiply(weight, product)
-    rows.multiply_transposed(delta, gradient)
-    np.testing.assert_allclose(product, rows.laid_out() @ weight.T, rtol=1e-5)
-    np.testing.assert_allclose(gradient, delta.T @ rows.laid_out(), rtol=1e-5)
-
-
 def test_changed_tables_know_their_columns():
     shift = np.array([10.0, 20.0, 30.0, 40.0], np.float32)
     changed = make_rows().with_tables(lambda table, columns: table + shift[columns])

@@ -18,11 +18,9 @@ import numpy as np
 
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array, Tree
-from relayrl.models.action_head import ActionHead
+from relayrl.models.action_head import ActionHead, Distribution, HeadDescription
 from relayrl.models.actor import Actor, Decision, ForwardActor, Outputs, choose
-from relayrl.models.box_heads import GaussianHead
-from relayrl.models.compiled_head import has_kernels
-from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
+from relayrl.models.compiled_perceptron import known_head
 from relayrl.models.exported import ExportedActor, example_rows
 from relayrl.models.mlp_description import Mlp, MlpDescription
 from relayrl.models.settings import Activation
@@ -59,7 +57,8 @@ class MlpActor(ForwardActor):
         self._critic = None if mlp.critic is None else _network(mlp.critic, is_frozen)
         self._max_rows = MAX_PRODUCTS // mlp.num_weights if is_frozen else sys.maxsize
         self._threads = 1 if is_frozen else None
-        self._draw = self._draw_of(head) if has_kernels(head) else None
+        description = known_head(head)
+        self._draw = None if description is None else self._draw_of(description)
         self.knows_logp = self._draw is not None
 
     def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
@@ -82,11 +81,11 @@ class MlpActor(ForwardActor):
     def _parameters(self, x: Array, mask: Array | None, threads: int) -> Array:
         outputs = np.empty((len(x), self._num_outputs), np.float32)
         self._network.forward(x, outputs, threads)
-        if isinstance(self.head, GaussianHead):
+        if self.head.learns_log_std:
             assert self._mlp.log_std is not None
-            mean = outputs * self.head.half_range + self.head.center
-            log_std = np.broadcast_to(self._mlp.log_std + np.log(self.head.half_range), mean.shape)
-            return np.concatenate([mean, log_std], -1)
+            scale = self.head.scales["action_scale"]
+            mean = outputs * scale + self.head.scales["action_center"]
+            return np.concatenate([mean, np.broadcast_to(self._mlp.log_std + np.log(scale), mean.shape)], -1)
         return self.head.parameters_numpy(outputs, mask)
 
     def _value(self, x: Array, threads: int) -> Array | None:
@@ -100,18 +99,13 @@ class MlpActor(ForwardActor):
             value += shift
         return value
 
-    def _draw_of(self, head: ActionHead) -> Draw:
-        if isinstance(head, GaussianHead):
-            return self._normal(head)
-        assert isinstance(head, CategoricalHead | MultiCategoricalHead)
-        return self._choices(head)
+    def _draw_of(self, head: HeadDescription) -> Draw:
+        return self._normal(head) if head.distribution is Distribution.NORMAL else self._choices(head)
 
-    def _choices(self, head: CategoricalHead | MultiCategoricalHead) -> Draw:
-        choose_by, is_single = self._network.choose, isinstance(head, CategoricalHead)
-        parts = [head] if isinstance(head, CategoricalHead) else head.parts
-        sizes, num_parts = tuple(part.num_outputs for part in parts), len(parts)
-        starts = np.array([part.start for part in parts])
-        start = (int(starts[0]) if is_single else starts) if starts.any() else None
+    def _choices(self, head: HeadDescription) -> Draw:
+        choose_by, is_single = self._network.choose, head.distribution is Distribution.CHOICE
+        sizes, num_parts = head.part_sizes, len(head.part_sizes)
+        start = (head.starts[0] if is_single else np.array(head.starts)) if any(head.starts) else None
 
         def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array, threads: int) -> Array:
             num_rows = len(logp)
@@ -123,9 +117,10 @@ class MlpActor(ForwardActor):
 
         return draw
 
-    def _normal(self, head: GaussianHead) -> Draw:
-        draw_normal, num_actions = self._network.draw_normal, head.num_actions
-        scales = (self._mlp.log_std, head.half_range, head.center)
+    def _normal(self, head: HeadDescription) -> Draw:
+        scale, center = head.scales["action_scale"], head.scales["action_center"]
+        draw_normal, num_actions = self._network.draw_normal, len(scale)
+        scales = (self._mlp.log_std, scale, center)
 
         def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array, threads: int) -> Array:
             noise = rng.standard_normal((len(logp), num_actions), np.float32)

@@ -13,7 +13,6 @@ from typing import Any
 from relayrl.algorithms.params import (
     DDPGParams,
     MADDPGParams,
-    OffPolicyParams,
     PPOParams,
     REINFORCEParams,
     SACParams,
@@ -33,11 +32,6 @@ class AlgorithmEntry:
     is_central: bool = False
     algorithm: str | type[Any] = ""
     """The class, or `module:Class`, which is imported when it is built: reading this table loads no torch."""
-
-    @property
-    def learns_from_replay(self) -> bool:
-        """Whether what was collected is kept, or learned from at once."""
-        return issubclass(self.params, OffPolicyParams)
 
     def load(self) -> type[Any]:
         """The algorithm: an `OnPolicyAlgorithm` or an `OffPolicyAlgorithm`."""

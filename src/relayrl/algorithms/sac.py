@@ -25,7 +25,7 @@ from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
 from relayrl.algorithms.replay_actor_critic import NextActions, ReplayActorCritic
 from relayrl.algorithms.replay_batch import Batch, GroupBatch
-from relayrl.algorithms.replay_losses import soft_policy_loss, temperature_loss
+from relayrl.algorithms.replay_losses import soft_value, soft_policy_loss, temperature_loss
 from relayrl.algorithms.state_features import StateFeatures
 from relayrl.data.trees import Space
 from relayrl.models.action_head import ActionHead
@@ -86,7 +86,7 @@ class SAC(ReplayActorCritic[SACParams]):
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
         action, logp = learner.act(learner.policy, own.next_features, own.next_mask, self.rng)
-        return NextActions(action, -self.temperature(group) * logp)
+        return NextActions(action, soft_value(torch.zeros_like(logp), logp, self.temperature(group)))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:
         return soft_policy_loss(q, logp, self.temperature(group), share)

@@ -72,6 +72,8 @@ class ActionHead(ABC):
     """Exploration noise that `sample` adds by itself, in units of half the action range."""
     part_sizes: tuple[int, ...] = ()
     """How many actions each discrete choice has; none where actions are not choices."""
+    has_log_prob: bool = False
+    """Whether `log_prob_numpy` gives something."""
     learns_log_std: bool = False
     """Whether the policy has a deviation of its own, `log_std`, beside what its network gives."""
 
@@ -141,6 +143,11 @@ class ActionHead(ABC):
     def _not_from_replay(self) -> ConfigError:
         return ConfigError(f"learning from replay is not possible in action space {self.space}; use ppo or reinforce")
 
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array | None:
+        """[…] log density of `action` [..., *action shape]; None where the head gives none."""
+        del parameters, action
+        return None
+
     def describe(self) -> HeadDescription | None:
         """What the accelerator must know; None where it has nothing for this head."""
         return None
@@ -152,6 +159,8 @@ class ActionHead(ABC):
 
 class LikelihoodHead(ActionHead):
     """A distribution whose log-probabilities on-policy algorithms differentiate."""
+
+    has_log_prob = True
 
     @abstractmethod
     def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:

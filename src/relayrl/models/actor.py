@@ -123,6 +123,5 @@ def choose(head: ActionHead, parameters: Array, rng: np.random.Generator | None)
 
 def log_prob(head: ActionHead, parameters: Array, action: Array) -> Array | None:
     """[L] log-probabilities of actions; None where the head has none."""
-    if not isinstance(head, LikelihoodHead):
-        return None
-    return np.asarray(head.log_prob_numpy(parameters, action), np.float32)
+    logp = head.log_prob_numpy(parameters, action)
+    return None if logp is None else np.asarray(logp, np.float32)

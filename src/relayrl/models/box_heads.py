@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,26 +98,31 @@ class GaussianHead(BoxHead, LikelihoodHead):
         return HeadDescription(Distribution.NORMAL, scales=self.scales)
 
     def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        mean, log_std = parameters.chunk(2, -1)
-        z = (action - mean) * (-log_std).exp()
+        log_prob: Tensor = self._log_prob(parameters, action, lambda x: x.exp())
+        return log_prob
+
+    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
+        return np.asarray(self._log_prob(parameters, action, np.exp))
+
+    def _log_prob(self, parameters: Any, action: Any, exp: Callable[[Any], Any]) -> Any:
+        mean, log_std = parameters[..., : self.num_actions], parameters[..., self.num_actions :]
+        z = (action - mean) * exp(-log_std)
         return (-0.5 * z * z - log_std).sum(-1) - 0.5 * LOG_2PI * self.num_actions
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        return parameters.chunk(2, -1)[1].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
+        entropy: Tensor = self._entropy(parameters)
+        return entropy
+
+    def entropy_numpy(self, parameters: Array) -> Array:
+        return np.asarray(self._entropy(parameters))
+
+    def _entropy(self, parameters: Any) -> Any:
+        return parameters[..., self.num_actions :].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
         mean, log_std = np.split(parameters, 2, -1)
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return np.asarray(mean + np.exp(log_std) * noise)
-
-    def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
-        mean, log_std = np.split(parameters, 2, -1)
-        z = (action - mean) * np.exp(-log_std)
-        return np.asarray((-0.5 * z * z - log_std).sum(-1) - np.float32(0.5 * LOG_2PI * self.num_actions))
-
-    def entropy_numpy(self, parameters: Array) -> Array:
-        log_std = parameters[..., self.num_actions :]
-        return np.asarray(log_std.sum(-1) + np.float32(0.5 * (1.0 + LOG_2PI) * self.num_actions))
 
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(parameters[..., : self.num_actions])

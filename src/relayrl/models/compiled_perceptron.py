@@ -9,16 +9,22 @@ import numpy as np
 
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
+from relayrl.models.action_head import ActionHead, HeadDescription
+from relayrl.models.box_heads import GaussianHead
+from relayrl.models.built_in import BuiltIns
+from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.perceptron import Perceptron
 from relayrl.models.settings import Activation
 from relayrl.models.shared_rows import OwnColumns, SharedRows
+
+_HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 
 class CompiledPerceptron:
     """A `Perceptron` on the CPU. Outputs are buffers that the next call with as many rows overwrites."""
 
     def __init__(self, module: Perceptron) -> None:
-        """The kernels must be there (`compiled_network`)."""
+        """The kernels must be there (`has_kernels`)."""
         self.network = _live(module)
         self._num_outputs = module.linears()[-1].out_features
         self._outputs = np.empty((0, self._num_outputs), np.float32)
@@ -129,9 +135,11 @@ def has_kernels(*modules: Perceptron) -> bool:
     return found is not None and all(len(module.linears()) <= found.MAX_LAYERS for module in modules)
 
 
-def compiled_network(module: Perceptron) -> CompiledPerceptron | None:
-    """The module in compiled form; None where there are no kernels for it."""
-    return CompiledPerceptron(module) if has_kernels(module) else None
+def known_head(head: ActionHead) -> HeadDescription | None:
+    """What the kernels need in order to draw a head's actions; None where there are none for it."""
+    found = kernels()
+    is_known = found is not None and head in _HEADS and len(head.part_sizes) <= found.MAX_PARTS
+    return head.describe() if is_known else None
 
 
 def as_rows(x: Array) -> Array:

@@ -77,7 +77,7 @@ def mlp_of(policy: Policy, *, with_value: bool) -> MlpDescription | None:
         if critic is None or moments not in NORMALIZERS:
             return None
         returns = moments.shift.numpy(), moments.scale.numpy()
-    log_std = policy.log_std.detach().numpy() if isinstance(policy.head, GaussianHead) else None
+    log_std = policy.log_std.detach().numpy() if policy.head.learns_log_std else None
     n = policy.normalizer
     observations = None if n is None else Normalization(n.shift.numpy(), n.scale.numpy(), n.clip)
     return MlpDescription(actor, critic, returns, log_std, observations)

@@ -1,8 +1,7 @@
-"""MLPs: a torch module, and the same network in NumPy on views of the same memory.
+"""MLPs: the torch module, which is exported, runs on any device and is the reference that tests hold faster twins to.
 
-The module is the reference: it is exported, runs on other devices, and tests hold both faster versions to it. For the small
-networks of reinforcement learning, torch spends more on overhead per operation than on arithmetic. On the CPU, acting and
-learning therefore run the compiled kernels (`compiled_perceptron`) or, where those are missing, `NumpyPerceptron`.
+On the CPU torch spends more on overhead per operation than on the arithmetic of small networks: there, acting and learning run
+the compiled kernels of `relayrl.accelerator`, for modules for which `is_plain`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import nn
 
-from relayrl.data.trees import Array
 from relayrl.models.built_in import BuiltIns
 from relayrl.models.settings import Activation
-from relayrl.models.shared_rows import SharedRows, laid_out
 
 MODULES: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
 
@@ -73,79 +69,3 @@ def _is_plain_parameter(parameter: torch.Tensor | None) -> bool:
         and parameter.is_contiguous()
         and not parameter._backward_hooks
     )
-
-
-class NumpyPerceptron:
-    """Forward and backward passes of a `Perceptron` on the CPU, always with its live parameters.
-
-    Outputs are buffers that the next call with as many rows overwrites.
-    """
-
-    def __init__(self, module: Perceptron) -> None:
-        linears = module.linears()
-        self._weights = [layer.weight.detach().numpy() for layer in linears]
-        self._biases = [layer.bias.detach().numpy() for layer in linears]
-        self._module = module
-        self._is_tanh = module.activation is Activation.TANH
-        self._rows = -1
-        self._inputs: list[Array | SharedRows] = []
-
-    def forward(self, x: Array | SharedRows) -> Array:
-        """[M, O] outputs of `x` [M, I]."""
-        if len(x) != self._rows:
-            self._rows = len(x)
-            self._outputs = [np.empty((len(x), len(bias)), np.float32) for bias in self._biases]
-            self._deltas: list[Array] = []
-        is_laid_out = isinstance(x, SharedRows) and not x.pays_factored(len(x))
-        self._inputs = [laid_out(x) if is_laid_out else x, *self._outputs[:-1]]
-        last = len(self._weights) - 1
-        for i, (weight, bias, out) in enumerate(zip(self._weights, self._biases, self._outputs, strict=True)):
-            _multiply(self._inputs[i], weight, out)
-            np.add(out, bias, out=out)
-            if i != last:
-                np.tanh(out, out=out) if self._is_tanh else np.maximum(out, 0.0, out=out)
-        return self._outputs[-1]
-
-    def backward(self, gradient: Array) -> None:
-        """Write the gradients of the last `forward`'s parameters into their `.grad`, given that of its output [M, O]."""
-        delta = gradient
-        for i, layer in reversed(list(enumerate(self._module.linears()))):
-            assert layer.weight.grad is not None
-            assert layer.bias.grad is not None
-            _multiply_transposed(self._inputs[i], delta, layer.weight.grad.numpy())
-            np.sum(delta, 0, out=layer.bias.grad.numpy())
-            if i > 0:
-                delta = self._delta(i, delta)
-
-    def _delta(self, i: int, above: Array) -> Array:
-        """The gradient of what goes into layer `i - 1`'s activation, given that of layer `i`'s."""
-        if not self._deltas:
-            self._deltas = [np.empty_like(out) for out in self._outputs[:-1]]
-            self._slopes = [np.empty_like(out) for out in self._outputs[:-1]]
-        delta = np.matmul(above, self._weights[i], out=self._deltas[i - 1])
-        delta *= self._slope(i - 1)
-        return delta
-
-    def _slope(self, i: int) -> Array:
-        """Derivative of layer `i`'s activation, from its output: 1 − tanh², or 1 where relu is positive."""
-        output, slope = self._outputs[i], self._slopes[i]
-        if self._is_tanh:
-            np.multiply(output, output, out=slope)
-            return np.subtract(1.0, slope, out=slope)
-        return np.greater(output, 0.0, out=slope)
-
-
-def _multiply(x: Array | SharedRows, weight: Array, out: Array) -> None:
-    """`out` [M, O] = x Wᵀ."""
-    if isinstance(x, SharedRows):
-        x.multiply(weight, out)
-    else:
-        np.matmul(x, weight.T, out=out)
-
-
-def _multiply_transposed(x: Array | SharedRows, delta: Array, out: Array) -> None:
-    """`out` [O, I] = δᵀ x."""
-    if isinstance(x, SharedRows):
-        x.multiply_transposed(delta, out)
-    else:
-        np.matmul(delta.T, x, out=out)

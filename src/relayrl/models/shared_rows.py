@@ -104,21 +104,6 @@ class SharedRows:
         saved = num_rows * self.width - sum(part.table.size for part in self.parts)
         return saved > num_rows * MIN_SAVED_NUMBERS
 
-    def multiply(self, weight: Array, out: Array) -> None:
-        """`out` [M, O] = x Wᵀ for rows x and `weight` W [O, I]; every line is multiplied once."""
-        out.fill(0.0)
-        for part, columns in self._placed():
-            out += (part.table @ weight[:, columns].T)[part.line]
-
-    def multiply_transposed(self, delta: Array, out: Array) -> None:
-        """`out` [O, I] = δᵀ x for `delta` δ [M, O]; every line is multiplied once, by the sum of its rows' δ."""
-        for part, columns in self._placed():
-            order = np.argsort(part.line, kind="stable")
-            used, first = np.unique(part.line[order], return_index=True)
-            sums = np.zeros((len(part.table), delta.shape[1]), np.float32)
-            sums[used] = np.add.reduceat(delta[order], first)
-            np.matmul(sums.T, part.table, out=out[:, columns])
-
     def with_tables(self, change: Callable[[Array, slice], Array]) -> SharedRows:
         """The same with each table changed; `change` gets the table and the columns of the rows that it holds."""
         return SharedRows(tuple(SharedPart(change(part.table, where), part.line) for part, where in self._placed()))

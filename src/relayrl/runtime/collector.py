@@ -210,7 +210,7 @@ def ended_lanes(step: VectorStep, group: str) -> Array:
 
 
 def _with_likelihoods(actors: Mapping[str, Actor]) -> frozenset[str]:
-    return frozenset(name for name, actor in actors.items() if isinstance(actor.head, LikelihoodHead))
+    return frozenset(name for name, actor in actors.items() if actor.head.has_log_prob)
 
 
 def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:

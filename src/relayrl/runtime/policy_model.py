@@ -115,7 +115,7 @@ def _layout(
         action_space=actor.head.space,
         mask_width=actor.head.mask_width,
         needs_mask=needs_mask,
-        has_logp=isinstance(actor.head, LikelihoodHead),
+        has_logp=actor.head.has_log_prob,
         has_value=has_value,
         memory_width=actor.memory_width,
     )
