@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 
 from relayrl.bench.sink_rows import postgres_server
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.settings import NetworkSettings
-from relayrl.runtime.agent import RelayRLAgent
-from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.runtime.agents.agent import RelayRLAgent
+from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.sinks.contract import open_source
 
 OBS, ACT = spaces.Box(0, 2**24, (2,), np.float32), spaces.Discrete(3)

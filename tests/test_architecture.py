@@ -63,7 +63,7 @@ def test_every_bound_is_held(figures):
 def test_traces_see_what_certainly_runs(figures):
     assert {"algorithms/ppo.py", "runtime/collector.py"} <= set(figures["files passed by a PPO step"]["parts"])
     request = figures["files passed by a request, from the call to the disk"]["parts"]
-    assert {"runtime/agent.py", "sinks/arrow_files.py"} <= set(request)
+    assert {"runtime/agents/agent.py", "sinks/files/arrow_files.py"} <= set(request)
 
 
 def test_imports_of_functions_and_of_type_checkers_are_not_read():

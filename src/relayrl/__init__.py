@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from relayrl.api import Run as Run
     from relayrl.api import load_run as load_run
     from relayrl.api import train as train
-    from relayrl.data.codec import decode_trajectory as decode_trajectory
-    from relayrl.data.codec import encode as encode
+    from relayrl.data.arrow.codec import decode_trajectory as decode_trajectory
+    from relayrl.data.arrow.codec import encode as encode
     from relayrl.data.columns import LaneHeader as LaneHeader
     from relayrl.data.columns import Rollout as Rollout
     from relayrl.data.columns import Trajectory as Trajectory
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from relayrl.envs.environment_contract import ScalarEnvironment as ScalarEnvironment
     from relayrl.envs.environment_contract import VectorEnvironment as VectorEnvironment
     from relayrl.envs.environment_registry import make_env as make_env
-    from relayrl.models.actor import Actor as Actor
-    from relayrl.models.settings import NetworkSettings as NetworkSettings
+    from relayrl.models.acting.actor import Actor as Actor
+    from relayrl.models.network_settings import NetworkSettings as NetworkSettings
     from relayrl.observability.logs import configure_logging as configure_logging
     from relayrl.observability.otel_exporter import OtelExporter as OtelExporter
     from relayrl.observability.profiling import profile as profile
     from relayrl.observability.prometheus_exporter import PrometheusExporter as PrometheusExporter
-    from relayrl.runtime.agent import RelayRLAgent as RelayRLAgent
-    from relayrl.runtime.agent_builder import AgentBuilder as AgentBuilder
-    from relayrl.runtime.policy_model import CustomPolicy as CustomPolicy
-    from relayrl.runtime.termination import shutdown_on_signal as shutdown_on_signal
+    from relayrl.runtime.agents.agent import RelayRLAgent as RelayRLAgent
+    from relayrl.runtime.agents.agent_builder import AgentBuilder as AgentBuilder
+    from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
+    from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
     from relayrl.sinks.contract import TrajectorySink as TrajectorySink
     from relayrl.sinks.contract import TrajectorySource as TrajectorySource
     from relayrl.sinks.contract import open_sink as open_sink
@@ -73,7 +73,7 @@ _HOMES = {
     # training from trajectories
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
     "TrainerArgs": "relayrl.training.facade.trainer_args",
-    "NetworkSettings": "relayrl.models.settings",
+    "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.params",
     "PPOParams": "relayrl.algorithms.params",
     "DDPGParams": "relayrl.algorithms.params",
@@ -85,11 +85,11 @@ _HOMES = {
     "RLTrainer": "relayrl.training.queued.rl_trainer",
     "TrainerSettings": "relayrl.training.trainer_settings",
     # acting in a simulator of one's own
-    "AgentBuilder": "relayrl.runtime.agent_builder",
-    "RelayRLAgent": "relayrl.runtime.agent",
-    "Actor": "relayrl.models.actor",
-    "CustomPolicy": "relayrl.runtime.policy_model",
-    "shutdown_on_signal": "relayrl.runtime.termination",
+    "AgentBuilder": "relayrl.runtime.agents.agent_builder",
+    "RelayRLAgent": "relayrl.runtime.agents.agent",
+    "Actor": "relayrl.models.acting.actor",
+    "CustomPolicy": "relayrl.runtime.requests.policy_model",
+    "shutdown_on_signal": "relayrl.runtime.agents.termination",
     # environments
     "make_env": "relayrl.envs.environment_registry",
     "ScalarEnvironment": "relayrl.envs.environment_contract",
@@ -100,8 +100,8 @@ _HOMES = {
     "Rollout": "relayrl.data.columns",
     "LaneHeader": "relayrl.data.columns",
     "TrajectoryBuilder": "relayrl.data.trajectory_builder",
-    "encode": "relayrl.data.codec",
-    "decode_trajectory": "relayrl.data.codec",
+    "encode": "relayrl.data.arrow.codec",
+    "decode_trajectory": "relayrl.data.arrow.codec",
     # sinks
     "open_sink": "relayrl.sinks.contract",
     "open_source": "relayrl.sinks.contract",

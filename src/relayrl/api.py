@@ -26,10 +26,10 @@ from relayrl.engines.runs.run_record import RunResult
 from relayrl.engines.sessions import TrainRequest, open_session, print_note, run_session
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import ConfigError, DecodeError, UnknownNameError
-from relayrl.models.exported import ExportFormat
+from relayrl.models.exports.exported import ExportFormat
 
 if TYPE_CHECKING:
-    from relayrl.models.exported import ExportedActor
+    from relayrl.models.exports.exported import ExportedActor
     from relayrl.runtime.evaluation import EvaluationResult
 
 AnyPath = str | Path
@@ -123,7 +123,7 @@ class Run:
     @cached_property
     def policies(self) -> dict[str, ExportedActor]:
         """The trained policies by group, as exported: they run without torch."""
-        from relayrl.models.exported import ExportedActor
+        from relayrl.models.exports.exported import ExportedActor
 
         models = self.directory.models()
         if not models:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
     from relayrl.algorithms.replay_losses import td_loss as td_loss
     from relayrl.algorithms.replay_losses import td_target as td_target
-    from relayrl.data.schema import Layout as Layout
+    from relayrl.data.arrow.schema import Layout as Layout
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
     from relayrl.engines.local.run_parts import assembly_of as assembly_of
@@ -88,7 +88,7 @@ _HOMES = {
     "SinkPlugin": "relayrl.sinks.contract",
     "SourceCount": "relayrl.sinks.contract",
     "ReadReport": "relayrl.sinks.contract",
-    "Layout": "relayrl.data.schema",
+    "Layout": "relayrl.data.arrow.schema",
 }
 __all__ = [*_HOMES]
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch_networks import TorchNetworks
 
+from relayrl.accelerator.compiled_mlp import CompiledTape, CompiledTapes
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
-from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes
-from relayrl.models.perceptron import Perceptron
-from relayrl.models.settings import Activation
-from relayrl.models.shared_rows import OwnColumns
+from relayrl.models.network_settings import Activation
+from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.shared_rows import OwnColumns
 
 ROWS = 17
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch_networks import TorchNetworks
 
+from relayrl.accelerator.compiled_mlp import CompiledTapes
 from relayrl.accelerator.replay_rows import rows_of
-from relayrl.algorithms.critic_sight import CriticSight
-from relayrl.algorithms.critic_views import CentralView, GroupShape
+from relayrl.algorithms.critics.critic_sight import CriticSight
+from relayrl.algorithms.critics.critic_views import CentralView, GroupShape
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
-from relayrl.models.compiled_perceptron import CompiledTapes
-from relayrl.models.perceptron import Perceptron
-from relayrl.models.settings import Activation
-from relayrl.models.shared_rows import OwnColumns, SharedRows
+from relayrl.models.network_settings import Activation
+from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.shared_rows import OwnColumns, SharedRows
 
 needs_kernels = pytest.mark.skipif(loader.kernels() is None, reason="the kernels were not built")
 TEAMS = {"wolf": GroupShape(12, 5, 2), "sheep": GroupShape(3, 4, 3)}

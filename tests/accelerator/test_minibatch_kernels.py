@@ -14,16 +14,16 @@ from gymnasium import spaces
 from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
-from relayrl.algorithms.minibatches import Batch, PassPlan
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.torch_update import TorchUpdate
+from relayrl.algorithms.updates.minibatches import Batch, PassPlan
+from relayrl.algorithms.updates.torch_update import TorchUpdate
 from relayrl.compiled import loader
 from relayrl.errors import ConfigError, TrainingDivergedError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.networks import ObservationEncoder
-from relayrl.models.settings import Activation, NetworkSettings
-from relayrl.models.shared_rows import SharedPart, SharedRows
+from relayrl.models.network_settings import Activation, NetworkSettings
+from relayrl.models.networks.observation_encoder import ObservationEncoder
+from relayrl.models.networks.shared_rows import SharedPart, SharedRows
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -173,7 +173,7 @@ def test_a_first_layer_that_multiplies_what_rows_share_once_is_the_same_layer(hi
 def test_values_of_rows_that_share_parts(factored, monkeypatch):
     policy = make_policy(ACTIONS["box"], hidden=(40, 16), central_width=700)
     rows = make_batch(policy, 2500, central_width=700, agents=5).central
-    monkeypatch.setattr("relayrl.models.shared_rows.MIN_SAVED_NUMBERS", 64 if factored else 1000)
+    monkeypatch.setattr("relayrl.models.networks.shared_rows.MIN_SAVED_NUMBERS", 64 if factored else 1000)
     assert rows.pays_factored(len(rows)) == factored
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.0)
     expected = make_update(REFERENCE, policy, objective).value(rows)

@@ -18,13 +18,13 @@ from relayrl.compiled.loader import OFF, VARIABLE, kernels
 from relayrl.data.trees import leaf_dtype
 from relayrl.errors import InferenceError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import METADATA_PREFIX, ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.mlp_description import MAX_NUMBERS, MlpDescription
-from relayrl.models.settings import Activation, MemorySettings, NetworkSettings
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.policy_model import load_model
-from relayrl.runtime.published_policy import ActionChoice
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import METADATA_PREFIX, ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.exports.mlp_description import MAX_NUMBERS, MlpDescription
+from relayrl.models.network_settings import Activation, MemorySettings, NetworkSettings
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.requests.policy_model import load_model
+from relayrl.runtime.requests.published_policy import ActionChoice
 
 OBS = spaces.Box(-3, 3, (5,), np.float32)
 ACTIONS = {

@@ -6,8 +6,8 @@ import torch
 from gymnasium import spaces
 
 from relayrl.accelerator.replay_choices import chooser_of
-from relayrl.models.box_heads import LOG_2PI, DeterministicHead, SquashedGaussianHead
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.heads.box_heads import LOG_2PI, DeterministicHead, SquashedGaussianHead
+from relayrl.models.heads.head_registry import likelihood_head
 
 ROWS = 64
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from relayrl.accelerator.replay_rows import rows_of
-from relayrl.algorithms.critic_sight import CriticSight
-from relayrl.algorithms.critic_views import CentralView, GroupShape, LocalView
-from relayrl.models.shared_rows import laid_out, with_own
+from relayrl.algorithms.critics.critic_sight import CriticSight
+from relayrl.algorithms.critics.critic_views import CentralView, GroupShape, LocalView
+from relayrl.models.networks.shared_rows import laid_out, with_own
 
 SHAPES = {"wolf": GroupShape(3, 2, 1), "sheep": GroupShape(1, 1, 2)}
 SIGHTS = [CriticSight(observations=True, state=False), CriticSight(True, True), CriticSight(False, True)]

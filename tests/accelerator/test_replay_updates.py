@@ -10,16 +10,16 @@ import torch
 from gymnasium import spaces
 
 from relayrl.accelerator.replay_updates import accelerated
-from relayrl.algorithms.critic_sight import CriticSight, StateOffer
-from relayrl.algorithms.critic_views import CentralView, LocalView
+from relayrl.algorithms.critics.critic_sight import CriticSight, StateOffer
+from relayrl.algorithms.critics.critic_views import CentralView, LocalView
+from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.params import DDPGParams, OffPolicyParams, SACParams, TD3Params
-from relayrl.algorithms.replay_actor_critic import ReplayActorCritic
 from relayrl.algorithms.sac import SAC
-from relayrl.algorithms.state_features import StateFeatures
 from relayrl.algorithms.td3 import DDPG, TD3
+from relayrl.algorithms.updates.replay_actor_critic import ReplayActorCritic
 from relayrl.compiled import loader
+from relayrl.models.network_settings import Activation, NetworkSettings
 from relayrl.models.policy import Policy
-from relayrl.models.settings import Activation, NetworkSettings
 from relayrl.training.replay import GroupTransitions, JointTransitions
 
 pytestmark = pytest.mark.skipif(loader.kernels() is None, reason="the kernels were not built")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from relayrl.models.shared_rows import OwnColumns, SharedRows, laid_out, with_own
+from relayrl.models.networks.shared_rows import OwnColumns, SharedRows, laid_out, with_own
 
 
 class TorchNetworks:

@@ -30,7 +30,7 @@ from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.settings import Activation, NetworkSettings
+from relayrl.models.network_settings import Activation, NetworkSettings
 
 
 class GivenOrder:

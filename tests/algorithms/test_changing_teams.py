@@ -12,7 +12,7 @@ from pettingzoo import ParallelEnv
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.registry import algorithms
-from relayrl.algorithms.replay_actor_critic import actions_of, features_of
+from relayrl.algorithms.updates.replay_actor_critic import actions_of, features_of
 from relayrl.compiled import loader
 from relayrl.data.columns import copied_rollout
 from relayrl.data.stacking import joint_worlds, stack_jointly

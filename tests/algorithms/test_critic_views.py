@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from relayrl.algorithms.critic_sight import CriticSight
-from relayrl.algorithms.critic_views import CentralView, GroupShape, LocalView
+from relayrl.algorithms.critics.critic_sight import CriticSight
+from relayrl.algorithms.critics.critic_views import CentralView, GroupShape, LocalView
 
 SHAPES = {"wolf": GroupShape(2, 2, 1), "sheep": GroupShape(1, 1, 2)}
 

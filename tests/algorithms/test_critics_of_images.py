@@ -12,8 +12,8 @@ from gymnasium import spaces
 from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.params import PPOParams, SACParams, TD3Params
 from relayrl.data.columns import Trajectory
-from relayrl.models.kernels import ImageNetwork
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.network_factory import ImageNetwork
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 
 CAMERA = spaces.Dict({"camera": spaces.Box(0, 255, (16, 20, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})

@@ -13,8 +13,8 @@ from relayrl.engines.settings.run_settings import RunSettings, build_run_setting
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.extend import Assembly, assemble
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
 
@@ -146,8 +146,8 @@ def test_features_of_images_go_through_convolutions():
     from gymnasium import spaces
 
     from relayrl.models.actor_critic import ActorCritic
-    from relayrl.models.kernels import ImageNetwork
-    from relayrl.models.settings import NetworkSettings
+    from relayrl.models.network_settings import NetworkSettings
+    from relayrl.models.networks.network_factory import ImageNetwork
 
     for shape in ((84, 84, 4), (3, 20, 24), (40, 40)):
         space = spaces.Dict({"camera": spaces.Box(0, 255, shape, np.uint8), "speed": spaces.Box(-1, 1, (2,))})

@@ -12,13 +12,13 @@ import torch
 from gymnasium import spaces
 
 from relayrl import RelayRLTrainer, TrainerArgs
-from relayrl.algorithms.critic_sight import CriticSight, StateOffer, critic_sight
+from relayrl.algorithms.critics.critic_sight import CriticSight, StateOffer, critic_sight
 from relayrl.algorithms.params import PPOParams
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.extend import assemble
-from relayrl.models.settings import CriticInput, NetworkSettings
+from relayrl.models.network_settings import CriticInput, NetworkSettings
 from relayrl.runtime.collector import Collector
 
 HIDDEN = "relayrl.testing.worlds:HiddenSign"

@@ -12,12 +12,12 @@ import torch
 from test_off_policy import ALGORITHMS, make_learner, random_transitions
 
 from relayrl.accelerator.replay_updates import accelerated
-from relayrl.algorithms.critic_views import CentralView
+from relayrl.algorithms.critics.critic_views import CentralView
 from relayrl.data.columns import Rollout
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.extend import assemble
-from relayrl.models.shared_rows import SharedRows
+from relayrl.models.networks.shared_rows import SharedRows
 from relayrl.runtime.collector import Collector
 from relayrl.training.queued.rl_trainer import RLTrainer
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.critic_views import CentralView, LocalView
+from relayrl.algorithms.critics.critic_views import CentralView, LocalView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import DDPGParams, MADDPGParams, OffPolicyParams, SACParams, TD3Params
-from relayrl.algorithms.replay_actor_critic import actions_of, features_of
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3
+from relayrl.algorithms.updates.replay_actor_critic import actions_of, features_of
 from relayrl.errors import TrainingDivergedError
-from relayrl.models.box_heads import DeterministicHead, SquashedGaussianHead
+from relayrl.models.heads.box_heads import DeterministicHead, SquashedGaussianHead
+from relayrl.models.network_settings import Activation, NetworkSettings
 from relayrl.models.policy import Policy, parameter_hash
-from relayrl.models.settings import Activation, NetworkSettings
 from relayrl.training.replay.joint_replay import GroupTransitions, JointTransitions
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from relayrl.algorithms.critic_sight import CriticSight
-from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
+from relayrl.algorithms.critics.critic_sight import CriticSight
+from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
 from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.envs.environment_contract import FinalObservations

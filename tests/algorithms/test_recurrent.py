@@ -9,8 +9,8 @@ import torch
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.losses import LogLikelihood, Objective
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.recurrent_update import RecurrentUpdate, SequenceBatch
 from relayrl.algorithms.registry import algorithms
+from relayrl.algorithms.updates.recurrent_update import RecurrentUpdate, SequenceBatch
 from relayrl.data.columns import Rollout
 from relayrl.data.stacking import stack_trajectories
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
@@ -18,9 +18,9 @@ from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError
 from relayrl.extend import Assembly, assemble
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.lane_memory import LaneMemory
+from relayrl.models.acting.lane_memory import LaneMemory
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.policy import parameter_hash
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.runtime.collector import Collector

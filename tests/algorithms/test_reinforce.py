@@ -14,8 +14,8 @@ from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import parameter_hash
-from relayrl.models.settings import NetworkSettings
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(4)
 

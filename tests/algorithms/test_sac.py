@@ -10,14 +10,14 @@ from test_off_policy import hashes, make_learner, random_transitions, target_val
 from test_td3 import batch_of, set_constant
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.critic_views import LocalView
+from relayrl.algorithms.critics.critic_views import LocalView
 from relayrl.algorithms.params import SACParams
-from relayrl.algorithms.replay_batch import GroupBatch
 from relayrl.algorithms.sac import SAC
-from relayrl.models.box_heads import SquashedGaussianHead
-from relayrl.models.head_registry import likelihood_head
+from relayrl.algorithms.updates.replay_batch import GroupBatch
+from relayrl.models.heads.box_heads import SquashedGaussianHead
+from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import Policy
-from relayrl.models.settings import NetworkSettings
 
 
 def gaussian_policy(learner: SAC, mean: float, log_std: float) -> None:

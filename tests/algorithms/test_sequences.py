@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from relayrl.algorithms.sequences import Sequences, cut, pack
+from relayrl.algorithms.updates.sequences import Sequences, cut, pack
 
 
 def test_sequences_end_with_the_episode_and_at_the_length():

@@ -11,12 +11,12 @@ from gymnasium import spaces
 
 from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.params import MADDPGParams
-from relayrl.algorithms.replay_actor_critic import actions_of, features_of
+from relayrl.algorithms.updates.replay_actor_critic import actions_of, features_of
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import CheckpointError
 from relayrl.extend import assemble
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay
 

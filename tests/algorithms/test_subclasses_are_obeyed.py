@@ -14,24 +14,24 @@ from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.accelerator.replay_updates import accelerated
-from relayrl.algorithms.critic_views import LocalView
+from relayrl.algorithms.critics.critic_views import LocalView
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.params import TD3Params
 from relayrl.algorithms.td3 import TD3
-from relayrl.algorithms.torch_update import TorchUpdate
+from relayrl.algorithms.updates.torch_update import TorchUpdate
 from relayrl.compiled import loader
 from relayrl.errors import ExportError
+from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import SquashedGaussianHead
-from relayrl.models.discrete_heads import CategoricalHead
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.perceptron import Perceptron, is_plain
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.heads.box_heads import SquashedGaussianHead
+from relayrl.models.heads.discrete_heads import CategoricalHead
+from relayrl.models.network_settings import Activation
+from relayrl.models.networks.mlp import Perceptron, is_plain
 from relayrl.models.policy import Policy, parameter_hash
-from relayrl.models.settings import Activation
-from relayrl.models.torch_actor import TorchActor
-from relayrl.runtime.policy_model import load_model
+from relayrl.runtime.requests.policy_model import load_model
 
 OBS = np.random.default_rng(5).normal(size=(6, 3)).astype(np.float32)
 

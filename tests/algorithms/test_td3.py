@@ -7,7 +7,7 @@ from test_off_policy import BOX, hashes, make_learner, random_transitions, targe
 
 from relayrl.algorithms.params import DDPGParams, TD3Params
 from relayrl.algorithms.td3 import DDPG, TD3
-from relayrl.models.box_heads import DeterministicHead
+from relayrl.models.heads.box_heads import DeterministicHead
 
 
 def batch_of(learner, num_rows: int = 32):

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.bench.codec_rows import example_rollout
-from relayrl.data.codec import decode_rollout, decode_trajectory, encode
+from relayrl.data.arrow.codec import decode_rollout, decode_trajectory, encode
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.errors import DecodeError
 

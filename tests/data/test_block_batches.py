@@ -7,9 +7,9 @@ import pytest
 
 from relayrl.bench.codec_rows import example_rollout
 from relayrl.compiled.loader import OFF, VARIABLE, kernels
-from relayrl.data.block_batches import to_batch, to_batches
+from relayrl.data.arrow.block_batches import to_batch, to_batches
+from relayrl.data.arrow.layout_book import LayoutBook
 from relayrl.data.columns import Trajectory
-from relayrl.data.layout_book import LayoutBook
 from relayrl.testing.trajectory_examples import example_trajectories
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no compiled kernels here")

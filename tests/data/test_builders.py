@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from relayrl.data.arrow.codec import decode_rollout, encode
 from relayrl.data.builders import RolloutBuilder
-from relayrl.data.codec import decode_rollout, encode
 from relayrl.data.columns import LaneHeader
 from relayrl.errors import ConfigError, EnvError
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relayrl.bench.codec_rows import example_rollout, plain_arrow_round_trip, plain_columns
-from relayrl.data.codec import Compression, decode_rollout, decode_trajectory, encode
+from relayrl.data.arrow.codec import Compression, decode_rollout, decode_trajectory, encode
+from relayrl.data.arrow.schema import layout_of, space_columns
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.data.schema import layout_of, space_columns
 from relayrl.errors import ConfigError, DecodeError
 
 compressions = st.sampled_from(Compression)

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from hostile_examples import DECODE, KINDS, MAX_BYTES, decodes_to_something_sound, example
 
 from relayrl.bench.codec_rows import example_rollout
-from relayrl.data.codec import Compression, decode_rollout, encode
-from relayrl.data.ipc_limits import read_claims
+from relayrl.data.arrow.codec import Compression, decode_rollout, encode
+from relayrl.data.arrow.ipc_limits import read_claims
 from relayrl.errors import DecodeError
 
 
@@ -136,7 +136,7 @@ FORGED_LENGTH = """
 import struct, sys
 import numpy as np, pyarrow as pa
 from relayrl.bench.codec_rows import example_rollout
-from relayrl.data.codec import Compression, decode_rollout, encode
+from relayrl.data.arrow.codec import Compression, decode_rollout, encode
 from relayrl.errors import DecodeError
 
 num_bytes = 300 * 3 * 8 * 4

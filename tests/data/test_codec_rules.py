@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hostile_examples import DECODE, decodes_to_something_sound, example
 
-from relayrl.data.block_batches import from_batch, to_batch
-from relayrl.data.codec import decode_rollout, encode
+from relayrl.data.arrow.block_batches import from_batch, to_batch
+from relayrl.data.arrow.codec import decode_rollout, encode
+from relayrl.data.arrow.layout_book import layout_book
+from relayrl.data.arrow.rollout_batches import rollout_from_batch, rollout_to_batch
+from relayrl.data.arrow.schema import layout_of
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.data.layout_book import layout_book
-from relayrl.data.rollout_batches import rollout_from_batch, rollout_to_batch
-from relayrl.data.schema import layout_of
 from relayrl.errors import DecodeError
 
 

@@ -5,12 +5,12 @@ import uuid
 import numpy as np
 import pytest
 
-from relayrl.data.codec import encode
+from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import copied_rollout, joined_rollouts
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
-from relayrl.models.actor import Actor
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.acting.actor import Actor
+from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.runtime.collector import Collector
 
 

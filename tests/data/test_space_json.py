@@ -11,8 +11,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayrl.data import space_json
-from relayrl.data.space_json import space_from_json, space_to_json
+from relayrl.data.arrow import space_json
+from relayrl.data.arrow.space_json import space_from_json, space_to_json
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relayrl.algorithms.returns import gae, with_successor_values
-from relayrl.data.codec import decode_trajectory, encode
+from relayrl.data.arrow.codec import decode_trajectory, encode
 from relayrl.data.columns import LaneHeader, Trajectory, trajectory_id
 from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
 from relayrl.errors import ConfigError

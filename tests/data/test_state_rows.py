@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from relayrl.data.arrow.codec import decode_rollout, encode
 from relayrl.data.builders import RolloutBuilder
-from relayrl.data.codec import decode_rollout, encode
 from relayrl.data.columns import LaneHeader, Rollout, joined_rollouts
 from relayrl.data.stacking import stack_jointly
 from relayrl.data.state_rows import StateBuilder, states_after

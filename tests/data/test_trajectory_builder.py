@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from relayrl.data.codec import decode_trajectory, encode
+from relayrl.data.arrow.codec import decode_trajectory, encode
 from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.trajectory_builder import TrajectoryBuilder
 from relayrl.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 
 import relayrl
 from relayrl.errors import ConfigError
-from relayrl.models.exported import ExportedActor
+from relayrl.models.exports.exported import ExportedActor
 from relayrl.testing.worlds import CountingWorld
 
 QUICK = {"time_horizon": 16, "summary_freq": 64, "hidden_sizes": [8], "train_pi_iters": 2, "train_vf_iters": 2}

@@ -6,7 +6,7 @@ import pytest
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.local.run_parts import build_parts
 from relayrl.engines.settings.run_settings import build_run_settings
-from relayrl.models.box_heads import BoxHead
+from relayrl.models.heads.box_heads import BoxHead
 
 FLAGS = {"environment.num_envs": 2, "trainer.time_horizon": 7, "network.hidden_sizes": (8,)}
 

@@ -18,8 +18,8 @@ from relayrl.engines.local import LocalEngine, RunInterrupted, RunResult
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import ConfigError
-from relayrl.models.exported import ExportedActor
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.exports.exported import ExportedActor
+from relayrl.models.network_settings import NetworkSettings
 
 SMALL = {
     "algo": "dqn",

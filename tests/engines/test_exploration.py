@@ -10,15 +10,15 @@ from relayrl.engines.local.overlap import Overlapping
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.local.run_parts import RunParts, build_parts
 from relayrl.engines.settings.run_settings import build_run_settings
-from relayrl.models.box_heads import DeterministicHead
-from relayrl.models.exploration import Exploration
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
+from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.warmup_actor import WarmupActor
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
+from relayrl.models.heads.box_heads import DeterministicHead
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import Policy
-from relayrl.models.settings import NetworkSettings
-from relayrl.models.warmup_actor import WarmupActor
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.published_policy import ActionChoice
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.training.facade import RelayRLTrainer
 from relayrl.training.facade.trainer_args import TrainerArgs
 from relayrl.training.queued.rl_trainer import RolloutTrainer

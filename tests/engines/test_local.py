@@ -8,7 +8,7 @@ import pytest
 from relayrl.engines.local.local_engine import LocalEngine, RunResult
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
-from relayrl.models.exported import ExportedActor
+from relayrl.models.exports.exported import ExportedActor
 
 QUICK = {
     "trainer.time_horizon": 16,

@@ -11,7 +11,7 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
-from relayrl.models.exported import ExportedActor
+from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, evaluate
 
 EPISODES = 150

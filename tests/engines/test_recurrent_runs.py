@@ -14,8 +14,8 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.engines.settings.settings_schema import settings_schema
 from relayrl.errors import ConfigError, UnknownNameError
-from relayrl.models.exported import ExportedActor
-from relayrl.models.settings import MemoryKind, MemorySettings
+from relayrl.models.exports.exported import ExportedActor
+from relayrl.models.network_settings import MemoryKind, MemorySettings
 from relayrl.sinks.contract import open_source
 
 RECALL = "relayrl.testing.worlds:RecallCue"

@@ -9,7 +9,7 @@ import torch
 
 import relayrl
 from relayrl.compiled import loader
-from relayrl.models.networks import RunningNormalizer
+from relayrl.models.networks.observation_encoder import RunningNormalizer
 
 THREADS = (1, 2, 3, 5, 8)
 """Of torch and of the kernels, also where there are fewer cores."""

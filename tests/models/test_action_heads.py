@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.errors import ConfigError
-from relayrl.models.head_registry import likelihood_head as action_head
+from relayrl.models.heads.head_registry import likelihood_head as action_head
 
 SPACES = {
     "discrete": spaces.Discrete(4, start=2),

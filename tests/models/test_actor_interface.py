@@ -5,8 +5,8 @@ import pytest
 from gymnasium import spaces
 
 from relayrl.errors import ConfigError
-from relayrl.models.actor import Actor
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.acting.actor import Actor
+from relayrl.models.heads.head_registry import likelihood_head
 
 OBS = np.zeros((3, 2), np.float32)
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from relayrl.accelerator.compiled_mlp import CompiledPerceptron
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.compiled import loader
+from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.compiled_perceptron import CompiledPerceptron
-from relayrl.models.perceptron import Perceptron
-from relayrl.models.settings import Activation, NetworkSettings
-from relayrl.models.torch_actor import TorchActor
+from relayrl.models.network_settings import Activation, NetworkSettings
+from relayrl.models.networks.mlp import Perceptron
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),

@@ -11,10 +11,10 @@ from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.image_layout import image_layout
-from relayrl.models.kernels import ImageNetwork
-from relayrl.models.perceptron import Perceptron
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.image_layout import image_layout
+from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.network_factory import ImageNetwork
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
 SMALL = NetworkSettings(hidden_sizes=(8,))

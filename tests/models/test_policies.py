@@ -13,14 +13,14 @@ from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.data.trees import leaf_dtype, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import DecodeError, ExportError
-from relayrl.models import export
+from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.networks import RunningNormalizer
+from relayrl.models.exports import export
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.observation_encoder import RunningNormalizer
 from relayrl.models.policy import parameter_hash
-from relayrl.models.settings import NetworkSettings
-from relayrl.models.torch_actor import TorchActor
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -181,7 +181,7 @@ def test_acting_from_a_file_does_not_load_torch(tmp_path):
     policy = make_policy(OBSERVATIONS["vector"], ACTIONS["discrete"])
     path = export_policy(policy, metadata_of(policy, masked=False), tmp_path / "m.onnx", ExportFormat.ONNX)
     code = (
-        "import sys, json, pathlib, numpy as np; from relayrl.models.exported import ExportedActor;"
+        "import sys, json, pathlib, numpy as np; from relayrl.models.exports.exported import ExportedActor;"
         f"actor = ExportedActor(pathlib.Path({str(path)!r}));"
         "actions = actor.act_greedily(np.zeros((2, 5), np.float32));"
         "print(json.dumps([actions.tolist(), 'torch' in sys.modules]))"

@@ -10,17 +10,17 @@ from gymnasium import spaces
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.data.trees import leaf_dtype, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import ConfigError
-from relayrl.models.actor import Actor
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.head_registry import likelihood_head
-from relayrl.models.input_layout import SideBySide, plain_numbers
-from relayrl.models.kernels import ImageNetwork
-from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.memory_cell import MemoryCell
+from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.lane_memory import LaneMemory
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.network_settings import MemoryKind, MemorySettings, NetworkSettings
+from relayrl.models.networks.input_layout import SideBySide, plain_numbers
+from relayrl.models.networks.memory_cell import MemoryCell
+from relayrl.models.networks.network_factory import ImageNetwork
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic, actor_critic
-from relayrl.models.settings import MemoryKind, MemorySettings, NetworkSettings
 
 VECTOR = spaces.Box(-1, 1, (5,))
 ACTIONS = {

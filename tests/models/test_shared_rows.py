@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from relayrl.models import shared_rows
-from relayrl.models.shared_rows import OwnColumns, SharedPart, SharedRows
+from relayrl.models.networks import shared_rows
+from relayrl.models.networks.shared_rows import OwnColumns, SharedPart, SharedRows
 
 WORLDS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 AGENTS = np.eye(2, dtype=np.float32)

@@ -13,7 +13,7 @@ from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 from relayrl.observability.metrics import MetricRegistry
 from relayrl.observability.otel_exporter import OtelExporter, otel_name
 from relayrl.observability.prometheus_exporter import PrometheusExporter, prometheus_name
-from relayrl.runtime.runtime_metrics import RuntimeMetrics
+from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from waiting import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs" / "observability.md"

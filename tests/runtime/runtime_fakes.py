@@ -9,13 +9,13 @@ import torch
 from gymnasium import spaces
 
 from relayrl.data.trees import leaves
-from relayrl.models.actor import Actor
+from relayrl.models.acting.actor import Actor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
-from relayrl.models.head_registry import likelihood_head
-from relayrl.models.settings import NetworkSettings
-from relayrl.runtime.policy_model import CustomPolicy
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
+from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.runtime.requests.policy_model import CustomPolicy
 
 OBS = spaces.Box(-1e6, 1e6, (2,), np.float32)
 ACT = spaces.Discrete(3)

@@ -8,10 +8,10 @@ from gymnasium import spaces
 from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs, steps_of
 
 from relayrl.errors import ActionMaskError, AgentStateError, ConfigError, InferenceError
-from relayrl.models.exported import ExportedActor
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.lifecycle_manager import AgentState
-from relayrl.runtime.published_policy import ActionChoice
+from relayrl.models.exports.exported import ExportedActor
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.agents.lifecycle_manager import AgentState
+from relayrl.runtime.requests.published_policy import ActionChoice
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from runtime_fakes import ListSink, fixed_policy, obs, steps_of
 
 from relayrl.errors import ConfigError, RelayRLError
-from relayrl.runtime.action_record import ActionRecord
-from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.requests.action_record import ActionRecord
 from waiting import DEADLINE_S
 
 NUM_TURNS_OF_A_REQUEST = 5

@@ -10,8 +10,8 @@ from runtime_fakes import ListSink, fixed_policy, obs
 
 from relayrl.config.settings import Settings
 from relayrl.errors import ConfigError, UnknownNameError
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.client_config import LIVE_KEYS, ClientConfig, read_client_config
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.agents.client_config import LIVE_KEYS, ClientConfig, read_client_config
 from relayrl.sinks.contract import open_source
 from waiting import wait_until
 

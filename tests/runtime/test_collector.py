@@ -8,8 +8,8 @@ from relayrl.data.trees import Array, Tree
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.errors import ActionMaskError
-from relayrl.models.actor import Actor
-from relayrl.models.head_registry import likelihood_head as action_head
+from relayrl.models.acting.actor import Actor
+from relayrl.models.heads.head_registry import likelihood_head as action_head
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.evaluation import evaluate
 from relayrl.testing.worlds import Herd

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from runtime_fakes import ListSink, fixed_policy, obs
 
 from relayrl.errors import ConfigError
-from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.agents.agent_builder import AgentBuilder
 from waiting import DEADLINE_S
 
 COUNTING = "relayrl.testing.worlds:CountingWorld"

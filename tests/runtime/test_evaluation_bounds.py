@@ -17,8 +17,8 @@ from relayrl.engines.runs.run_record import RunResult
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
-from relayrl.models.actor import Actor
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.acting.actor import Actor
+from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.runtime.evaluation import Bound, evaluate
 
 COUNTING = "relayrl.testing.worlds:CountingWorld"

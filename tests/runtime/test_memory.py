@@ -10,13 +10,13 @@ from runtime_fakes import OBS, ListSink, export
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.errors import ConfigError
-from relayrl.models.actor import Actor
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.acting.actor import Actor
+from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.network_settings import MemoryKind, MemorySettings, NetworkSettings
 from relayrl.models.recurrent_policy import RecurrentActorCritic
-from relayrl.models.settings import MemoryKind, MemorySettings, NetworkSettings
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.policy_model import CustomPolicy
-from relayrl.runtime.published_policy import ActionChoice
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.requests.policy_model import CustomPolicy
+from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.testing.worlds import RecallCue
 
 ACT = RecallCue().action_space

@@ -10,10 +10,10 @@ from gymnasium import spaces
 from runtime_fakes import ListSink, export, fixed_policy, make_policy, obs
 
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.models.exported import ExportedActor
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.published_policy import ActionChoice
-from relayrl.runtime.state_manager import InferenceMode
+from relayrl.models.exports.exported import ExportedActor
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.agents.state_manager import InferenceMode
+from relayrl.runtime.requests.published_policy import ActionChoice
 from waiting import DEADLINE_S, wait_until
 
 
@@ -171,7 +171,7 @@ def test_reload_under_load_never_mixes_two_versions():
 
 CLIENT = """
 import sys
-from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.agents.agent_builder import AgentBuilder
 import numpy as np
 with AgentBuilder().actor_count(4).default_model(sys.argv[1]).build() as agent:
     ids = agent.get_actor_ids()

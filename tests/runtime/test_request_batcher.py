@@ -8,9 +8,9 @@ import pytest
 from runtime_fakes import ListSink, fixed_policy, obs, steps_of
 
 from relayrl.errors import ConfigError, InferenceError
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.client_config import BatchingSettings
-from relayrl.runtime.request_batcher import RequestBatcher
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.agents.client_config import BatchingSettings
+from relayrl.runtime.requests.request_batcher import RequestBatcher
 from waiting import DEADLINE_S, wait_until
 
 

@@ -7,10 +7,10 @@ import pytest
 from runtime_fakes import ListSink
 from test_trajectory_buffer import trajectory
 
-from relayrl.runtime.client_config import RouterBufferSettings, SinkConfig
-from relayrl.runtime.router import Router, SinkOpener
-from relayrl.runtime.runtime_metrics import RuntimeMetrics
-from relayrl.runtime.trajectory_buffer import Priority
+from relayrl.runtime.agents.client_config import RouterBufferSettings, SinkConfig
+from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
+from relayrl.runtime.routing.router import Router, SinkOpener
+from relayrl.runtime.routing.trajectory_buffer import Priority
 
 LANE = uuid.UUID(int=1)
 

@@ -13,8 +13,8 @@ import pytest
 from runtime_fakes import ListSink, fixed_policy, obs, steps_of
 
 from relayrl.errors import AgentStateError, BufferFullError, ConfigError
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.lifecycle_manager import AgentState
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.agents.lifecycle_manager import AgentState
 from relayrl.sinks.contract import open_source
 from waiting import DEADLINE_S, wait_until
 
@@ -339,8 +339,8 @@ TERMINATED = """
     sys.path.insert(0, sys.argv[2])
     from runtime_fakes import fixed_policy, obs
     from relayrl.errors import AgentStateError
-    from relayrl.runtime.agent_builder import AgentBuilder
-    from relayrl.runtime.termination import shutdown_on_signal
+    from relayrl.runtime.agents.agent_builder import AgentBuilder
+    from relayrl.runtime.agents.termination import shutdown_on_signal
 
     agent = AgentBuilder().actor_count(2).default_model(fixed_policy(1, 1)).sink("arrow:" + sys.argv[1]).build()
     agent.start()

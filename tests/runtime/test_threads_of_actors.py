@@ -11,8 +11,8 @@ from runtime_fakes import ListSink, export, make_policy, obs, steps_of
 from test_step_pages import LAYOUT
 
 from relayrl.errors import ConfigError
-from relayrl.runtime.agent_builder import AgentBuilder
-from relayrl.runtime.step_pages import StepPages
+from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.routing.step_pages import StepPages
 from waiting import DEADLINE_S
 
 NUM_THREADS, NUM_REQUESTS, NUM_VERSIONS = 8, 400, 6

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relayrl.data.columns import Trajectory
-from relayrl.runtime.client_config import RouterBufferSettings
-from relayrl.runtime.trajectory_buffer import Priority, TrajectoryBuffer
+from relayrl.runtime.agents.client_config import RouterBufferSettings
+from relayrl.runtime.routing.trajectory_buffer import Priority, TrajectoryBuffer
 from waiting import DEADLINE_S
 
 OBS, ACT = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)

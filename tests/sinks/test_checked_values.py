@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 from recorded_steps import plain_trajectory
 
+from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.columns import Trajectory
-from relayrl.data.layout_book import layout_book
 from relayrl.errors import ConfigError
 from relayrl.sinks.contract import open_sink, open_source
 from relayrl.sinks.memory import forget

@@ -19,8 +19,8 @@ from recorded_steps import plain_trajectory
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, SinkError, SinkWriteError
 from relayrl.sinks.contract import SourceCount, open_sink, open_source
-from relayrl.sinks.postgres_connection import connect
-from relayrl.sinks.retries import BackOff
+from relayrl.sinks.databases.postgres_connection import connect
+from relayrl.sinks.databases.retries import BackOff
 from relayrl.sinks.sink_settings import DatabaseSettings, SinkSettings
 from relayrl.testing.sink_contract import difference
 from waiting import DEADLINE_S, wait_until

@@ -8,11 +8,11 @@ import pytest
 from recorded_steps import plain_trajectory
 
 from relayrl.compiled.loader import VARIABLE, kernels
-from relayrl.data.block_batches import header_columns
-from relayrl.data.layout_book import LayoutBook, layout_book
+from relayrl.data.arrow.block_batches import header_columns
+from relayrl.data.arrow.layout_book import LayoutBook, layout_book
 from relayrl.data.trajectory_block import TrajectoryHeaders
 from relayrl.errors import ConfigError
-from relayrl.sinks.postgres_copy import trajectory_rows
+from relayrl.sinks.databases.postgres_copy import trajectory_rows
 
 LENGTHS = [1, 20, 3, 64]
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no compiled kernels here")

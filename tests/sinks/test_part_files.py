@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from recorded_steps import plain_trajectory
 
-from relayrl.data.codec import Compression
+from relayrl.data.arrow.codec import Compression
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError, DecodeError, SinkWriteError
 from relayrl.sinks.contract import SourceCount, open_sink, open_source

@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from relayrl.sinks.sqlite_image import image_of, table_capacity
+from relayrl.sinks.databases.sqlite_image import image_of, table_capacity
 
 
 def opened(tables):

@@ -12,10 +12,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from relayrl.errors import ConfigError
-from relayrl.models.kernels import BuiltInKernels
-from relayrl.models.networks import ObservationEncoder
-from relayrl.models.perceptron import Perceptron
-from relayrl.models.settings import Activation, NetworkSettings
+from relayrl.models.network_settings import Activation, NetworkSettings
+from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.network_factory import BuiltInKernels
+from relayrl.models.networks.observation_encoder import ObservationEncoder
 from relayrl.testing.kernel_contract import CHECKS, Outcome, check_kernel
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)

@@ -16,11 +16,11 @@ from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.registry import algorithms
-from relayrl.data.codec import encode
+from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Space, allocate, map_tree
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import parameter_hash
-from relayrl.models.settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
 from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer
 

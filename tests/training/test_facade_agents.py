@@ -14,7 +14,7 @@ from test_facade import ALGORITHMS, IN_EPOCH, LENGTH, SMALL, epoch, hashes, make
 from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.data.stacking import stack_jointly
 from relayrl.errors import CheckpointError, ConfigError
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.training.replay.joint_replay import JointReplay
 
 SEVERAL = [name for name in ALGORITHMS if name.startswith(("i", "ma"))]

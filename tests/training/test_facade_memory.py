@@ -11,9 +11,9 @@ from torch import nn
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.errors import ConfigError
-from relayrl.models.lane_memory import LaneMemory
-from relayrl.models.settings import MemorySettings, NetworkSettings
-from relayrl.runtime.policy_model import load_model
+from relayrl.models.acting.lane_memory import LaneMemory
+from relayrl.models.network_settings import MemorySettings, NetworkSettings
+from relayrl.runtime.requests.policy_model import load_model
 
 NETWORK = NetworkSettings(hidden_sizes=(8,), memory=MemorySettings(size=4, sequence_length=3))
 RECURRENT = ["reinforce", "ireinforce", "mareinforce", "ppo", "ippo", "mappo"]

@@ -17,12 +17,12 @@ from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
 from relayrl.algorithms.ppo import PPO
-from relayrl.data.codec import encode
+from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import index
 from relayrl.errors import ActionMaskError, CheckpointError, ConfigError
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
 from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer, TrajectoryTrainer
 

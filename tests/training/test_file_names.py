@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import RunSettings
-from relayrl.models.exported import ExportFormat
+from relayrl.models.exports.exported import ExportFormat
 from relayrl.training.files.file_names import file_name_part
 
 NAMES = [

@@ -128,7 +128,7 @@ def _until_solved(task: Task) -> Flags:
 
 def _exported_policy(run: Path) -> Callable[[Any], Any]:
     """What the run learned, as `greedy_return` takes it: everybody's policy plays the same episodes."""
-    from relayrl.models.exported import ExportedActor
+    from relayrl.models.exports.exported import ExportedActor
 
     (model,) = run.rglob("*.onnx")
     actor = ExportedActor(model)

@@ -9,10 +9,10 @@ import numpy as np
 
 from relayrl.accelerator.mlp_actor import MAX_PRODUCTS, Features, MlpActor, fits
 from relayrl.data.trees import Array
-from relayrl.models.actor import Actor
-from relayrl.models.mlp_policy import mlp_of
+from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.torch_actor import TorchActor
+from relayrl.models.exports.mlp_policy import mlp_of
 from relayrl.models.policy import Policy
-from relayrl.models.torch_actor import TorchActor
 
 
 def live_actor(policy: Policy) -> Actor:

@@ -1,7 +1,7 @@
 """The gradient steps of an on-policy update in one call of the kernels (a few, where it is long), for MLPs on the CPU.
 
 The actor and the critic share no parameters, so what comes out does not depend on which thread takes whose steps, nor when: the
-critic's may go on beside the caller. The reference is `algorithms.torch_update`; tests hold every step to it.
+critic's may go on beside the caller. The reference is `algorithms.updates.torch_update`; tests hold every step to it.
 
 Taken are policies, heads, losses, objectives and optimisers of exactly RelayRL's own types. A subclass, or one of them with a
 changed method, a hook or a frozen parameter, is obeyed by leaving it to the reference.
@@ -19,23 +19,23 @@ import torch
 from torch import nn
 
 from relayrl.accelerator.array_kernels import max_norm
-from relayrl.algorithms.divergence import require_finite
+from relayrl.accelerator.compiled_mlp import CompiledPerceptron, as_inputs, as_rows
+from relayrl.accelerator.compiled_mlp import has_kernels as are_known
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
-from relayrl.algorithms.minibatches import Batch, Finish, Metrics, PassPlan
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
-from relayrl.algorithms.torch_update import TorchUpdate
+from relayrl.algorithms.updates.divergence import require_finite
+from relayrl.algorithms.updates.minibatches import Batch, Finish, Metrics, PassPlan
+from relayrl.algorithms.updates.torch_update import TorchUpdate
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
-from relayrl.models.action_head import ActionHead
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.box_heads import GaussianHead
-from relayrl.models.built_in import BuiltIns
-from relayrl.models.compiled_perceptron import CompiledPerceptron, as_inputs, as_rows
-from relayrl.models.compiled_perceptron import has_kernels as are_known
-from relayrl.models.discrete_heads import CategoricalHead, MultiCategoricalHead
-from relayrl.models.perceptron import Perceptron, is_plain
-from relayrl.models.settings import Activation
-from relayrl.models.shared_rows import SharedRows
+from relayrl.models.heads.action_head import ActionHead
+from relayrl.models.heads.box_heads import GaussianHead
+from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
+from relayrl.models.network_settings import Activation
+from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.shared_rows import SharedRows
 
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
 _VALUE_METRICS = ("loss", "gradient_norm")

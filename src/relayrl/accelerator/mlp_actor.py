@@ -16,14 +16,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from relayrl.accelerator.compiled_mlp import known_head
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array, Tree
-from relayrl.models.action_head import ActionHead, Distribution, HeadDescription
-from relayrl.models.actor import Actor, Decision, ForwardActor, Outputs, choose
-from relayrl.models.compiled_perceptron import known_head
-from relayrl.models.exported import ExportedActor, example_rows
-from relayrl.models.mlp_description import Mlp, MlpDescription
-from relayrl.models.settings import Activation
+from relayrl.models.acting.actor import Actor, Decision, ForwardActor, Outputs, choose
+from relayrl.models.exports.exported import ExportedActor, example_rows
+from relayrl.models.exports.mlp_description import Mlp, MlpDescription
+from relayrl.models.heads.action_head import ActionHead, Distribution, HeadDescription
+from relayrl.models.network_settings import Activation
 
 MAX_PRODUCTS = 1 << 21
 """Multiplications of a frozen policy's call, which does not let other threads run: some 50 µs."""

@@ -7,8 +7,8 @@ from relayrl.accelerator.minibatch_kernels import kernel_update
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.on_policy import Backend
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.recurrent_update import reference_update
-from relayrl.algorithms.torch_update import TorchUpdate
+from relayrl.algorithms.updates.recurrent_update import reference_update
+from relayrl.algorithms.updates.torch_update import TorchUpdate
 from relayrl.models.actor_critic import ActorCritic
 
 

@@ -11,10 +11,16 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.models.action_head import ActionHead
-from relayrl.models.box_heads import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, DeterministicHead, SquashedGaussianHead
-from relayrl.models.built_in import BuiltIns
-from relayrl.models.discrete_heads import GUMBEL_TEMPERATURE, CategoricalHead, MultiCategoricalHead, OneHotHead, one_hot
+from relayrl.models.heads.action_head import ActionHead
+from relayrl.models.heads.box_heads import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, DeterministicHead, SquashedGaussianHead
+from relayrl.models.heads.discrete_heads import (
+    GUMBEL_TEMPERATURE,
+    CategoricalHead,
+    MultiCategoricalHead,
+    OneHotHead,
+    one_hot,
+)
+from relayrl.models.networks.built_in import BuiltIns
 
 _LOG_2 = np.float32(np.log(2.0))
 _POINT, _SQUASHED = BuiltIns(DeterministicHead), BuiltIns(SquashedGaussianHead)

@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relayrl.accelerator.compiled_mlp import CompiledTape, CompiledTapes, has_kernels
 from relayrl.accelerator.replay_choices import Choice, Chooser, chooser_of
-from relayrl.algorithms.replay_actor_critic import CriticLearner
-from relayrl.algorithms.replay_batch import GroupBatch
+from relayrl.algorithms.updates.replay_actor_critic import CriticLearner
+from relayrl.algorithms.updates.replay_batch import GroupBatch
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.row_rules import present
 from relayrl.data.trees import Array, map_tree
-from relayrl.models.built_in import BuiltIns
-from relayrl.models.compiled_perceptron import CompiledTape, CompiledTapes, has_kernels
-from relayrl.models.networks import ObservationEncoder, RunningNormalizer
-from relayrl.models.perceptron import Perceptron, is_plain
+from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
+from relayrl.models.networks.q_networks import QNetworks
+from relayrl.models.networks.shared_rows import SharedRows
 from relayrl.models.policy import Policy
-from relayrl.models.q_networks import QNetworks
-from relayrl.models.shared_rows import SharedRows
 
 _LEARNERS, _POLICIES, _CRITICS = BuiltIns(CriticLearner), BuiltIns(Policy), BuiltIns(QNetworks)
 _ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)

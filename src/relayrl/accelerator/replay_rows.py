@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from relayrl.algorithms.critic_views import CentralView, CriticView, LocalView
+from relayrl.algorithms.critics.critic_views import CentralView, CriticView, LocalView
 from relayrl.data.row_rules import present
 from relayrl.data.trees import Array
-from relayrl.models.built_in import BuiltIns
-from relayrl.models.shared_rows import OwnColumns, SharedPart, SharedRows
+from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.shared_rows import OwnColumns, SharedPart, SharedRows
 
 Columns = Mapping[str, Array]
 _LOCAL, _CENTRAL = BuiltIns(LocalView), BuiltIns(CentralView)

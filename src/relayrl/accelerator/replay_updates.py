@@ -17,15 +17,15 @@ import torch
 from relayrl.accelerator.replay_choices import Choice
 from relayrl.accelerator.replay_group import AcceleratedGroup
 from relayrl.accelerator.replay_rows import LocalRows, rows_of
-from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED, require_finite
+from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.off_policy import Metrics, OffPolicyAlgorithm
-from relayrl.algorithms.replay_actor_critic import ReplayActorCritic
-from relayrl.algorithms.replay_batch import GroupBatch
 from relayrl.algorithms.sac import SAC
-from relayrl.algorithms.state_features import StateFeatures
 from relayrl.algorithms.td3 import DDPG, TD3, DeterministicActorCritic
+from relayrl.algorithms.updates.divergence import NOT_FINITE_IS_RAISED, require_finite
+from relayrl.algorithms.updates.replay_actor_critic import ReplayActorCritic
+from relayrl.algorithms.updates.replay_batch import GroupBatch
 from relayrl.data.trees import Array
-from relayrl.models.built_in import BuiltIns
+from relayrl.models.networks.built_in import BuiltIns
 
 Batch = Mapping[str, GroupBatch[Array]]
 Update = Callable[[Any], tuple[Metrics, Array]]

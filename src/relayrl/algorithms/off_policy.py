@@ -22,16 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.algorithms.critic_views import CriticView, GroupShape
-from relayrl.algorithms.divergence import require_finite
+from relayrl.algorithms.critics.critic_views import CriticView, GroupShape
+from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
-from relayrl.algorithms.replay_batch import Batch, group_batch
-from relayrl.algorithms.state_features import StateFeatures
+from relayrl.algorithms.updates.divergence import require_finite
+from relayrl.algorithms.updates.replay_batch import Batch, group_batch
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, map_tree
-from relayrl.models.action_head import ActionHead
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.heads.action_head import ActionHead
+from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.policy import Policy
 
 Metrics = dict[str, float]

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relayrl.algorithms.divergence import NOT_FINITE_IS_RAISED
 from relayrl.algorithms.losses import Objective
-from relayrl.algorithms.minibatches import Batch, Finish, Metrics, PassPlan
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
-from relayrl.algorithms.torch_update import TorchUpdate
+from relayrl.algorithms.updates.divergence import NOT_FINITE_IS_RAISED
+from relayrl.algorithms.updates.minibatches import Batch, Finish, Metrics, PassPlan
+from relayrl.algorithms.updates.torch_update import TorchUpdate
 from relayrl.data.trees import Array, map_tree
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.joint_observations import CentralInputs
+    from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
     from relayrl.models.actor_critic import ActorCritic
 

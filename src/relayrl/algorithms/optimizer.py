@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from relayrl.errors import ConfigError
-from relayrl.models.one_thread import one_thread
+from relayrl.models.networks.one_thread import one_thread
 
 BETA1, BETA2 = 0.9, 0.999
 POLICY_GRADIENT_EPSILON, USUAL_EPSILON = 1e-5, 1e-8

@@ -20,17 +20,17 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.off_policy import Metrics, ViewFactory, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
-from relayrl.algorithms.replay_actor_critic import NextActions, ReplayActorCritic
-from relayrl.algorithms.replay_batch import Batch, GroupBatch
-from relayrl.algorithms.replay_losses import soft_value, soft_policy_loss, temperature_loss
-from relayrl.algorithms.state_features import StateFeatures
+from relayrl.algorithms.replay_losses import soft_policy_loss, soft_value, temperature_loss
+from relayrl.algorithms.updates.replay_actor_critic import NextActions, ReplayActorCritic
+from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
 from relayrl.data.trees import Space
-from relayrl.models.action_head import ActionHead
-from relayrl.models.box_heads import SquashedGaussianHead
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.heads.action_head import ActionHead
+from relayrl.models.heads.box_heads import SquashedGaussianHead
+from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.policy import Policy
 
 DISCRETE_ENTROPY_SHARE = 0.5

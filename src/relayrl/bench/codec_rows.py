@@ -15,7 +15,7 @@ import pyarrow as pa
 from gymnasium import spaces
 
 from relayrl.bench.rows import Row, interleaved, seconds_of
-from relayrl.data.codec import Compression, decode_rollout, encode
+from relayrl.data.arrow.codec import Compression, decode_rollout, encode
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import Array

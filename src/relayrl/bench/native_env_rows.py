@@ -61,7 +61,7 @@ def native_env_rows() -> list[Row]:
     rows.append(
         _row("simple_spread", 1024, _mpe2_single("simple_spread_v3"), "mpe2 simple_spread_v3", MPE2_LARGE_TARGET)
     )
-    from relayrl.models.one_thread import one_thread
+    from relayrl.models.networks.one_thread import one_thread
 
     with one_thread():
         rows += [

@@ -21,14 +21,14 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.bench.rows import Row, interleaved
-from relayrl.runtime.agent import RelayRLAgent
-from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.agents.agent import RelayRLAgent
+from relayrl.runtime.agents.agent_builder import AgentBuilder
 
 NUM_OBSERVATIONS, NUM_ACTIONS, NUM_ACTORS, NUM_THREADS = 8, 4, 64, 8
 CLIENT = """
 import sys, time
 start = time.perf_counter()
-from relayrl.runtime.agent_builder import AgentBuilder
+from relayrl.runtime.agents.agent_builder import AgentBuilder
 seconds = time.perf_counter() - start
 import numpy as np
 with AgentBuilder().actor_count(64).default_model(sys.argv[1]).build() as agent:
@@ -194,9 +194,9 @@ def _export(path: Path) -> Path:
     import torch
 
     from relayrl.models.actor_critic import ActorCritic
-    from relayrl.models.export import export_policy
-    from relayrl.models.exported import ExportFormat, PolicyMetadata
-    from relayrl.models.settings import NetworkSettings
+    from relayrl.models.exports.export import export_policy
+    from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
+    from relayrl.models.network_settings import NetworkSettings
 
     obs, action = spaces.Box(-10, 10, (NUM_OBSERVATIONS,), np.float32), spaces.Discrete(NUM_ACTIONS)
     policy = ActorCritic(obs, action, NetworkSettings(hidden_sizes=(64, 64)), torch.Generator().manual_seed(0))

@@ -27,16 +27,16 @@ import pyarrow as pa
 
 from relayrl.bench.codec_rows import example_rollout
 from relayrl.bench.rows import Row, seconds_of
-from relayrl.data.block_batches import to_batch
+from relayrl.data.arrow.block_batches import to_batch
+from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.columns import Trajectory
-from relayrl.data.layout_book import layout_book
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.sinks.contract import open_sink
-from relayrl.sinks.database_migrations import POSTGRES, SQLITE
-from relayrl.sinks.database_rows import DATA, HEADER, data_of, headers
-from relayrl.sinks.parts_sink import sync_path
-from relayrl.sinks.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
-from relayrl.sinks.sqlite_rows import STEP_COLUMNS, step_columns
+from relayrl.sinks.databases.database_migrations import POSTGRES, SQLITE
+from relayrl.sinks.databases.database_rows import DATA, HEADER, data_of, headers
+from relayrl.sinks.databases.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
+from relayrl.sinks.databases.sqlite_rows import STEP_COLUMNS, step_columns
+from relayrl.sinks.files.parts_sink import sync_path
 
 NUM_STEPS, NUM_LANES, NUM_FLUSHES = 391, 64, 4
 TARGET_RATIO = 0.70

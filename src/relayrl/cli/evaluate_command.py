@@ -18,7 +18,7 @@ from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
 from relayrl.errors import ConfigError
-from relayrl.models.exported import ExportedActor
+from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import (
     DEFAULT_BOUNDS,
     EvaluationResult,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from relayrl.api import load_run
 from relayrl.errors import UnknownNameError
-from relayrl.models.exported import ExportFormat
+from relayrl.models.exports.exported import ExportFormat
 
 
 def run(path: Path, format_name: str, output: Path | None, *, best: bool, env: str | None, trust: bool) -> list[Path]:

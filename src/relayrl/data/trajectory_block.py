@@ -16,9 +16,9 @@ from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.arrow_arrays import pooled_empty
+from relayrl.data.arrow.arrow_arrays import pooled_empty
+from relayrl.data.arrow.schema import Layout, Leaf
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import Layout, Leaf
 from relayrl.data.trees import Array, Tree, index, unflatten
 
 _HEADER_BYTES = 256

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from relayrl.engines.local.run_parts import Assembly
     from relayrl.engines.settings.run_settings import RunSettings
     from relayrl.envs.environment_contract import VectorEnvironment
-    from relayrl.models.kernels import KernelFactory
-    from relayrl.models.settings import NetworkSettings
+    from relayrl.models.network_settings import NetworkSettings
+    from relayrl.models.networks.network_factory import KernelFactory
     from relayrl.sinks.contract import SinkPlugin
     from relayrl.training.reward_signals import RewardSignal
     from relayrl.training.statistics.statistics_writers import StatisticsWriter

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.data.trees import Space
-from relayrl.models.action_head import LikelihoodHead
-from relayrl.models.head_registry import likelihood_head
-from relayrl.models.input_layout import InputLayout
-from relayrl.models.kernels import KernelFactory
-from relayrl.models.networks import RunningNormalizer
+from relayrl.models.heads.action_head import LikelihoodHead
+from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.input_layout import InputLayout
+from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.observation_encoder import RunningNormalizer
 from relayrl.models.policy import Policy
-from relayrl.models.settings import NetworkSettings
 
 
 class ActorCritic(Policy):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError
-from relayrl.models.action_head import ActionHead
-from relayrl.models.kernels import BuiltInKernels, KernelFactory
-from relayrl.models.networks import ObservationEncoder, RunningNormalizer
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.heads.action_head import ActionHead
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.network_factory import BuiltInKernels, KernelFactory
+from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
 ACTOR_OUTPUT_GAIN = 0.01
 """Small last layer: the first policy is nearly the same for every observation (Andrychowicz et al., 2021)."""

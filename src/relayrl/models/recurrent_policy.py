@@ -14,10 +14,10 @@ from torch import Tensor
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.input_layout import InputLayout
-from relayrl.models.kernels import KernelFactory
-from relayrl.models.recurrent_network import RecurrentKernels, RecurrentNetwork
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.input_layout import InputLayout
+from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.recurrent_network import RecurrentKernels, RecurrentNetwork
 
 
 class RecurrentActorCritic(ActorCritic):

@@ -1,9 +1,9 @@
 """Structured logs: one line per event, a short message and named fields, as text or as JSON.
 
-    log = logging.getLogger("relayrl.runtime.router")
+    log = logging.getLogger("relayrl.runtime.routing.router")
     log.warning("sink failed", extra={"router": 2, "retry_in_s": 0.4})
 
-    text   2026-11-15 13:21:07,120 WARNING relayrl.runtime.router: sink failed router=2 retry_in_s=0.4
+    text   2026-11-15 13:21:07,120 WARNING relayrl.runtime.routing.router: sink failed router=2 retry_in_s=0.4
     json   {"time": "2026-11-15T13:21:07.120Z", "level": "warning", "logger": "relayrl.…", "event": …, "router": 2, …}
 
 The standard library's `logging` does the work; `configure_logging` is for programs that have not set it up themselves.

@@ -27,10 +27,9 @@ from relayrl.envs.environment_contract import (
     VectorStep,
 )
 from relayrl.errors import ActionMaskError, ConfigError
-from relayrl.models.action_head import LikelihoodHead
-from relayrl.models.actor import Actor
-from relayrl.models.exploration import Exploration
-from relayrl.models.lane_memory import LaneMemory
+from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.episode_tracker import EndedEpisodes, EpisodeTracker
 
 

@@ -16,8 +16,8 @@ from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
-from relayrl.models.actor import Actor
-from relayrl.models.lane_memory import LaneMemory
+from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.collector import allowed_actions, ended_lanes
 
 EVALUATION_WORLDS = 20

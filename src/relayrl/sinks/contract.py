@@ -38,8 +38,8 @@ from uuid import UUID
 
 from relayrl.config.passwords import without_password
 from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names
+from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import Layout
 from relayrl.errors import ConfigError, SinkError, UnknownNameError
 from relayrl.sinks.sink_settings import SinkSettings
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory
-from relayrl.data.schema import Layout
 from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories, without
 from relayrl.errors import ConfigError, SinkClosedError
 from relayrl.sinks.buffered import BufferedSink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from relayrl.config.settings import Settings
-from relayrl.data.codec import Compression
+from relayrl.data.arrow.codec import Compression
 
 
 class FileSettings(Settings):

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.data.arrow.layout_book import layout_book, name_of
+from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory
-from relayrl.data.layout_book import layout_book, name_of
-from relayrl.data.schema import Layout
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array, Space, space_leaves
 from relayrl.errors import ConfigError

@@ -5,7 +5,7 @@ In a test of yours:
     def test_my_kernel_keeps_the_contract():
         check_kernel(MyKernel, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).raise_if_failed()
 
-What a kernel is, is in `relayrl.models.kernels`. Each check states one fact, which is its function's docstring, about the
+What a kernel is, is in `relayrl.models.networks.network_factory`. Each check states one fact, which is its function's docstring, about the
 networks that the factory makes for an actor and for a critic. A check is skipped where one that it builds on has failed. The
 suite knows nothing of pytest, and leaves no files.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, RelayRLError
-from relayrl.models.kernels import KernelFactory
+from relayrl.models.networks.network_factory import KernelFactory
 from relayrl.testing.checks import kernel_checks as checks
 from relayrl.testing.checks import kernel_export_checks as exports
 from relayrl.testing.checks import kernel_path_checks as paths

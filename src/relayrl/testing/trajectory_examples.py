@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.data.arrow.space_json import DTYPES, space_to_json
 from relayrl.data.columns import Trajectory
-from relayrl.data.space_json import DTYPES, space_to_json
 from relayrl.data.trees import Space, allocate, leaves, map_tree, space_leaves, unflatten
 from relayrl.sinks.value_ranges import value_bounds
 

@@ -29,8 +29,8 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import parameter_hash
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint

@@ -17,7 +17,7 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from relayrl.algorithms.critic_sight import StateOffer
+from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
 from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.local.memory_needs import require_fits_memory
@@ -29,8 +29,8 @@ from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
-from relayrl.models.actor import Actor
-from relayrl.models.one_thread import one_thread
+from relayrl.models.acting.actor import Actor
+from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer

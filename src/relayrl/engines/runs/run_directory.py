@@ -14,7 +14,7 @@ from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.config.settings_text import read_mapping
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import ConfigError, DiskError
-from relayrl.models.exported import ExportFormat
+from relayrl.models.exports.exported import ExportFormat
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.files.file_names import file_name_part
 

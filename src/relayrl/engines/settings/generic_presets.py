@@ -34,7 +34,7 @@ class ProblemKind(Enum):
 def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: bool) -> list[ProblemKind]:
     """The kinds that fit an environment and a policy; every problem is at least a vector."""
     from relayrl.data.trees import space_leaves
-    from relayrl.models.networks import LeafEncoding
+    from relayrl.models.networks.observation_encoder import LeafEncoding
 
     leaves = [LeafEncoding(leaf) for group in groups.values() for _, leaf in space_leaves(group.observation_space)]
     fits = {

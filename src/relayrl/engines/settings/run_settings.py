@@ -19,7 +19,7 @@ from relayrl.engines.plugins import algorithm_entry
 from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
 from relayrl.training.reward_signals import RewardSignalSettings
 from relayrl.training.trainer_settings import EvaluationSettings, StatisticsSettings, TrainerSettings
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Space, leaf_dtype, space_leaves, unflatten
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.head_registry import likelihood_head
-from relayrl.models.kernels import KernelFactory
-from relayrl.models.networks import ObservationEncoder
+from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.observation_encoder import ObservationEncoder
 from relayrl.models.policy import ACTOR_OUTPUT_GAIN
-from relayrl.models.settings import NetworkSettings
 
 NUM_ROWS = 32
 

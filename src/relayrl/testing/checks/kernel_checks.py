@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.models.input_layout import SideBySide, plain_numbers
+from relayrl.models.networks.input_layout import SideBySide, plain_numbers
 from relayrl.testing.checks.kernel_bench import KernelBench
 
 TOLERANCE = 1e-5

@@ -13,10 +13,10 @@ import torch
 
 from relayrl.data.trees import Array, leaves
 from relayrl.errors import ExportError, RelayRLError
+from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.torch_actor import TorchActor
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.testing.checks.kernel_bench import KernelBench
 
 NUM_ROWS = (1, 7, 1000)

@@ -8,9 +8,9 @@ import torch
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.on_policy_backend import FASTEST
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
-from relayrl.algorithms.minibatches import Batch, PassPlan
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.updates.minibatches import Batch, PassPlan
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.testing.checks.kernel_bench import NUM_ROWS, KernelBench

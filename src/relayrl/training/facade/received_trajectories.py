@@ -1,7 +1,7 @@
 """What `receive_trajectory` is given: read from wherever it is, checked, and taken over by a policy group.
 
 a Trajectory                       itself
-bytes of `relayrl.data.codec`      an Arrow IPC stream
+bytes of `relayrl.data.arrow.codec`      an Arrow IPC stream
 "csv:DIR", "sqlite:FILE", …        a sink's URL
 DIR                                a directory of a file sink: Arrow, Parquet or CSV by what is in it
 FILE                               a file that holds the bytes of one trajectory
@@ -23,16 +23,16 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.action_masks import require_allowed
-from relayrl.data.arrow_arrays import space_of_tree, tree_leaves
-from relayrl.data.codec import decode_trajectory
+from relayrl.data.arrow.arrow_arrays import space_of_tree, tree_leaves
+from relayrl.data.arrow.codec import decode_trajectory
+from relayrl.data.arrow.layout_book import name_of, trajectory_name
+from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.columns import Trajectory
-from relayrl.data.layout_book import name_of, trajectory_name
-from relayrl.data.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
-from relayrl.sinks.parts_source import SUFFIXES
+from relayrl.sinks.files.parts_source import SUFFIXES
 from relayrl.sinks.value_ranges import checked_blocks, num_options, row_name
 from relayrl.training.trainers.policy_groups import PolicyGroup
 

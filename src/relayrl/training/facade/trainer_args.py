@@ -18,7 +18,7 @@ from gymnasium import spaces
 from relayrl.algorithms.params import AlgorithmParams
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
 
 DEFAULT_MAX_STEPS = 500_000
 

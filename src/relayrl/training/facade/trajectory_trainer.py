@@ -20,16 +20,16 @@ from pathlib import Path
 from uuid import UUID
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.critic_sight import StateOffer
+from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.params import AlgorithmParams
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, UnknownNameError
-from relayrl.models.actor import Actor
-from relayrl.models.export import export_policy
-from relayrl.models.exported import ExportFormat, PolicyMetadata
+from relayrl.models.acting.actor import Actor
+from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import Policy
 from relayrl.training.facade.received_trajectories import (
     TrajectorySource,

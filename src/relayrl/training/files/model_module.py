@@ -1,6 +1,6 @@
 """`ModelModule`: a policy that has left training, as a file, its bytes, and what it says of itself.
 
-Not here: how the file is made (`relayrl.models.export`).
+Not here: how the file is made (`relayrl.models.exports.export`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from relayrl.errors import ConfigError
-from relayrl.models.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.training.files.atomic_files import write_whole
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.codec import decode_trajectory, encode
+from relayrl.data.arrow.codec import decode_trajectory, encode
+from relayrl.data.arrow.space_json import space_from_json, space_to_json
 from relayrl.data.columns import Trajectory
-from relayrl.data.space_json import space_from_json, space_to_json
 from relayrl.errors import CheckpointError, ConfigError
-from relayrl.models.exported import MAX_SPACE_ELEMENTS
+from relayrl.models.exports.exported import MAX_SPACE_ELEMENTS
 from relayrl.training.files.atomic_files import replacing
 from relayrl.training.files.state_codec import read_state, write_state
 from relayrl.training.trainers.policy_groups import PolicyGroup

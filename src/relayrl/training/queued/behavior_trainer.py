@@ -27,7 +27,7 @@ from torch import Tensor
 
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import UnknownNameError
-from relayrl.models.exploration import Exploration
+from relayrl.models.acting.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
 from relayrl.training.statistics.run_statistics import RECENT_EPISODES, Statistics

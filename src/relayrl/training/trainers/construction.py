@@ -17,24 +17,24 @@ import numpy as np
 import torch
 
 from relayrl.accelerator.on_policy_backend import FASTEST
-from relayrl.algorithms.critic_sight import StateOffer, critic_sight
-from relayrl.algorithms.critic_views import CentralView, LocalView
-from relayrl.algorithms.joint_observations import CentralCritics, CentralGroup
+from relayrl.algorithms.critics.critic_sight import StateOffer, critic_sight
+from relayrl.algorithms.critics.critic_views import CentralView, LocalView
+from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
+from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.registry import AlgorithmEntry
-from relayrl.algorithms.state_features import StateFeatures
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.models.image_layout import MIN_IMAGE_SIDE
-from relayrl.models.kernels import KernelFactory
-from relayrl.models.networks import LeafEncoding
-from relayrl.models.one_thread import one_thread
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.image_layout import MIN_IMAGE_SIDE
+from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.observation_encoder import LeafEncoding
+from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import actor_critic
-from relayrl.models.settings import NetworkSettings
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
 from relayrl.training.trainers.policy_trainer import PolicyTrainer

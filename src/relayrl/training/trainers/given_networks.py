@@ -1,6 +1,6 @@
 """Networks that a caller of the facade brings: a `KernelFactory`, or finished modules for the actor and its critics.
 
-What a network must do is in `relayrl.models.kernels`, and `relayrl.testing.check_kernel` checks it. Finished modules are
+What a network must do is in `relayrl.models.networks.network_factory`, and `relayrl.testing.check_kernel` checks it. Finished modules are
 copied for every policy group, so they must fit the spaces of all of them. A critic sees what the algorithm's critics see: the
 observation, the whole environment (`ma…`), and for learning from replay the actions behind it.
 """
@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from relayrl.errors import ConfigError
-from relayrl.models.input_layout import InputLayout
-from relayrl.models.kernels import BuiltInKernels, KernelFactory
-from relayrl.models.settings import NetworkSettings
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.input_layout import InputLayout
+from relayrl.models.networks.network_factory import BuiltInKernels, KernelFactory
 
 Critics: TypeAlias = "nn.Module | tuple[nn.Module, ...] | None"
 ModulePair: TypeAlias = tuple[nn.Module, Critics]

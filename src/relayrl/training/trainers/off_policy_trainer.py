@@ -12,15 +12,15 @@ import torch
 from relayrl.accelerator.array_kernels import accelerate_steps
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.replay_updates import Update, accelerated
-from relayrl.algorithms.critic_views import CentralView
+from relayrl.algorithms.critics.critic_views import CentralView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.errors import CheckpointError
-from relayrl.models.actor import Actor
-from relayrl.models.exploration import Exploration
+from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.policy import Policy
-from relayrl.models.warmup_actor import WarmupActor
 from relayrl.training.replay.joint_replay import JointReplay
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, by_environment
 from relayrl.training.trainers.policy_trainer import PolicyTrainer

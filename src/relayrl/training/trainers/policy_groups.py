@@ -14,7 +14,7 @@ from relayrl.data.columns import LaneHeader, Rollout, Trajectory
 from relayrl.data.stacking import empty_rollout, joint_worlds, stack_jointly, stack_trajectories
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
-from relayrl.models.head_registry import likelihood_head
+from relayrl.models.heads.head_registry import likelihood_head
 
 RECOMPUTED = ("logp", "value", "memory")
 """Columns that learning can do without; they are left out where not all trajectories of an epoch have them."""

@@ -21,12 +21,12 @@ from relayrl.accelerator.live_actor import live_actor
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.stacking import num_world_steps
 from relayrl.errors import ConfigError
-from relayrl.models.exploration import Exploration
+from relayrl.models.acting.exploration import Exploration
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.minibatches import Finish, Metrics
-    from relayrl.models.actor import Actor
+    from relayrl.algorithms.updates.minibatches import Finish, Metrics
+    from relayrl.models.acting.actor import Actor
     from relayrl.models.policy import Policy
 
 

@@ -1,0 +1,1 @@
+"""What critics see: one agent, or all of an environment."""

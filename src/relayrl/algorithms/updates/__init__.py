@@ -1,0 +1,1 @@
+"""How parameters are updated from rollouts and from replayed transitions, in torch."""

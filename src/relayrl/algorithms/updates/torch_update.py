@@ -1,0 +1,190 @@
+"""The reference of an on-policy update, in torch and on the policy's device: evaluate a rollout, then take gradient steps.
+
+`recurrent_update` is the same for policies with a memory; the accelerator takes the same steps by kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from relayrl.algorithms.losses import Objective, entropy_bonus, kl_estimate
+from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.updates.divergence import NOT_FINITE_IS_RAISED, require_finite
+from relayrl.algorithms.updates.minibatches import Batch, Evaluation, Finish, Metrics, PassPlan, flat_rows
+from relayrl.data.trees import Array, map_tree
+
+if TYPE_CHECKING:
+    from relayrl.algorithms.critics.joint_observations import CentralInputs
+    from relayrl.data.columns import Rollout
+    from relayrl.models.actor_critic import ActorCritic
+    from relayrl.models.networks.shared_rows import SharedRows
+
+
+class TorchUpdate:
+    """Trains a policy's actor and critic by autograd, one minibatch after the other."""
+
+    def __init__(
+        self, policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
+    ) -> None:
+        self.policy, self.objective = policy, objective
+        self._pi_optimizer, self._vf_optimizer = pi_optimizer, vf_optimizer
+        self._device = pi_optimizer.vector.device
+
+    def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> Evaluation:
+        """Values and log-probabilities of a rollout; `central` is what a central critic sees of it."""
+        features = self.features(flat_rows(rollout.obs))
+        if central is None:
+            value, successor_value = self.value(features), self.value(self.features(rollout.successors.obs))
+        else:
+            value, successor_value = self.value(central.rows), self.value(central.successors)
+        if rollout.logp is None:
+            logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
+        else:
+            logp = flat_rows(rollout.logp)
+        seen = None if central is None else central.rows
+        return Evaluation(features, seen, value.reshape(rollout.reward.shape), successor_value, logp)
+
+    @torch.no_grad()
+    def features(self, obs: Any) -> Array:
+        """[M, F] what the networks see of observations `[M, …]`."""
+        return as_array(self.policy.features(map_tree(self.tensor, obs)))
+
+    @torch.no_grad()
+    def value(self, seen: Array | SharedRows) -> Array:
+        """[M] values, in units of reward, of what the critic sees."""
+        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in _pieces(seen)])
+
+    @torch.no_grad()
+    def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
+        """[M] log-probabilities of actions."""
+        distribution = self.policy.distribution(self.tensor(features), self.tensor_or_none(mask))
+        return as_array(self.policy.head.log_prob(distribution, self.tensor(action)))
+
+    @torch.no_grad()
+    def normalized_returns(self, returns: Array) -> Array:
+        """[M] returns in the unit that the critic learns in, by the moments as they are."""
+        moments = self.policy.return_normalizer
+        return as_array((self.tensor(returns) - moments.shift) * moments.scale)
+
+    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, usable: Array) -> Batch:
+        """The rows of a rollout that are `usable` [T, L], for training on its `advantage` [T, L]."""
+        batch = Batch.of(rollout, evaluation, advantage)
+        return batch if usable.all() else batch.rows(usable.reshape(-1))
+
+    def begin(self, batch: Batch, plan: PassPlan) -> Finish:
+        """Take the plan's gradient steps, those of the policy until the KL limit is exceeded. An update may take those of the
+        value beside the caller, who is not to change the batch before they are finished."""
+        metrics = self._take_steps(batch, plan)
+        return lambda: metrics
+
+    @NOT_FINITE_IS_RAISED
+    def _take_steps(self, batch: Batch, plan: PassPlan) -> Metrics:
+        sums: Metrics = {}
+        counts = {"policy": 0, "value": 0}
+        trains_pi = True
+        for i in range(plan.num_passes):
+            trains_pi = trains_pi and i < plan.policy_passes
+            trains_vf = i < plan.value_passes
+            if not (trains_pi or trains_vf):
+                break
+            order = plan.draw_order(1)
+            shuffled = batch if order is None else batch.rows(order[0])
+            for start in range(0, len(batch), plan.minibatch_rows):
+                rows = shuffled.rows(slice(start, start + plan.minibatch_rows))
+                pi_metrics = self._policy_step(rows) if trains_pi else None
+                trains_pi = pi_metrics is not None
+                vf_metrics = self._value_step(rows) if trains_vf else None
+                counts["policy"] += pi_metrics is not None
+                counts["value"] += vf_metrics is not None
+                for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
+                    sums[name] = sums.get(name, 0.0) + number
+        metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
+        return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
+
+    def _policy_step(self, rows: Batch) -> Metrics | None:
+        metrics = self.policy_gradient(rows)
+        if metrics is not None:
+            require_finite(metrics["policy/loss"], "policy", "pi_lr")
+            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
+        return metrics
+
+    def _value_step(self, rows: Batch) -> Metrics:
+        metrics = self.value_gradient(rows)
+        require_finite(metrics["value/loss"], "value", "vf_lr")
+        metrics["value/gradient_norm"] = self._vf_optimizer.step()
+        return metrics
+
+    def policy_gradient(self, rows: Batch) -> Metrics | None:
+        """Differentiate the policy's loss; None, and no gradient, where the objective's KL limit is exceeded."""
+        mask = self.tensor_or_none(rows.mask)
+        return self.differentiate_policy(self.policy.distribution(self.tensor(rows.features), mask), rows)
+
+    def value_gradient(self, rows: Batch) -> Metrics:
+        """Differentiate the value's loss."""
+        return self.differentiate_value(self.policy.normalized_value(self.tensor(laid_out(rows.critic_features))), rows)
+
+    def differentiate_policy(self, distribution: Tensor, rows: Batch) -> Metrics | None:
+        """`policy_gradient`, given the distribution's parameters [M, P] of the rows."""
+        head, objective = self.policy.head, self.objective
+        log_ratio = head.log_prob(distribution, self.tensor(rows.action)) - self.tensor(rows.logp)
+        kl = float(kl_estimate(log_ratio.detach()))
+        if objective.is_exceeded_by(kl):
+            return None
+        loss = objective.policy_loss.loss(log_ratio, self.tensor(rows.advantage))
+        entropy = head.entropy(distribution)
+        _differentiate(loss + entropy_bonus(entropy, objective.entropy_coef), self.policy.actor_parameters())
+        return {
+            "policy/loss": float(loss.detach()),
+            "policy/kl": kl,
+            "policy/entropy": float(entropy.detach().mean()),
+            "policy/clip_fraction": float(objective.policy_loss.clip_fraction(log_ratio.detach().exp())),
+        }
+
+    def differentiate_value(self, value: Tensor, rows: Batch) -> Metrics:
+        """`value_gradient`, given the normalised values [M] of the rows."""
+        loss = self.objective.value_loss(value, self.tensor(rows.old_value), self.tensor(rows.target))
+        _differentiate(loss, self.policy.critic_parameters())
+        return {"value/loss": float(loss.detach())}
+
+    def tensor(self, array: Array) -> Tensor:
+        """An array on the policy's device."""
+        return torch.from_numpy(array).to(self._device)
+
+    def tensor_or_none(self, array: Array | None) -> Tensor | None:
+        """The same of a column that may be missing."""
+        return None if array is None else self.tensor(array)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must outlive an update, besides the policy and the optimisers."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+
+
+def as_array(tensor: Tensor) -> Array:
+    """A tensor of any device as an array."""
+    return np.asarray(tensor.cpu().numpy())
+
+
+def laid_out(seen: Array | SharedRows) -> Array:
+    """[M, I] what the critic sees, where rows may share parts."""
+    return seen if isinstance(seen, np.ndarray) else seen.laid_out()
+
+
+def _pieces(seen: Array | SharedRows) -> Iterable[Array]:
+    return [seen] if isinstance(seen, np.ndarray) else seen.pieces()
+
+
+def _differentiate(loss: Tensor, parameters: list[nn.Parameter]) -> None:
+    """Write the gradients of `parameters` into their `.grad`."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    if loss.requires_grad:  # not where every parameter is frozen
+        loss.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""Observations in, actions out."""

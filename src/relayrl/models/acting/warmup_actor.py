@@ -1,0 +1,34 @@
+"""Acting at random while there is nothing to learn from yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from relayrl.data.trees import Array, Tree, leaves
+from relayrl.models.acting.actor import Actor, Decision
+from relayrl.models.acting.exploration import Exploration
+
+
+class WarmupActor(Actor):
+    """Uniform actions among what is allowed while the exploration state says so, then those of another actor.
+
+    Beside a live policy it follows the learner's state, as that actor follows the weights; elsewhere, `explore` sets it.
+    """
+
+    def __init__(self, actor: Actor, exploration: Callable[[], Exploration]) -> None:
+        self._actor, self.head, self._exploration = actor, actor.head, exploration
+
+    def explore(self, exploration: Exploration) -> None:
+        self._exploration = lambda: exploration
+        self._actor.explore(exploration)
+
+    def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
+        return self._actor.distribution(obs, mask)
+
+    def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
+        if rng is None or not self._exploration().is_warming_up:
+            return self._actor.decide(obs, mask, memory, rng)
+        num_rows = len(next(iter(leaves(obs)))[1])
+        return Decision(self.head.sample_uniform(num_rows, mask, rng))

@@ -1,0 +1,1 @@
+"""Policies as files, and what is recognised in them."""

@@ -1,0 +1,98 @@
+"""Which live policies are exactly RelayRL's own MLPs, so that a faster twin may act for them, and their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from relayrl.data.trees import Array, map_tree
+from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.exports.mlp_description import Mlp, MlpDescription, Normalization
+from relayrl.models.heads.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
+from relayrl.models.heads.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
+from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
+from relayrl.models.policy import Policy
+
+_POLICIES = BuiltIns(Policy, ActorCritic)
+_HEADS = BuiltIns(
+    CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead, SquashedGaussianHead, DeterministicHead
+)
+_ENCODERS, NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)
+
+
+def encodes_in_numpy(policy: Policy) -> bool:
+    """Whether `features_numpy` gives what `features` does."""
+    normalizer = policy.normalizer
+    is_known = policy.encoder in _ENCODERS and (normalizer is None or normalizer in NORMALIZERS)
+    return is_known and _POLICIES.keeps(policy, "features", "features_numpy")
+
+
+def is_built_in(policy: Policy) -> bool:
+    """Whether everything around a policy's networks is unchanged."""
+    return policy in _POLICIES and policy.head in _HEADS and encodes_in_numpy(policy)
+
+
+def runs_in_numpy(*networks: nn.Module, learns: bool = False) -> bool:
+    """Whether the networks are unchanged MLPs on the CPU; those that learn, with no parameter that is not to."""
+    return all(is_plain(n) and (not learns or all(p.requires_grad for p in n.parameters())) for n in networks)
+
+
+def judges_in_numpy(policy: ActorCritic) -> bool:
+    """Whether everything around the policy's networks and its critic is unchanged, and both are unchanged MLPs."""
+    is_known = is_built_in(policy) and policy.return_normalizer in NORMALIZERS
+    return is_known and runs_in_numpy(policy.actor, policy.critic)
+
+
+def features_in_numpy(policy: Policy) -> Callable[[Any], Array]:
+    """[M, F] what the policy's networks see of a NumPy tree with one leading axis, by the faster way where there is one."""
+    if encodes_in_numpy(policy):
+        return policy.features_numpy
+
+    def features(obs: Any) -> Array:
+        with torch.no_grad():
+            return np.asarray(policy.features(map_tree(torch.from_numpy, obs)).numpy())
+
+    return features
+
+
+def has_own_critic(policy: Policy) -> bool:
+    """Whether a value follows from the observation alone."""
+    return isinstance(policy, ActorCritic) and not policy.is_central
+
+
+def mlp_of(policy: Policy, *, with_value: bool) -> MlpDescription | None:
+    """The policy as views of its live parameters, with the critic where values are wanted; None where it is anything else."""
+    actor = _live(policy.actor) if is_built_in(policy) else None
+    if actor is None:
+        return None
+    critic, returns = None, None
+    if with_value and isinstance(policy, ActorCritic) and not policy.is_central:
+        critic, moments = _live(policy.critic), policy.return_normalizer
+        if critic is None or moments not in NORMALIZERS:
+            return None
+        returns = moments.shift.numpy(), moments.scale.numpy()
+    log_std = policy.log_std.detach().numpy() if policy.head.learns_log_std else None
+    n = policy.normalizer
+    observations = None if n is None else Normalization(n.shift.numpy(), n.scale.numpy(), n.clip)
+    return MlpDescription(actor, critic, returns, log_std, observations)
+
+
+def mlp_text(policy: Policy) -> str:
+    """What a file says of the policy for the accelerator; empty where it cannot act for it from one array of numbers."""
+    encodings = policy.encoder.encodings if encodes_in_numpy(policy) else []
+    is_numbers = len(encodings) == 1 and encodings[0].categories is None and encodings[0].divisor == 1.0
+    mlp = mlp_of(policy, with_value=True) if is_numbers else None
+    return "" if mlp is None else mlp.to_text()
+
+
+def _live(network: nn.Module) -> Mlp | None:
+    if not is_plain(network) or not isinstance(network, Perceptron):
+        return None
+    layers = tuple((layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in network.linears())
+    return Mlp(network.activation, layers)

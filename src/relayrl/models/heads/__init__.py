@@ -1,0 +1,1 @@
+"""Action distributions: what the outputs of a policy's network mean."""

@@ -1,0 +1,1 @@
+"""Networks, and what they may know about their input."""

@@ -1,0 +1,205 @@
+"""`RelayRLAgent`: what a program with its own simulator talks to. Made by `AgentBuilder`; `aio` is its asyncio form.
+
+    with AgentBuilder().actor_count(4).default_model("model.onnx").sink("arrow:runs/experience").build() as agent:
+        ids = agent.get_actor_ids()
+        record = agent.request_action(ids, obs)                    # obs [4, …]: one observation per actor
+        record = agent.request_action(ids, obs, reward=rewards)    # rewards of the actions before
+        agent.flag_last_action(ids, reward=rewards)                # the episodes have ended
+
+Every method may be called from any thread. The work is done by `client_coordinator` and what it coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from relayrl.errors import ConfigError
+from relayrl.observability.metrics import MetricRegistry
+from relayrl.runtime.agents.client_config import ClientConfig
+from relayrl.runtime.agents.client_coordinator import ClientCoordinator, ShutdownReport
+from relayrl.runtime.agents.env_runner import EnvRunSummary
+from relayrl.runtime.agents.lifecycle_manager import AgentState
+from relayrl.runtime.requests.action_record import ActionRecord
+from relayrl.runtime.requests.action_service import ActionCall
+from relayrl.runtime.requests.policy_model import CPU, ModelSource
+
+if TYPE_CHECKING:
+    from relayrl.envs.environment_settings import EnvSettings
+    from relayrl.runtime.agents.async_agent import AsyncRelayRLAgent
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDefaults:
+    """What new actors get when nobody says otherwise."""
+
+    actor_count: int = 1
+    device: str = CPU
+
+
+class RelayRLAgent:
+    """Many actors, their policies, and the way of their steps to sinks."""
+
+    def __init__(self, coordinator: ClientCoordinator, defaults: AgentDefaults) -> None:
+        self._coordinator, self._defaults = coordinator, defaults
+
+    @cached_property
+    def aio(self) -> AsyncRelayRLAgent:
+        """The same agent for asyncio: every verb is a coroutine."""
+        from relayrl.runtime.agents.async_agent import AsyncRelayRLAgent
+
+        return AsyncRelayRLAgent(self, self._coordinator)
+
+    @property
+    def state(self) -> AgentState:
+        """Whether the agent runs."""
+        return self._coordinator.lifecycle.state
+
+    @property
+    def metrics(self) -> MetricRegistry:
+        """The runtime's metrics, for an exporter."""
+        return self._coordinator.metrics.registry
+
+    def start(self) -> None:
+        """Open sinks, start routers and, the first time, make `actor_count` actors."""
+        self._coordinator.start(self._make_first_actors)
+
+    def shutdown(self, deadline_s: float | None = None) -> ShutdownReport:
+        """Stop taking calls and flush every sink within the deadline; the report says what could not be done.
+
+        Episodes under way end here: their steps are recorded, with `truncated` and `failed` set.
+        """
+        return self._coordinator.shutdown(deadline_s)
+
+    def restart(self, deadline_s: float | None = None) -> ShutdownReport:
+        """Shut down and start again with the same actors and policies; gives the report of the shutdown."""
+        with self._coordinator.lifecycle.transition:
+            report = self.shutdown(deadline_s)
+            self.start()
+            return report
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def request_action(self, actor_ids: Sequence[UUID], obs: Any, mask: Any = None, reward: Any = None) -> ActionRecord:
+        """Actions of `actor_ids` [L] for `obs` [L, …], one observation each.
+
+        `reward`, a number or [L], belongs to the **previous** action of each actor. `mask` [L, A] is True where an action
+        is allowed. The step is recorded; the record says which version of the policy acted.
+        """
+        return self._coordinator.service.request_action(actor_ids, obs, mask, reward)
+
+    def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:
+        """Several `request_action` calls at once, each with its record or its error; what shares a policy shares a pass."""
+        return self._coordinator.service.request_actions(calls)
+
+    def flag_last_action(
+        self,
+        actor_ids: Sequence[UUID],
+        reward: Any = 0.0,
+        *,
+        terminated: Any = None,
+        truncated: Any = False,
+        final_obs: Any = None,
+        final_mask: Any = None,
+    ) -> None:
+        """The episodes of `actor_ids` are over, and `reward` belongs to their last actions.
+
+        They terminated unless `truncated` (a flag or [L]) says that they were cut off; then `final_obs` [L, …] is what the
+        actors saw last, whose value is the bootstrap. Where both happened, give both flags. `final_mask` [L, A] is the action
+        mask that came with `final_obs`; without it, everything counts as allowed then.
+        """
+        self._coordinator.service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs, final_mask)
+
+    def new_actor(
+        self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None
+    ) -> UUID:
+        """A new actor, with the default device and model unless given; gives its id."""
+        return self._coordinator.add_actors([actor_id], model, device or self._defaults.device)[0]
+
+    def new_actors(
+        self, count: int, *, device: str | None = None, model: ModelSource | None = None
+    ) -> tuple[UUID, ...]:
+        """`count` new actors; gives their ids."""
+        if count < 1:
+            raise ConfigError(f"new_actors({count}); give at least one")
+        return self._coordinator.add_actors([None] * count, model, device or self._defaults.device)
+
+    def remove_actor(self, actor_id: UUID, timeout_s: float = 30.0) -> bool:
+        """Take an actor out. Its open trajectory is recorded; True when everything of it is durable."""
+        return self._coordinator.remove_actor(actor_id, timeout_s)
+
+    def get_actor_ids(self) -> tuple[UUID, ...]:
+        """The actors, oldest first."""
+        return tuple(self._coordinator.state.handles)
+
+    def set_actor_id(self, actor_id: UUID, new_id: UUID) -> None:
+        """Rename an actor: requests, its open trajectory, policy, environment and route all go by the new id."""
+        self._coordinator.state.rename(actor_id, new_id)
+
+    def get_model_version(self, actor_ids: Sequence[UUID] | None = None) -> dict[UUID, int]:
+        """The version of the policy that each actor's next action will come from."""
+        handles = self._coordinator.state.handles
+        wanted = handles if actor_ids is None else actor_ids
+        return {actor_id: self._coordinator.state.handle(actor_id).slot.policy.version for actor_id in wanted}
+
+    def update_model(
+        self, model: ModelSource, actor_ids: Sequence[UUID] | None = None, *, version: int | None = None
+    ) -> int:
+        """Publish a newer policy, to all actors that it fits or, with INDEPENDENT inference, to those named.
+
+        Requests that begin after this returned act with it; those under way finish with the one they began with. Gives
+        the version: the one given, else the file's own, else one more than the present.
+        """
+        published = self._coordinator.state.publish(model, actor_ids, version)
+        self._coordinator.metrics.model_updates.inc()
+        return published
+
+    def scale_throughput(self, change: int) -> int:
+        """Add routers or, with a negative number, remove some; gives how many there are. At least one remains."""
+        return self._coordinator.scale_by(change)
+
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Wait until every trajectory that has ended or was cut is durable; False if that took too long."""
+        return self._coordinator.flush(timeout_s)
+
+    def set_env(
+        self, actor_id: UUID, env: Any, count: int = 1, *, settings: EnvSettings | None = None, seed: int = 0
+    ) -> None:
+        """Give an actor `count` copies of `env` (a name as on the command line, or a factory) for `run_env`."""
+        from relayrl.envs.environment_settings import EnvSettings
+
+        chosen = (settings or EnvSettings()).model_copy(update={"num_envs": count})
+        self._coordinator.set_env(actor_id, env, chosen, seed)
+
+    def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
+        """Step each of the actor's environments `num_steps` times and record every step."""
+        return self._coordinator.run_env(actor_id, num_steps)
+
+    def get_config(self) -> ClientConfig:
+        """The configuration in force, changes at run time included."""
+        return self._coordinator.config
+
+    def set_config_path(self, path: str | Path) -> None:
+        """Follow another configuration file; what it says differently applies now."""
+        self._coordinator.set_config_path(Path(path))
+
+    def check_config_now(self) -> bool:
+        """Look at the configuration file now rather than at the next poll; gives whether a change was applied."""
+        return self._coordinator.check_config_now()
+
+    def _make_first_actors(self) -> None:
+        missing = self._defaults.actor_count - len(self.get_actor_ids())
+        if self._coordinator.lifecycle.state is AgentState.CREATED and missing > 0:
+            self.new_actors(missing)

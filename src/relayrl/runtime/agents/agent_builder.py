@@ -1,0 +1,101 @@
+"""`AgentBuilder`: says what an agent should be, and checks it all before anything is opened.
+
+    agent = AgentBuilder().actor_count(8).router_scale(2).default_model("model.onnx").sink("arrow:runs/experience").build()
+
+What is set here stands above the configuration file; what neither says has the defaults of `client_config`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from relayrl.config.enum_members import member_of
+from relayrl.config.settings import parse_settings
+from relayrl.errors import ConfigError
+from relayrl.runtime.agents.agent import AgentDefaults, RelayRLAgent
+from relayrl.runtime.agents.client_config import ClientConfig, read_client_config
+from relayrl.runtime.agents.client_coordinator import ClientCoordinator
+from relayrl.runtime.agents.state_manager import InferenceMode, StateManager, StateSettings
+from relayrl.runtime.requests.policy_model import CPU, ModelSource
+from relayrl.runtime.requests.published_policy import ActionChoice
+from relayrl.runtime.routing.router import SinkOpener, TrajectorySink
+
+
+class AgentBuilder:
+    """Every method gives the builder back; `build` makes the agent."""
+
+    def __init__(self) -> None:
+        self._actor_count, self._device = 1, CPU
+        self._model: ModelSource | None = None
+        self._path: Path | None = None
+        self._mode, self._choice = InferenceMode.SHARED, ActionChoice.SAMPLE
+        self._seed: int | None = None
+        self._given_sink: TrajectorySink | None = None
+        self._overrides: dict[str, Any] = {}
+        self._urls: tuple[str, ...] | None = None
+
+    def actor_count(self, count: int) -> Self:
+        """Actors that `start` makes with the default model; 0 makes none."""
+        if count < 0:
+            raise ConfigError(f"actor_count({count}); it cannot be negative")
+        self._actor_count = count
+        return self
+
+    def router_scale(self, num_routers: int) -> Self:
+        """Routers to begin with; `scale_throughput` changes them."""
+        self._overrides["router_scale"] = num_routers
+        return self
+
+    def default_device(self, device: str) -> Self:
+        """Where policies run: `cpu`, or a torch device such as `cuda:0` for TorchScript files and live policies."""
+        self._device = device
+        return self
+
+    def default_model(self, model: ModelSource) -> Self:
+        """A path to `.onnx` or `.pt`, a live policy (a copy of it is taken), or a `CustomPolicy`."""
+        self._model = model
+        return self
+
+    def config_path(self, path: str | Path) -> Self:
+        """A JSON file of `ClientConfig`, which is followed while the agent runs."""
+        self._path = Path(path)
+        return self
+
+    def inference_mode(self, mode: InferenceMode | str) -> Self:
+        """`"shared"`: one policy per device for all its actors. `"independent"`: each actor may be given its own."""
+        self._mode = member_of(InferenceMode, mode, "inference mode")
+        return self
+
+    def action_choice(self, choice: ActionChoice | str) -> Self:
+        """`"sample"` draws actions, `"greedy"` takes the most likely ones."""
+        self._choice = member_of(ActionChoice, choice, "action choice")
+        return self
+
+    def seed(self, seed: int) -> Self:
+        """Draw the same actions for the same requests in the same order."""
+        self._seed = seed
+        return self
+
+    def sink(self, *sinks: str | TrajectorySink) -> Self:
+        """Where trajectories go: URLs (`arrow:DIR`, `sqlite:FILE`, …), all of them; or one sink object of yours."""
+        urls = tuple(each for each in sinks if isinstance(each, str))
+        objects = [each for each in sinks if not isinstance(each, str)]
+        if objects and (urls or len(objects) > 1):
+            raise ConfigError("give either URLs or one sink object; relayrl.FanOutSink joins several objects")
+        self._urls, self._given_sink = urls, objects[0] if objects else None
+        return self
+
+    def build(self) -> RelayRLAgent:
+        """The agent, not started yet."""
+        if self._actor_count and self._model is None:
+            raise ConfigError("actors need a policy; call default_model(), or actor_count(0) to add actors later")
+        config = ClientConfig() if self._path is None else read_client_config(self._path)
+        values = {name: getattr(config, name) for name in ClientConfig.model_fields} | self._overrides
+        if self._urls is not None:
+            values["sink"] = config.sink.model_copy(update={"urls": self._urls})
+        config = parse_settings(ClientConfig, values)
+        settings = StateSettings(self._mode, self._choice, self._seed)
+        state = StateManager(settings, self._model, config.max_traj_length, config.batching)
+        coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path)
+        return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))

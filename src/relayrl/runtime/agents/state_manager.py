@@ -1,0 +1,248 @@
+"""Who the actors are: their ids, lanes, devices and policies. Publishes new policies to them.
+
+Invariants:
+
+- An id belongs to at most one actor; `set_actor_id` moves the actor with everything it has, its open trajectory included.
+- Every actor has a policy from its first moment on. With `SHARED` inference, actors of one device whose policies have the
+  same layout share one; with `INDEPENDENT`, each may be given its own (an unchanged one is held in memory once).
+- A policy is replaced only by a newer version of the same layout, in one assignment that readers see whole or not at all.
+- Readers look actors up without a lock: the table is replaced, never changed.
+
+Not its job: acting (`published_policy`) or routes to sinks (`router_dispatcher`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID, uuid4
+
+import numpy as np
+
+from relayrl.accelerator.mlp_actor import RowGenerator
+from relayrl.data.columns import Trajectory
+from relayrl.errors import ConfigError
+from relayrl.runtime.agents.client_config import BatchingSettings
+from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel, load_model
+from relayrl.runtime.requests.published_policy import ActionChoice, PublishedPolicy
+from relayrl.runtime.routing.step_pages import Lane, StepPages
+
+
+class InferenceMode(Enum):
+    """Whose policy an actor acts with."""
+
+    SHARED = "shared"
+    INDEPENDENT = "independent"
+
+
+class PolicySlot:
+    """Where actors find their newest policy."""
+
+    __slots__ = ("device", "policy")
+
+    def __init__(self, policy: PublishedPolicy, device: str) -> None:
+        self.policy, self.device = policy, device
+
+
+class ActorHandle:
+    """One actor: its present id, its lane, and where its policy is."""
+
+    __slots__ = ("actor_id", "lane", "pages", "slot")
+
+    def __init__(self, actor_id: UUID, lane: Lane, pages: StepPages, slot: PolicySlot) -> None:
+        self.actor_id, self.lane, self.pages, self.slot = actor_id, lane, pages, slot
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """What does not change while the agent lives."""
+
+    mode: InferenceMode
+    choice: ActionChoice
+    seed: int | None
+
+
+class StateManager:
+    """The table of actors. Methods that change it exclude each other."""
+
+    def __init__(
+        self, settings: StateSettings, default_model: ModelSource | None, max_length: int, batching: BatchingSettings
+    ) -> None:
+        self._settings, self._max_length, self._batching = settings, max_length, batching
+        self._default_model = default_model
+        self._default_version: int | None = None
+        self._defaults: dict[str, PublishedPolicy] = {}
+        self._lock = threading.Lock()
+        self._seeds = np.random.SeedSequence(settings.seed)
+        self._pages: dict[tuple[str, ...], StepPages] = {}
+        self._shared: dict[tuple[str, tuple[str, ...]], PolicySlot] = {}
+        self.handles: dict[UUID, ActorHandle] = {}
+        """By id; replaced as a whole when it changes."""
+
+    def handle(self, actor_id: UUID) -> ActorHandle:
+        try:
+            return self.handles[actor_id]
+        except KeyError:
+            raise _unknown(actor_id) from None
+
+    def prepare(self, source: ModelSource, device: str) -> PublishedPolicy:
+        """A policy that is loaded and not yet given to anybody."""
+        model = load_model(source, device)
+        with self._lock:
+            return self._published(model, _version_of(model, None, default=0))
+
+    def default_policy(self, device: str) -> PublishedPolicy:
+        """What new actors act with unless they are given something else: the default model, or what replaced it."""
+        with self._lock:
+            source, version, policy = self._default_model, self._default_version, self._defaults.get(device)
+        if policy is not None:
+            return policy
+        if source is None:
+            raise ConfigError("there is no default model; give one with AgentBuilder.default_model() or model=…")
+        model = load_model(source, device)
+        with self._lock:
+            return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
+
+    def add(self, actor_id: UUID | None, policy: PublishedPolicy, device: str) -> ActorHandle:
+        """A new actor that acts with `policy`, or with what its device shares already."""
+        with self._lock:
+            actor_id = uuid4() if actor_id is None else actor_id
+            if actor_id in self.handles:
+                raise ConfigError(f"there is an actor {actor_id} already; leave the id out to get a fresh one")
+            slot = self._slot_for(policy, device)
+            pages = slot.policy.pages
+            with pages.lock:
+                lane = pages.open_lane(uuid4(), str(actor_id))
+            handle = ActorHandle(actor_id, lane, pages, slot)
+            self.handles = {**self.handles, actor_id: handle}
+            return handle
+
+    def remove(self, actor_id: UUID) -> tuple[ActorHandle, Trajectory | None]:
+        """The actor is gone for new requests; gives what it had not finished."""
+        with self._lock:
+            handle = self.handle(actor_id)
+            with handle.pages.lock:
+                trajectory = handle.pages.interrupt(handle.lane)
+                handle.pages.close_lane(handle.lane)
+            self.handles = {key: other for key, other in self.handles.items() if key != actor_id}
+            return handle, trajectory
+
+    def rename(self, old: UUID, new: UUID) -> None:
+        """The actor answers to `new`, and no longer to `old`; its open trajectory will be recorded under `new`."""
+        with self._lock:
+            handle = self.handle(old)
+            if new == old:
+                return
+            if new in self.handles:
+                raise ConfigError(f"there is an actor {new} already; remove it, or choose another id")
+            with handle.pages.lock:
+                handle.pages.rename(handle.lane, str(new))
+            handle.actor_id = new
+            self.handles = {(new if key == old else key): other for key, other in self.handles.items()}
+
+    def publish(self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None) -> int:
+        """Give a newer policy to the actors named, or to all whose policies have its layout; gives its version."""
+        handles = list(self.handles.values()) if actor_ids is None else [self.handle(each) for each in actor_ids]
+        models = {device: load_model(source, device) for device in sorted({handle.slot.device for handle in handles})}
+        with self._lock:
+            slots = self._slots_to_change(models, handles, named=actor_ids is not None)
+            newest = max(slot.policy.version for slot in slots)
+            policies: dict[str, PublishedPolicy] = {}
+            for device, model in models.items():
+                number = _version_of(model, version, default=newest + 1)
+                if number <= newest:
+                    raise ConfigError(
+                        f"policy version {number} is not newer than version {newest}, which acts; give a larger version="
+                    )
+                policies[device] = self._published(model, number)
+            for slot in slots:
+                slot.policy = policies[slot.device]
+            published = next(iter(policies.values()))
+            if actor_ids is None:
+                self._replace_default(source, published, policies)
+            return published.version
+
+    def interrupt_all(self) -> list[tuple[UUID, Trajectory]]:
+        """The open trajectories of all actors, by lane key; actors stay and begin new episodes."""
+        taken = []
+        with self._lock:
+            for handle in self.handles.values():
+                with handle.pages.lock:
+                    trajectory = handle.pages.interrupt(handle.lane)
+                if trajectory is not None:
+                    taken.append((handle.lane.key, trajectory))
+        return taken
+
+    def set_max_length(self, max_length: int) -> None:
+        """Cut trajectories at another length; fragments that are longer already are cut at their next step."""
+        with self._lock:
+            self._max_length = max_length
+            for pages in self._pages.values():
+                with pages.lock:
+                    pages.set_max_length(max_length)
+
+    def set_batching(self, batching: BatchingSettings) -> None:
+        """Share forward passes by other settings."""
+        with self._lock:
+            self._batching = batching
+            for policy in {handle.slot.policy for handle in self.handles.values()}:
+                policy.batcher.settings = batching
+
+    def _replace_default(
+        self, source: ModelSource, published: PublishedPolicy, policies: dict[str, PublishedPolicy]
+    ) -> None:
+        """New actors get what all others got, unless the default is of another layout."""
+        default = next(iter(self._defaults.values()), None)
+        if default is not None and default.model.layout.key == published.model.layout.key:
+            self._default_model, self._default_version, self._defaults = source, published.version, policies
+
+    def _slot_for(self, policy: PublishedPolicy, device: str) -> PolicySlot:
+        if self._settings.mode is InferenceMode.INDEPENDENT:
+            return PolicySlot(policy, device)
+        return self._shared.setdefault((device, policy.model.layout.key), PolicySlot(policy, device))
+
+    def _slots_to_change(
+        self, models: dict[str, PolicyModel], handles: Iterable[ActorHandle], *, named: bool
+    ) -> list[PolicySlot]:
+        if named and self._settings.mode is InferenceMode.SHARED:
+            raise ConfigError(
+                "actors share one policy per device; leave actor_ids out, or build with INDEPENDENT inference"
+            )
+        slots, misfit = [], None
+        for slot in {handle.slot for handle in handles}:
+            if slot.policy.model.layout.key == models[slot.device].layout.key:
+                slots.append(slot)
+            else:
+                misfit = slot
+        if misfit is not None and (named or not slots):
+            raise ConfigError(_misfit(misfit.policy.model, models[misfit.device]))
+        if not slots:
+            raise ConfigError("there is no actor to give this policy to; make one with new_actor(model=…)")
+        return slots
+
+    def _published(self, model: PolicyModel, version: int) -> PublishedPolicy:
+        pages = self._pages.get(model.layout.key)
+        if pages is None:
+            pages = self._pages[model.layout.key] = StepPages(model.layout, self._max_length)
+        (seed,) = self._seeds.spawn(1)
+        rng = RowGenerator(seed) if self._settings.choice is ActionChoice.SAMPLE else None
+        return PublishedPolicy(model, version, pages, rng, self._batching)
+
+
+def _version_of(model: PolicyModel, given: int | None, default: int) -> int:
+    if given is not None:
+        return given
+    return default if model.policy_version is None else model.policy_version
+
+
+def _misfit(old: PolicyModel, new: PolicyModel) -> str:
+    return (
+        f"the new policy ({new.layout.observation_space} → {new.layout.action_space}, group {new.layout.group!r}) cannot "
+        f"replace the old one ({old.layout.observation_space} → {old.layout.action_space}, group {old.layout.group!r})"
+    )
+
+
+def _unknown(actor_id: object) -> ConfigError:
+    return ConfigError(f"there is no actor {actor_id}; get_actor_ids() names those there are")

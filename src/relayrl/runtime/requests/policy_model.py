@@ -1,0 +1,120 @@
+"""Policies that act in the runtime, wherever they come from: an actor, what its requests look like, and its version.
+
+    ONNX file          compiled kernels where the file describes small MLPs, else onnxruntime; torch is not loaded
+    TorchScript file   torch, on any device
+    live policy        a frozen copy of it, by compiled kernels where it is an MLP, else torch
+    Actor              any object of yours with `head` and `distribution`; it has no value
+
+A model never changes once it was loaded: hot reload replaces it (`published_policy`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from relayrl.accelerator.mlp_actor import accelerated
+from relayrl.data.trees import Space
+from relayrl.errors import ConfigError, DecodeError
+from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.warmup_actor import WarmupActor
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, example_rows
+from relayrl.runtime.requests.acting_layout import ActingLayout
+
+if TYPE_CHECKING:
+    from relayrl.models.policy import Policy
+
+ModelSource: TypeAlias = "str | Path | Policy | CustomPolicy"
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyModel:
+    """What acts, and what a request to it looks like."""
+
+    actor: Actor
+    layout: ActingLayout
+    policy_version: int | None
+    """What the source says of itself; None where it says nothing."""
+
+
+class CustomPolicy:
+    """An `Actor` of yours with what a file would say of itself."""
+
+    def __init__(
+        self, actor: Actor, observation_space: Space, *, group: str = "agent", policy_version: int = 0
+    ) -> None:
+        self.actor, self.observation_space = actor, observation_space
+        self.group, self.policy_version = group, policy_version
+
+
+def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
+    """The model of a file (by its suffix), a live policy or a `CustomPolicy`, ready to act on `device`."""
+    if isinstance(source, CustomPolicy):
+        layout = _layout(source.actor, source.group, source.observation_space)
+        return PolicyModel(source.actor, layout, source.policy_version)
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if path.suffix == ExportFormat.ONNX.suffix:
+            if device != CPU:
+                raise ConfigError(f"ONNX files act on {CPU!r}, not on {device!r}; use a TorchScript file there")
+            return _onnx_model(path)
+        if path.suffix == ExportFormat.TORCHSCRIPT.suffix:
+            from relayrl.models.acting.torch_actor import ScriptActor
+
+            script = ScriptActor(path, device)
+            return _file_model(script, script.metadata, has_value=script.has_value)
+        raise ConfigError(f"{path} is neither .onnx nor .pt; export one with: relayrl export RUN_DIR --format onnx")
+    return _live_model(source, device)
+
+
+def _onnx_model(path: Path) -> PolicyModel:
+    reference = ExportedActor(path, with_value=True)
+    metadata, width = reference.metadata, reference.memory_width
+    obs, mask = example_rows(metadata, reference.head)
+    try:
+        reference.decide(obs, mask, np.zeros((1, width), np.float32), None)
+    except Exception as error:  # onnxruntime's exceptions share no public base class
+        raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
+    return _file_model(accelerated(reference) or reference, metadata, has_value=reference.has_value)
+
+
+def _file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> PolicyModel:
+    layout = _layout(actor, metadata.group, metadata.observation_space, needs_mask=metadata.masked, has_value=has_value)
+    if metadata.is_warming_up:
+        state = Exploration(is_warming_up=True, noise_scale=metadata.noise_scale)
+        actor = WarmupActor(actor, lambda: state)
+    return PolicyModel(actor, layout, metadata.policy_version)
+
+
+def _live_model(policy: object, device: str) -> PolicyModel:
+    from relayrl.accelerator.live_actor import frozen_actor
+    from relayrl.models.exports.mlp_policy import has_own_critic
+    from relayrl.models.policy import Policy
+
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"a {type(policy).__name__} is no model; give a path to .onnx or .pt, a Policy, or a CustomPolicy of an Actor"
+        )
+    actor = frozen_actor(policy, device)
+    layout = _layout(actor, "agent", policy.observation_space, has_value=has_own_critic(policy))
+    return PolicyModel(actor, layout, None)
+
+
+def _layout(
+    actor: Actor, group: str, observation_space: Space, *, needs_mask: bool = False, has_value: bool = False
+) -> ActingLayout:
+    return ActingLayout(
+        group=group,
+        observation_space=observation_space,
+        action_space=actor.head.space,
+        mask_width=actor.head.mask_width,
+        needs_mask=needs_mask,
+        has_logp=actor.head.has_log_prob,
+        has_value=has_value,
+        memory_width=actor.memory_width,
+    )

@@ -1,0 +1,1 @@
+"""From recorded steps to sinks."""

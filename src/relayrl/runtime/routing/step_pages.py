@@ -1,0 +1,365 @@
+"""Storage of the steps of running episodes: rows in pages, shared by all actors with equal layouts.
+
+A page is `PAGE_ROWS` consecutive rows of `StepRows`. An actor's lane owns a list of pages. A request of `L` actors is one
+indexed write for all small fields and one for each large field, whatever `L` is. Memory follows the most steps that have been
+open at once, not the longest possible episode: pages are used again and never given back.
+
+    append(…)       adds rewards to each lane's previous row, then a row per lane; returns the fragments that were cut
+    append_one(…)   the same for one lane
+    end(…)          the last row's reward and the episode's end; returns the lane's trajectory
+    interrupt(…)    ends the lane's episode as truncated and failed; returns its trajectory, if it has rows
+
+Steps are cut into trajectories as by `relayrl.data.trajectory_builder`, lane by lane; a property test holds the two to each
+other.
+
+Invariants: a lane's rows are in the order of its requests; a call that raises `ConfigError` has written nothing; trajectories
+own their memory. Observations and masks are checked before (`acting_layout`).
+
+Threads: any thread may call `append_one` and `end`, which concern one lane, without holding `lock`. The owner holds `lock`
+around all other calls that change anything. Threads of different lanes do not wait for each other: behind one lock they would
+hand it around, and waking a thread takes longer than five actions. So a lane's work runs under the lane's own lock; if `lock`
+is held by then, it waits for `lock` instead. Whoever holds `lock` first waits for the lanes that threads already work on. Each
+side first announces itself and then checks for the other. What lanes share (free pages, idle lanes) changes in atomic steps.
+
+Not its job: choosing actions, or which actor owns a lane (`actor_handle`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+from uuid import UUID
+
+import numpy as np
+
+from relayrl.data.columns import Trajectory, trajectory_id
+from relayrl.data.trees import Array, Tree, allocate, index, write
+from relayrl.errors import ConfigError
+from relayrl.runtime.requests.acting_layout import ActingLayout
+from relayrl.runtime.routing.step_rows import StepRows
+
+PAGE_ROWS = 64
+_FIRST_PAGES = 16
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
+
+
+class Lane:
+    """One actor's place in the pages: who it is, and which episode it is in."""
+
+    __slots__ = ("agent_id", "episode", "first_step", "key", "lock", "memory", "memory_episode", "number", "pages")
+
+    def __init__(self, key: UUID, number: int, agent_id: str) -> None:
+        self.key, self.number, self.agent_id = key, number, agent_id
+        self.lock = threading.Lock()
+        self.episode = self.first_step = 0
+        self.pages: list[int] = []
+        self.memory: Array | None = None  # what a policy with a memory remembers, and of which episode
+        self.memory_episode = 0
+
+
+class StepPages:
+    """The open steps of all lanes of one layout."""
+
+    def __init__(self, layout: ActingLayout, max_length: int) -> None:
+        self.layout, self.max_length = layout, max_length
+        self.lock = threading.Lock()
+        self.num_closed = 0
+        """Grows whenever a lane closes: callers that keep lane numbers check them again then."""
+        self._lanes: list[Lane | None] = []
+        self._free_numbers: list[int] = []
+        self._at_work: set[Lane] = set()  # lanes that a thread works on, or is about to
+        self._idle: set[int] = set()  # numbers of open lanes without rows
+        self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to no lane
+        self._stop = np.zeros(0, np.int64)  # the last row before a new page or a cut is due; 0 for lanes without rows
+        self._rows = StepRows(layout, _FIRST_PAGES * PAGE_ROWS)
+        self._free_pages = list(range(_FIRST_PAGES - 1, 0, -1))
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that memory is held for."""
+        return len(self._rows) // PAGE_ROWS
+
+    def open_lane(self, key: UUID, agent_id: str) -> Lane:
+        """A lane in its first episode; `key` is never used again, so that trajectory ids are unique."""
+        self._wait_for_lanes()
+        if not self._free_numbers:
+            more = max(16, len(self._lanes))
+            self._free_numbers += range(len(self._lanes) + more - 1, len(self._lanes) - 1, -1)
+            self._lanes += [None] * more
+            self._last = np.concatenate([self._last, np.zeros(more, np.int64)])
+            self._stop = np.concatenate([self._stop, np.zeros(more, np.int64)])
+        lane = Lane(key, self._free_numbers.pop(), agent_id)
+        self._lanes[lane.number] = lane
+        self._idle.add(lane.number)
+        return lane
+
+    def close_lane(self, lane: Lane) -> None:
+        """The lane's number may be given to another; its open steps must have been taken."""
+        self._wait_for_lanes()
+        self._drop_pages(lane)
+        self._lanes[lane.number] = None
+        self._idle.discard(lane.number)
+        self._free_numbers.append(lane.number)
+        self.num_closed += 1
+
+    def is_open(self, lane: Lane) -> bool:
+        return self._lanes[lane.number] is lane
+
+    def num_open_steps(self, lane: Lane) -> int:
+        """Rows of the present fragment."""
+        if not lane.pages:
+            return 0
+        return (len(lane.pages) - 1) * PAGE_ROWS + int(self._last[lane.number]) % PAGE_ROWS + 1
+
+    def append(
+        self,
+        lanes: Array,
+        obs: Tree,
+        action: Array,
+        logp: Array | None,
+        value: Array | None,
+        policy_version: int,
+        mask: Array | None,
+        reward: Array | None,
+        memory: Array | None = None,
+    ) -> list[tuple[UUID, Trajectory]]:
+        """One step of each of `lanes` [L], which are open and differ. `reward` [L] belongs to their steps before it."""
+        self._wait_for_lanes()
+        last = self._last[lanes]
+        if reward is not None:
+            if self._idle and reward[last == 0].any():
+                raise ConfigError("a reward for an actor that has not acted in this episode; rewards belong to actions")
+            self._rows.set_rewards(last, reward)
+        is_due = last == self._stop[lanes]
+        cut = self._make_room(lanes, last, is_due, obs, mask) if np.count_nonzero(is_due) else []
+        last += 1
+        self._rows.write(last, obs, action, logp, value, policy_version, mask, memory)
+        self._last[lanes] = last
+        return cut
+
+    def append_one(
+        self,
+        lane: Lane,
+        obs: Tree,
+        action: Array,
+        logp: Array | None,
+        value: Array | None,
+        policy_version: int,
+        mask: Array | None,
+        reward: float | None,
+        memory: Array | None = None,
+    ) -> list[tuple[UUID, Trajectory]]:
+        """The same as `append` for one lane and rows [1, …], at a third of its cost."""
+        step = (obs, action, logp, value, policy_version, mask, reward, memory)
+        while (cut := self._at(lane, self._append_one, *step)) is None:
+            with self.lock:
+                self._wait_for_lanes()
+                self._provide_page()
+        return cut
+
+    def end(
+        self,
+        lane: Lane,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        final_obs: Tree | None,
+        final_mask: Array | None = None,
+    ) -> Trajectory:
+        """The lane's episode is over; without a final observation, the last one stands in for it.
+
+        `final_mask` [A] is what was allowed then; None means everything.
+        """
+        return self._at(lane, self._end, reward, terminated, truncated, final_obs, final_mask)
+
+    def require_steps(self, lane: Lane) -> None:
+        """Raise unless the lane is open and has acted in its present episode."""
+        if not self.is_open(lane):
+            raise ConfigError(_removed(lane))
+        if not lane.pages:
+            raise ConfigError(_no_action(lane))
+
+    def interrupt(self, lane: Lane) -> Trajectory | None:
+        """The actor stops in the middle of an episode: what came of its last action will never be known.
+
+        The step is kept. `failed` and `truncated` say so, and its own observation stands in for the one after it.
+        """
+        self._wait_for_lanes()
+        if not lane.pages:
+            return None
+        row = int(self._last[lane.number])
+        trajectory = self._take(
+            lane, False, True, failed=True, final_obs=self._rows.observation(row), final_mask=self._rows.mask(row)
+        )
+        lane.episode, lane.first_step = lane.episode + 1, 0
+        return trajectory
+
+    def rename(self, lane: Lane, agent_id: str) -> None:
+        """The lane's steps, the open ones included, are somebody else's."""
+        self._wait_for_lanes()
+        lane.agent_id = agent_id
+
+    def set_max_length(self, max_length: int) -> None:
+        """Cut at another length; every lane looks at it again before its next row."""
+        self._wait_for_lanes()
+        self.max_length = max_length
+        self._stop[:] = self._last
+
+    def _at(self, lane: Lane, work: Callable[[Lane, *Given], T], *given: *Given) -> T:
+        """The result of `work`, run while no other thread works on the lane."""
+        with lane.lock:
+            self._at_work.add(lane)
+            try:
+                if not self.lock.locked():
+                    return work(lane, *given)
+            finally:
+                self._at_work.discard(lane)
+        with self.lock:
+            self._wait_for_lanes()
+            return work(lane, *given)
+
+    def _wait_for_lanes(self) -> None:
+        """Block until no thread works on a lane. New ones wait while the caller holds `lock`."""
+        if self._at_work:
+            for lane in tuple(self._at_work):
+                with lane.lock:
+                    pass
+
+    def _append_one(
+        self,
+        lane: Lane,
+        obs: Tree,
+        action: Array,
+        logp: Array | None,
+        value: Array | None,
+        policy_version: int,
+        mask: Array | None,
+        reward: float | None,
+        memory: Array | None,
+    ) -> list[tuple[UUID, Trajectory]] | None:
+        """None, with nothing written, where the step needs a page and none is free."""
+        number = lane.number
+        if self._lanes[number] is not lane:
+            raise ConfigError(_removed(lane))
+        last = self._last.item(number)
+        if reward and not last:
+            raise ConfigError(_no_action(lane))
+        is_due = last == self._stop.item(number)
+        if is_due:
+            try:
+                page = self._free_pages.pop()
+            except IndexError:
+                return None
+        if reward:
+            self._rows.add_reward(last, reward)
+        cut: list[tuple[UUID, Trajectory]] = []
+        if is_due:
+            last, cut = self._turn_page(lane, last, index(obs, 0), None if mask is None else mask[0], page)
+        self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask, memory)
+        self._last[number] = last + 1
+        return cut
+
+    def _end(
+        self,
+        lane: Lane,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        final_obs: Tree | None,
+        final_mask: Array | None,
+    ) -> Trajectory:
+        self.require_steps(lane)
+        row = int(self._last[lane.number])
+        self._rows.add_reward(row, reward)
+        self._rows.has_masks |= final_mask is not None
+        final = self._rows.observation(row) if final_obs is None else final_obs
+        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final, final_mask=final_mask)
+        lane.episode, lane.first_step = lane.episode + 1, 0
+        return trajectory
+
+    def _provide_page(self) -> None:
+        if not self._free_pages:
+            self._free_pages += range(2 * self.num_pages - 1, self.num_pages - 1, -1)
+            self._rows.grow()
+
+    def _make_room(
+        self, lanes: Array, last: Array, is_due: Array, obs: Tree, mask: Array | None
+    ) -> list[tuple[UUID, Trajectory]]:
+        """Change `last` in place so that every lane that is due has a row after its last."""
+        cut: list[tuple[UUID, Trajectory]] = []
+        for i in np.flatnonzero(is_due).tolist():
+            lane = self._lanes[lanes[i]]
+            assert lane is not None
+            self._provide_page()
+            allowed = None if mask is None else mask[i]
+            last[i], fragments = self._turn_page(lane, int(last[i]), index(obs, i), allowed, self._free_pages.pop())
+            cut += fragments
+        return cut
+
+    def _turn_page(
+        self, lane: Lane, last: int, obs: Tree, mask: Array | None, page: int
+    ) -> tuple[int, list[tuple[UUID, Trajectory]]]:
+        """`(last row, fragments)` of a lane that is due: cut where it is long enough, with `page` where its own is full."""
+        cut: list[tuple[UUID, Trajectory]] = []
+        length = self.num_open_steps(lane)
+        if length >= self.max_length:
+            fragment = self._take(lane, False, False, failed=False, final_obs=obs, final_mask=mask)
+            lane.first_step += length
+            cut.append((lane.key, fragment))
+            length = 0
+        if length % PAGE_ROWS == 0:
+            self._idle.discard(lane.number)
+            lane.pages.append(page)
+            last = page * PAGE_ROWS - 1
+        else:
+            self._free_pages.append(page)
+        self._stop[lane.number] = last + min(PAGE_ROWS - length % PAGE_ROWS, self.max_length - length)
+        return last, cut
+
+    def _take(
+        self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree, final_mask: Array | None
+    ) -> Trajectory:
+        length = self.num_open_steps(lane)
+        starts = np.asarray(lane.pages, np.int64) * PAGE_ROWS
+        rows = (starts[:, None] + np.arange(PAGE_ROWS)).reshape(-1)[:length]
+        layout = self.layout
+        final = allocate(layout.observation_space, ())
+        write(final, ..., final_obs)
+        columns = self._rows.gather(rows)
+        last_mask = None
+        if "action_mask" in columns:
+            last_mask = np.ones(columns["action_mask"].shape[1:], bool) if final_mask is None else final_mask.copy()
+        trajectory = Trajectory(
+            trajectory_id=trajectory_id(lane.key, lane.agent_id, lane.episode, lane.first_step),
+            env_id=lane.key,
+            agent_id=lane.agent_id,
+            group=layout.group,
+            observation_space=layout.observation_space,
+            action_space=layout.action_space,
+            episode=lane.episode,
+            first_step=lane.first_step,
+            terminated=terminated,
+            truncated=truncated,
+            failed=failed,
+            final_obs=final,
+            final_mask=last_mask,
+            **columns,
+        )
+        self._drop_pages(lane)
+        return trajectory
+
+    def _drop_pages(self, lane: Lane) -> None:
+        self._idle.add(lane.number)
+        self._free_pages += lane.pages
+        lane.pages = []
+        self._last[lane.number] = self._stop[lane.number] = 0
+
+
+def _removed(lane: Lane) -> str:
+    return f"actor {lane.agent_id} was removed; make a new one with new_actor()"
+
+
+def _no_action(lane: Lane) -> str:
+    return f"actor {lane.agent_id} has not acted in this episode; a reward and an episode's end belong to an action"

@@ -1,0 +1,1 @@
+"""Sinks that write into SQLite and PostgreSQL."""

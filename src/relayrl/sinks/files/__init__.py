@@ -1,0 +1,1 @@
+"""Sinks that write part files: Arrow, Parquet, CSV."""
