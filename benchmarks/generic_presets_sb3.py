@@ -81,14 +81,14 @@ class _RecallCue(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         from relayrl.testing.worlds import RecallCue
 
-        self._world = RecallCue()
-        self.observation_space, self.action_space = self._world.observation_space, self._world.action_space
+        self._env = RecallCue()
+        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self._world.reset(seed=seed).observation, {}
+        return self._env.reset(seed=seed).observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        step = self._world.step(action)
+        step = self._env.step(action)
         return step.observation, step.reward, step.terminated, step.truncated, {}
 
 

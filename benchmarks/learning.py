@@ -5,8 +5,8 @@
     python benchmarks/learning.py --render                          only RESULTS.md and the pages, from the finished seeds
 
 A seed is one `relayrl train ENV --algo NAME --seed S`: the presets say all else. Its return is the final policy's mean over
-100 greedy episodes in fresh worlds, or, where a row names another environment to play in, that of the exported policy there.
-Every seed is listed, never the best.
+100 greedy episodes in fresh environments, or, where a row names another environment to play in, that of the exported policy
+there. Every seed is listed, never the best.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from relayrl.training.statistics.statistics_writers import STEP_COLUMN, read_pro
 
 EPISODES = 100
 PLAY_SEED = 50_000
-"""Worlds of evaluations elsewhere, and of random play; no run trains with seeds of this size."""
+"""Environments of evaluations elsewhere, and of random play; no run trains with seeds of this size."""
 
 
 def run_seed(row: LearningRow, seed: int, folder: Path) -> SeedRecord:

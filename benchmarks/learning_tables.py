@@ -37,7 +37,7 @@ def write_sections(records: Sequence[SeedRecord]) -> None:
 def results_section(records: Sequence[SeedRecord]) -> str:
     """Every row, and the curves of those that are wanted for them."""
     lines = [
-        "Mean return of greedy episodes in fresh worlds (over agents, where there are several), for each seed in order.",
+        "Mean return of greedy episodes in fresh environments (over agents, where there are several), for each seed in order.",
         "`random`: the same of uniformly random actions. A target is met when the mean over seeds reaches it. Minutes are",
         "of one run on two cores that it shared, with another seed at least.",
         "",

@@ -24,7 +24,7 @@ def first_policy(folder: Path) -> Path:
 
 
 def record(model: Path, url: str) -> None:
-    """The simulator's own loop; a gymnasium world stands for it."""
+    """The simulator's own loop; a gymnasium environment stands for it."""
     simulator = gym.make("Pendulum-v1")
     with AgentBuilder().actor_count(1).default_model(model).sink(url).seed(0).build() as agent:
         ids = agent.get_actor_ids()

@@ -1,8 +1,9 @@
-"""A policy that must remember: PPO with an LSTM on a world that shows a cue and asks for it later, then acting from the file.
+"""A policy that must remember: PPO with an LSTM on an environment that shows a cue and asks for it later, then acting from
+the file.
 
     python examples/recall_with_memory.py RUN_DIR
 
-A perceptron cannot do better than guess (a return of 0.5); with a memory every episode ends with 1.
+An MLP cannot do better than guess (a return of 0.5); with a memory every episode ends with 1.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ def main(run_dir: Path) -> None:
     assert run.result.mean_return > 0.95
 
     policy = run.policy  # the exported ONNX file
-    world = RecallCue()
+    env = RecallCue()
     num_right = 0.0
     for episode in range(20):
-        obs, is_over = world.reset(seed=episode).observation, False
+        obs, is_over = env.reset(seed=episode).observation, False
         memory = np.zeros((1, policy.memory_width), np.float32)  # an episode begins with zeros
         while not is_over:
             parameters, memory = policy.step(np.asarray(obs)[None], None, memory)
             (action,) = policy.head.mode(parameters)
-            step = world.step(action)
+            step = env.step(action)
             obs, is_over = step.observation, step.terminated or step.truncated
             num_right += step.reward
     print(f"from the file: {num_right:.0f} of 20 cues recalled")

@@ -1,7 +1,7 @@
 """Many simulators in one event loop: `python examples/simulator_asyncio.py`.
 
-Each task waits for its world (here: sleeps) and for its actions. Requests of tasks that are ready at the same time share one
-forward pass, and the loop is never blocked by one.
+Each task waits for its environment (here: sleeps) and for its actions. Requests of tasks that are ready at the same time
+share one forward pass, and the loop is never blocked by one.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def drift(agent: RelayRLAgent, actor_id: UUID, seed: int) -> None:
         speed = 0.9 * speed + 0.1 * float(record.action[0, 0])
         position += speed + rng.normal(0, 0.01)
         reward = -abs(position)
-        await asyncio.sleep(0)  # the world takes its time
+        await asyncio.sleep(0)  # the environment takes its time
     final = np.array([[position, speed]], np.float32).clip(-5, 5)
     await agent.aio.flag_last_action(ids, reward=reward, truncated=True, final_obs=final)
 

@@ -1,6 +1,6 @@
 """A simulator of your own that asks for actions in its loop, and records what happened: `python examples/simulator_loop.py`.
 
-The warehouse has shelves; a cart is to reach the lit one. The program owns the clock and the world: RelayRL only answers.
+The warehouse has shelves; a cart is to reach the lit one. The program owns the clock and the environment: RelayRL only answers.
 """
 
 import sys
@@ -48,12 +48,12 @@ def main(folder: Path) -> None:
     num_steps = 0
     with builder.build() as agent:
         ids = agent.get_actor_ids()
-        world = Warehouse(seed=1)
+        env = Warehouse(seed=1)
         for _ in range(NUM_EPISODES):
-            obs, reward, found = world.begin(), 0.0, False
+            obs, reward, found = env.begin(), 0.0, False
             for _ in range(MAX_STEPS):
                 record = agent.request_action(ids, obs, reward=reward)  # the reward of the action before
-                obs, reward, found = world.move(int(record.action[0]))
+                obs, reward, found = env.move(int(record.action[0]))
                 num_steps += 1
                 if found:
                     break

@@ -8,7 +8,7 @@
     ├── DecodeError               bytes that are not a RelayRL message of this version
     ├── EnvError                  an environment did something outside its contract
     │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
-    │   ├── PartialResetError         it can only reset all worlds at once
+    │   ├── PartialResetError         it can only reset all environments at once
     │   ├── ObservationError          it produced NaN or an observation outside its space
     │   └── ActionMaskError           an agent that must act is allowed no action
     ├── ExportError               a policy could not be written, or differs from its exported file
@@ -93,7 +93,7 @@ class EnvironmentFailedError(EnvError):
 
 
 class PartialResetError(EnvError):
-    """A vector environment that can only reset all worlds at once was asked to reset some."""
+    """A vector environment that can only reset all environments at once was asked to reset some."""
 
 
 class ObservationError(EnvError):

@@ -11,14 +11,14 @@ from relayrl.accelerator.compiled_mlp import CompiledTape, CompiledTapes
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
 from relayrl.models.network_settings import Activation
-from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.mlp import MLP
 from relayrl.models.networks.shared_rows import OwnColumns
 
 ROWS = 17
 
 
-def perceptron(activation: Activation, *sizes: int) -> Perceptron:
-    module = Perceptron(sizes, activation, 1.0, torch.Generator().manual_seed(0))
+def mlp(activation: Activation, *sizes: int) -> MLP:
+    module = MLP(sizes, activation, 1.0, torch.Generator().manual_seed(0))
     FlatAdam(list(module.parameters()), 1e-3, None)
     return module
 
@@ -32,7 +32,7 @@ def test_a_tape_agrees_with_autograd(activation, sizes, rows):
     gradient = rng.normal(size=(rows, sizes[-1])).astype(np.float32)
     results = []
     for way in (CompiledTapes, TorchNetworks):
-        module = perceptron(activation, *sizes)
+        module = mlp(activation, *sizes)
         network = way([module])
         outputs = network.forward(x)[0].copy()
         network.backward([gradient])
@@ -47,7 +47,7 @@ def test_one_thread_and_two_give_the_same_numbers():
     results = []
     for threads in (1, 2):
         loader.set_num_threads(threads)
-        module = perceptron(Activation.RELU, 4, 256, 256, 1)
+        module = mlp(Activation.RELU, 4, 256, 256, 1)
         tape = CompiledTape(module)
         outputs = tape.forward(x).copy()
         tape.backward(gradient)
@@ -58,14 +58,14 @@ def test_one_thread_and_two_give_the_same_numbers():
 
 
 def test_arrays_of_the_wrong_size_are_refused():
-    tape = CompiledTape(perceptron(Activation.RELU, 4, 8, 1))
+    tape = CompiledTape(mlp(Activation.RELU, 4, 8, 1))
     tape.forward(np.zeros((5, 4), np.float32))
     with pytest.raises(ValueError, match="gradient has 16 bytes, not 20"):
         tape.backward(np.zeros((4, 1), np.float32))
 
 
-def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
-    module = perceptron(Activation.TANH, 4, 33, 20, 2)
+def test_a_frozen_mlp_gives_the_same_outputs_and_no_gradients():
+    module = mlp(Activation.TANH, 4, 33, 20, 2)
     frozen = copy.deepcopy(module).requires_grad_(False)
     FlatAdam(list(frozen.parameters()), 1e-3, None)
     x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
@@ -75,14 +75,14 @@ def test_a_frozen_perceptron_gives_the_same_outputs_and_no_gradients():
         tape.backward(np.zeros((400, 2), np.float32))
 
 
-def twins(activation: Activation, *sizes: int, count: int = 2) -> list[Perceptron]:
+def twins(activation: Activation, *sizes: int, count: int = 2) -> list[MLP]:
     generator = torch.Generator().manual_seed(0)
-    modules = [Perceptron(sizes, activation, 1.0, generator) for _ in range(count)]
+    modules = [MLP(sizes, activation, 1.0, generator) for _ in range(count)]
     FlatAdam([p for module in modules for p in module.parameters()], 1e-3, None)
     return modules
 
 
-def gradients_of(modules: list[Perceptron]) -> list[np.ndarray]:
+def gradients_of(modules: list[MLP]) -> list[np.ndarray]:
     return [p.grad.numpy().copy() for module in modules for p in module.parameters()]
 
 
@@ -198,7 +198,7 @@ def test_judges_have_one_output_and_the_same_inputs():
 
 
 def test_a_regression_is_of_tapes_with_the_same_inputs():
-    modules = [perceptron(Activation.RELU, 4, 8, 1), perceptron(Activation.RELU, 5, 8, 1)]
+    modules = [mlp(Activation.RELU, 4, 8, 1), mlp(Activation.RELU, 5, 8, 1)]
     column = np.zeros((3, 1), np.float32)
     with pytest.raises(ValueError, match="the same inputs and as many outputs"):
         CompiledTapes(modules).regress(np.zeros((3, 4), np.float32), column, column)

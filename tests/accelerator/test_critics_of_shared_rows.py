@@ -14,7 +14,7 @@ from relayrl.algorithms.critics.critic_views import CentralView, GroupShape
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.compiled import loader
 from relayrl.models.network_settings import Activation
-from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.mlp import MLP
 from relayrl.models.networks.shared_rows import OwnColumns, SharedRows
 
 needs_kernels = pytest.mark.skipif(loader.kernels() is None, reason="the kernels were not built")
@@ -32,18 +32,18 @@ class Case:
     share: np.ndarray
 
 
-def draw_case(shapes: dict[str, GroupShape], group: str = "wolf", *, worlds: int = 40, state: int = 0) -> Case:
+def draw_case(shapes: dict[str, GroupShape], group: str = "wolf", *, envs: int = 40, state: int = 0) -> Case:
     """Rows of a central view; some agents are absent."""
     rng = np.random.default_rng(0)
 
     def columns(width_of):
-        rows = {g: rng.normal(size=(worlds, s.num_agents, width_of(s))).astype(np.float32) for g, s in shapes.items()}
+        rows = {g: rng.normal(size=(envs, s.num_agents, width_of(s))).astype(np.float32) for g, s in shapes.items()}
         rows["wolf"][::3, -1] = 0.0
         return rows
 
     sight = CriticSight(observations=True, state=state > 0)
     view = rows_of(CentralView(shapes, dict.fromkeys(shapes, sight), state))
-    seen_state = rng.normal(size=(worlds, state)).astype(np.float32) if state else None
+    seen_state = rng.normal(size=(envs, state)).astype(np.float32) if state else None
     features, actions, drawn = columns(lambda s: s.num_features), *(columns(lambda s: s.num_actions) for _ in range(2))
     x = view.inputs(group, features, actions, seen_state)
     target, share = rng.normal(size=(2, len(x), 1)).astype(np.float32)
@@ -54,20 +54,20 @@ CASES = {
     "two groups": (draw_case(TEAMS), True),
     "the other group": (draw_case(TEAMS, "sheep"), True),
     "with a state": (draw_case(TEAMS, state=7), True),
-    "more than a tile of worlds": (draw_case(TEAMS, worlds=151), True),
-    "few agents": (draw_case(FEW, worlds=99), False),
-    "one world": (draw_case(FEW, worlds=1), False),
+    "more than a tile of environments": (draw_case(TEAMS, envs=151), True),
+    "few agents": (draw_case(FEW, envs=99), False),
+    "one environment": (draw_case(FEW, envs=1), False),
 }
 
 
-def judges(width: int, count: int, activation: Activation, hidden: tuple[int, ...]) -> list[Perceptron]:
+def judges(width: int, count: int, activation: Activation, hidden: tuple[int, ...]) -> list[MLP]:
     generator = torch.Generator().manual_seed(0)
-    modules = [Perceptron((width, *hidden, 1), activation, 1.0, generator) for _ in range(count)]
+    modules = [MLP((width, *hidden, 1), activation, 1.0, generator) for _ in range(count)]
     FlatAdam([p for module in modules for p in module.parameters()], 1e-3, None)
     return modules
 
 
-def everything(networks: CompiledTapes | TorchNetworks, modules: list[Perceptron], case: Case, x) -> list[np.ndarray]:
+def everything(networks: CompiledTapes | TorchNetworks, modules: list[MLP], case: Case, x) -> list[np.ndarray]:
     """Outputs, a regression's loss, outputs and gradients, the lowest value and its gradient."""
     outputs = [output.copy() for output in networks.forward(x)]
     values, loss = networks.regress(x, case.target, case.share)
@@ -116,7 +116,7 @@ def test_one_thread_and_two_give_the_same_numbers(instructions, name, count, mon
 
 
 @needs_kernels
-def test_perceptrons_lay_nothing_out_that_many_rows_share(monkeypatch):
+def test_mlps_lay_nothing_out_that_many_rows_share(monkeypatch):
     case, _ = CASES["with a state"]
     modules = judges(case.x.width, 2, Activation.RELU, (8, 8))
     monkeypatch.setattr(SharedRows, "laid_out", lambda _: pytest.fail("rows were laid out"))

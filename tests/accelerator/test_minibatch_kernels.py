@@ -50,11 +50,12 @@ def make_policy(space, *, hidden=(8, 8), activation=Activation.TANH, num_feature
 
 
 def make_shared(rng, rows: int, width: int, agents: int) -> SharedRows:
-    """Rows of which so many share their world, with every row's world drawn anew, and tell which agent they are of."""
-    num_worlds = -(-rows // agents)
-    worlds = rng.normal(size=(num_worlds, width - agents)).astype(np.float32)
-    world, agent = rng.integers(num_worlds, size=rows), rng.integers(agents, size=rows)
-    return SharedRows((SharedPart(worlds, world), SharedPart(np.eye(agents, dtype=np.float32), agent)))
+    """Rows of which so many share their environment, with every row's environment drawn anew, and tell which agent they are
+    of."""
+    num_envs = -(-rows // agents)
+    envs = rng.normal(size=(num_envs, width - agents)).astype(np.float32)
+    env, agent = rng.integers(num_envs, size=rows), rng.integers(agents, size=rows)
+    return SharedRows((SharedPart(envs, env), SharedPart(np.eye(agents, dtype=np.float32), agent)))
 
 
 def make_batch(policy: ActorCritic, rows: int, *, masked=False, central_width=None, agents=1) -> Batch:
@@ -196,7 +197,7 @@ def test_values_of_rows_that_share_parts(factored, monkeypatch):
 def test_inputs_that_do_not_fit_are_refused(parts, error):
     layer = (np.zeros((1, 5), np.float32), np.zeros(1, np.float32))
     with pytest.raises(ValueError, match=error):
-        KERNELS.Perceptron((layer,), True).forward_parts(parts, False, np.empty((3, 1), np.float32), 1)
+        KERNELS.MLP((layer,), True).forward_parts(parts, False, np.empty((3, 1), np.float32), 1)
 
 
 def test_the_policy_stops_at_the_kl_limit_and_the_value_goes_on():

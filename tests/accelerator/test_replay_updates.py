@@ -20,7 +20,7 @@ from relayrl.algorithms.updates.replay_actor_critic import ReplayActorCritic
 from relayrl.compiled import loader
 from relayrl.models.network_settings import Activation, NetworkSettings
 from relayrl.models.policy import Policy
-from relayrl.training.replay import GroupTransitions, JointTransitions
+from relayrl.training.replay.joint_replay import GroupTransitions, JointTransitions
 
 pytestmark = pytest.mark.skipif(loader.kernels() is None, reason="the kernels were not built")
 TEAMS = {"wolf": 3, "sheep": 1}

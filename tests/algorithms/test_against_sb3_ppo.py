@@ -49,7 +49,7 @@ class OrderedBuffer(RolloutBuffer):
     orders = iter(())
 
     def get(self, batch_size=None):
-        next(super().get(self.buffer_size * self.n_envs))  # flattens the columns, world by world
+        next(super().get(self.buffer_size * self.n_envs))  # flattens the columns, environment by environment
         order = next(self.orders)
         for start in range(0, len(order), batch_size):
             yield self._get_samples(order[start : start + batch_size])
@@ -108,7 +108,7 @@ def ppo_pair(action_space: spaces.Space, num_minibatches: int, passes: int, back
         copy_linears(own, other)
     if isinstance(action_space, spaces.Box):
         theirs.policy.log_std.data.copy_(policy.log_std)
-    # Ours numbers rows step by step, theirs world by world.
+    # Ours numbers rows step by step, theirs environment by environment.
     orders = permutations if num_minibatches > 1 else [np.arange(T * L)] * passes
     theirs.rollout_buffer.orders = iter([(order % L) * T + order // L for order in orders])
     return ours, theirs

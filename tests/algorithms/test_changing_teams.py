@@ -15,7 +15,7 @@ from relayrl.algorithms.registry import algorithms
 from relayrl.algorithms.updates.replay_actor_critic import actions_of, features_of
 from relayrl.compiled import loader
 from relayrl.data.columns import copied_rollout
-from relayrl.data.stacking import joint_worlds, stack_jointly
+from relayrl.data.stacking import joint_envs, stack_jointly
 from relayrl.data.trees import Array
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.adapters.pettingzoo_adapter import wrap
@@ -185,10 +185,10 @@ def make_team(algo: str, env: str, options: dict[str, Any], **flags: Any) -> tup
         "trainer.max_steps": 100_000,
     }
     settings = build_run_settings(env, None, own | given | flags, [])
-    worlds = make_vector(settings.env, settings.environment)
-    parts = assemble(settings, worlds)
+    envs = make_vector(settings.env, settings.environment)
+    parts = assemble(settings, envs)
     rng = np.random.default_rng(0)
-    return parts, Collector(worlds, parts.actors, num_steps=parts.rollout_steps, seed=0, rng=rng)
+    return parts, Collector(envs, parts.actors, num_steps=parts.rollout_steps, seed=0, rng=rng)
 
 
 def learn(parts: Assembly, collector: Collector, num_env_steps: int) -> float:
@@ -319,7 +319,7 @@ def test_records_tell_replay_the_same():
     direct, recorded = JointReplay(48, 8), JointReplay(48, 1)
     for block in blocks:
         direct.add(block)
-    for members in joint_worlds(trajectory for block in blocks for trajectory in block["agent"].trajectories()):
+    for members in joint_envs(trajectory for block in blocks for trajectory in block["agent"].trajectories()):
         recorded.add(stack_jointly(members, {"agent": blocks[0]["agent"].header}))
     rows = []
     for replay in (direct, recorded):

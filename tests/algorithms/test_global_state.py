@@ -1,4 +1,4 @@
-"""Central critics and the global state of their world: who sees it, what it is worth, and what truncation makes of it."""
+"""Central critics and the global state of their environment: who sees it, what it is worth, and what truncation makes of it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def learner(algo: str, *, env: str = HIDDEN, workers: int = 0, **network: Any) -
             "network": {"hidden_sizes": [16], **network},
         }
     )
-    worlds = make_vector(env, settings.environment)
-    parts = assemble(settings, worlds)
+    envs = make_vector(env, settings.environment)
+    parts = assemble(settings, envs)
     collector = Collector(
-        worlds,
+        envs,
         parts.actors,
         num_steps=8,
         seed=1,
@@ -54,7 +54,7 @@ def learner(algo: str, *, env: str = HIDDEN, workers: int = 0, **network: Any) -
 
 
 def value_error(parts: Any, collector: Collector, num_updates: int = 40) -> float:
-    """Root mean square error of the values after learning, over a block of the worlds."""
+    """Root mean square error of the values after learning, over a block of the environments."""
     for _ in range(num_updates):
         parts.trainer.receive(collector.collect(0))
         parts.trainer.advance()

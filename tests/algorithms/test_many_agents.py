@@ -35,11 +35,9 @@ def played(algo: str, params: dict[str, Any], network: dict[str, Any], **options
             "network": {"hidden_sizes": [16], **network},
         }
     )
-    worlds = make_vector(settings.env, settings.environment)
-    parts = assemble(settings, worlds)
-    collector = Collector(
-        worlds, parts.actors, num_steps=25, seed=1, rng=np.random.default_rng(0), records_states=False
-    )
+    envs = make_vector(settings.env, settings.environment)
+    parts = assemble(settings, envs)
+    collector = Collector(envs, parts.actors, num_steps=25, seed=1, rng=np.random.default_rng(0), records_states=False)
     rollouts = collector.collect(0)
     parts.trainer.receive(rollouts)
     return parts.trainer, rollouts["agent"]

@@ -1,4 +1,4 @@
-"""Whole runs of DDPG, TD3 and SAC in a world that pays only at the end, and the same runs with nothing carried back."""
+"""Whole runs of DDPG, TD3 and SAC in an environment that pays only at the end, and the same runs with nothing carried back."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ def make_trainer(algo: str = "ddpg", num_envs: int = 2, **settings) -> OffPolicy
 
 
 def play(trainer: OffPolicyTrainer, num_steps: int, num_envs: int = 2) -> int:
-    """Gradient steps that follow `num_steps` steps of each world."""
+    """Gradient steps that follow `num_steps` steps of each environment."""
     before = trainer._algorithm.num_updates
     trainer.receive({"agent": pendulum_rollout(num_steps, num_envs)})
     trainer.advance()

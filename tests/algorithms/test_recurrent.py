@@ -344,12 +344,12 @@ def recalled(algo: str, num_blocks: int, **flags) -> float:
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_ppo_recalls_what_a_perceptron_cannot(kind):
+def test_ppo_recalls_what_a_mlp_cannot(kind):
     memory = {"kind": kind, "size": 16, "sequence_length": 16}
     assert recalled("ppo", 20, **PPO, **{"network.memory": memory}) >= 0.95
 
 
-def test_a_perceptron_cannot_recall():
+def test_a_mlp_cannot_recall():
     assert recalled("ppo", 20, **PPO, **{"network.memory": None}) <= 0.75
 
 

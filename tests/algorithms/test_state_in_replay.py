@@ -47,10 +47,10 @@ def learner(algo: str, *, episode_length: int = 1, params: dict[str, Any] | None
             "network": {"hidden_sizes": [16], **network},
         }
     )
-    worlds = make_vector(HIDDEN, settings.environment)
-    parts = assemble(settings, worlds)
+    envs = make_vector(HIDDEN, settings.environment)
+    parts = assemble(settings, envs)
     rng, states = np.random.default_rng(0), parts.trainer.needs_states
-    return parts, Collector(worlds, parts.actors, num_steps=16, seed=1, rng=rng, records_states=states)
+    return parts, Collector(envs, parts.actors, num_steps=16, seed=1, rng=rng, records_states=states)
 
 
 def value_error(parts: Any, collector: Collector) -> float:

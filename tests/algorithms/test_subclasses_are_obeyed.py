@@ -29,7 +29,7 @@ from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyM
 from relayrl.models.heads.box_heads import SquashedGaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead
 from relayrl.models.network_settings import Activation
-from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.policy import Policy, parameter_hash
 from relayrl.runtime.requests.policy_model import load_model
 
@@ -111,7 +111,7 @@ def test_an_optimiser_takes_its_own_steps(is_patched):
     assert parameter_hash(ppo.policy.critic) != before[1]
 
 
-class Halved(Perceptron):
+class Halved(MLP):
     def forward(self, features):
         return 0.5 * super().forward(features)
 
@@ -126,7 +126,7 @@ def derived(network) -> None:
 
 
 def patched(network) -> None:
-    network.forward = lambda features: 0.5 * Perceptron.forward(network, features)
+    network.forward = lambda features: 0.5 * MLP.forward(network, features)
 
 
 def hooked(network) -> None:
@@ -177,7 +177,7 @@ def test_what_was_not_changed_keeps_its_faster_twin():
 def test_a_method_exchanged_in_the_class_is_obeyed(monkeypatch):
     network = make_ppo().policy.actor
     assert is_plain(network)
-    monkeypatch.setattr(Perceptron, "forward", Halved.forward)
+    monkeypatch.setattr(MLP, "forward", Halved.forward)
     assert not is_plain(network)
 
 
@@ -324,7 +324,7 @@ def test_a_critic_view_shows_what_it_shows():
 def test_networks_and_choices_beyond_the_kernels_are_left_to_the_reference(hidden, space):
     sizes = (3, *hidden, space.n if isinstance(space, spaces.Discrete) else 140)
     ppo = make_ppo(space, activation=Activation.RELU)
-    ppo.policy.actor = Perceptron(sizes, Activation.RELU, 0.01, torch.Generator().manual_seed(0))
+    ppo.policy.actor = MLP(sizes, Activation.RELU, 0.01, torch.Generator().manual_seed(0))
     ppo._pi_optimizer = FlatAdam(ppo.policy.actor_parameters(), 1e-3, 0.5)
     assert len(live_actor(ppo.policy).act(OBS, None, np.random.default_rng(0))) == len(OBS)
     learned(ppo)

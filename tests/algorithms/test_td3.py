@@ -15,7 +15,7 @@ def batch_of(learner, num_rows: int = 32):
 
 
 def set_constant(network: torch.nn.Module, output: float) -> None:
-    """Make a perceptron give `output` whatever it sees."""
+    """Make an MLP give `output` whatever it sees."""
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()

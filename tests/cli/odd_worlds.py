@@ -50,4 +50,4 @@ class OldStep(Odd):
 
 class Breaks(Odd):
     def step(self, action):
-        raise KeyError("a key of the world's own")
+        raise KeyError("a key of the environment's own")

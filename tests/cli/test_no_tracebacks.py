@@ -244,5 +244,5 @@ def test_an_environment_that_fails_shows_its_own_traceback(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     done = relayrl("train", "odd_worlds:Breaks", *TINY)
     assert done.returncode == 1
-    assert "a key of the world's own" in done.stderr.splitlines()[0]
+    assert "a key of the environment's own" in done.stderr.splitlines()[0]
     assert "odd_worlds.py" in done.stderr

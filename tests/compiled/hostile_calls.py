@@ -70,12 +70,12 @@ def hostile() -> list:
     ]
 
 
-def perceptron(is_frozen: bool = False):
-    return k.Perceptron(((np.ones((4, 3), f4), np.ones(4, f4)), (np.ones((1, 4), f4), np.ones(1, f4))), True, is_frozen)
+def mlp(is_frozen: bool = False):
+    return k.MLP(((np.ones((4, 3), f4), np.ones(4, f4)), (np.ones((1, 4), f4), np.ones(1, f4))), True, is_frozen)
 
 
 def tape(is_kept: bool = True):
-    return k.Tape(perceptron(), is_kept)
+    return k.Tape(mlp(), is_kept)
 
 
 def job(**own) -> dict:
@@ -124,18 +124,18 @@ HEADERS = tuple(np.ones(2, dtype) for dtype in (np.int64, np.int64, np.int64, np
 BEGINS = tuple(range(0, 11 * 64, 64))
 
 VALID = {
-    "Perceptron": lambda: (k.Perceptron, [((x(), x(1, 4)), (x(1, 4), x(1, 1))), True, True]),
-    "Perceptron.forward": lambda: (perceptron().forward, [x(), x(4, 1), 2]),
-    "Perceptron.forward_parts": lambda: (perceptron().forward_parts, [((x(), None),), True, x(4, 1), 2]),
-    "Perceptron.choose": lambda: (
-        perceptron(True).choose,
+    "MLP": lambda: (k.MLP, [((x(), x(1, 4)), (x(1, 4), x(1, 1))), True, True]),
+    "MLP.forward": lambda: (mlp().forward, [x(), x(4, 1), 2]),
+    "MLP.forward_parts": lambda: (mlp().forward_parts, [((x(), None),), True, x(4, 1), 2]),
+    "MLP.choose": lambda: (
+        mlp(True).choose,
         [x(), (1,), np.zeros(4, f4), np.ones((4, 1), bool), np.zeros(4, np.int64), np.zeros(4, f4), 2],
     ),
-    "Perceptron.draw_normal": lambda: (
-        perceptron().draw_normal,
+    "MLP.draw_normal": lambda: (
+        mlp().draw_normal,
         [x(), x(4, 1), x(1, 1), x(1, 1), x(1, 1), x(4, 1), np.zeros(4, f4), 2],
     ),
-    "Tape": lambda: (k.Tape, [perceptron(), True]),
+    "Tape": lambda: (k.Tape, [mlp(), True]),
     "Update": lambda: (k.Update, [policy_job(), value_job(), 2]),
     "Update.finish": lambda: (k.Update(policy_job(), value_job(), 2).finish, []),
     "forward_tapes": lambda: (k.forward_tapes, [(tape(), tape(False)), (x(), x()), (x(4, 1), x(4, 1)), 2]),
@@ -146,7 +146,7 @@ VALID = {
     ),
     "judge": lambda: (
         k.judge,
-        [(perceptron(),), ((x(), None),), False, np.ones(4, np.int64), x(4, 2), x(4, 1), x(4, 1), x(4, 2), 2],
+        [(mlp(),), ((x(), None),), False, np.ones(4, np.int64), x(4, 2), x(4, 1), x(4, 1), x(4, 2), 2],
     ),
     "adam_step": lambda: (k.adam_step, [*(np.ones(5, f4) for _ in range(4)), 0, 0.1, 0.9, 0.99, 1e-5, 0.5, 2]),
     "follow": lambda: (k.follow, [np.ones(5, f4), np.ones(5, f4), 0.5, 2]),
@@ -232,7 +232,7 @@ def call_with_strangers() -> int:
 
 
 def require_nothing_half_made() -> None:
-    for made in (perceptron(), tape(), k.Update(policy_job(), value_job(), 1)):
+    for made in (mlp(), tape(), k.Update(policy_job(), value_job(), 1)):
         kind = type(made)
         assert refuses(kind.__new__, [kind]), kind
         assert refuses(object.__new__, [kind]), kind

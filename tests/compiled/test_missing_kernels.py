@@ -23,14 +23,14 @@ ABSENT = 'sys.modules["relayrl.compiled._kernels"] = None'
 WRONG = """
 from relayrl.compiled import _kernels as k
 def half(network, *given):
-    k.Perceptron.forward(network, *given)
+    k.MLP.forward(network, *given)
     given[1][...] *= 0.5
 class Wrong(SimpleNamespace):
     def __init__(self, *given):
-        self.own = k.Perceptron(*given)
+        self.own = k.MLP(*given)
         self.choose = self.own.choose
         self.forward = lambda *given: half(self.own, *given)
-module = SimpleNamespace(**{**vars(k), "Perceptron": Wrong, "Tape": lambda p, kept: k.Tape(p.own, kept)})
+module = SimpleNamespace(**{**vars(k), "MLP": Wrong, "Tape": lambda p, kept: k.Tape(p.own, kept)})
 sys.modules["relayrl.compiled._kernels"] = module
 import relayrl.compiled
 relayrl.compiled._kernels = module

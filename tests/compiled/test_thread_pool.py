@@ -47,7 +47,7 @@ def num_parameters(sizes: tuple[int, ...]) -> int:
 
 
 def forward(rows: int, sizes: tuple[int, ...]) -> Call:
-    network, x = kernels.Perceptron(layers(sizes), True), normal(rows, sizes[0])
+    network, x = kernels.MLP(layers(sizes), True), normal(rows, sizes[0])
 
     def call(threads: int) -> list[Array]:
         out = np.empty((rows, sizes[-1]), f4)
@@ -64,7 +64,7 @@ def parts_of(rows: int, width: int, num_lines: int) -> tuple[tuple[Array, Array 
 
 
 def forward_parts(rows: int, sizes: tuple[int, ...], is_factored: bool) -> Call:
-    network, parts = kernels.Perceptron(layers(sizes), False), parts_of(rows, sizes[0], rows // 7)
+    network, parts = kernels.MLP(layers(sizes), False), parts_of(rows, sizes[0], rows // 7)
 
     def call(threads: int) -> list[Array]:
         out = np.empty((rows, sizes[-1]), f4)
@@ -75,7 +75,7 @@ def forward_parts(rows: int, sizes: tuple[int, ...], is_factored: bool) -> Call:
 
 
 def choose(rows: int, sizes: tuple[int, ...]) -> Call:
-    network, x = kernels.Perceptron(layers(sizes), True), normal(rows, sizes[0])
+    network, x = kernels.MLP(layers(sizes), True), normal(rows, sizes[0])
     draws = np.random.default_rng(0).random((2, rows)).astype(f4)
 
     def call(threads: int) -> list[Array]:
@@ -87,7 +87,7 @@ def choose(rows: int, sizes: tuple[int, ...]) -> Call:
 
 
 def draw_normal(rows: int, sizes: tuple[int, ...]) -> Call:
-    network, x, noise = kernels.Perceptron(layers(sizes), True), normal(rows, sizes[0]), normal(rows, sizes[-1], seed=1)
+    network, x, noise = kernels.MLP(layers(sizes), True), normal(rows, sizes[0]), normal(rows, sizes[-1], seed=1)
     log_std, scale, center = normal(3, sizes[-1], seed=2) ** 2
 
     def call(threads: int) -> list[Array]:
@@ -99,7 +99,7 @@ def draw_normal(rows: int, sizes: tuple[int, ...]) -> Call:
 
 
 def forward_and_backward(rows: int, sizes: tuple[int, ...], count: int) -> Call:
-    networks = [kernels.Perceptron(layers(sizes, seed), False) for seed in range(count)]
+    networks = [kernels.MLP(layers(sizes, seed), False) for seed in range(count)]
     x, gradient = normal(rows, sizes[0]), normal(rows, sizes[-1], seed=1)
 
     def call(threads: int) -> list[Array]:
@@ -113,7 +113,7 @@ def forward_and_backward(rows: int, sizes: tuple[int, ...], count: int) -> Call:
 
 
 def regress(rows: int, sizes: tuple[int, ...], count: int, is_factored: bool = False) -> Call:
-    networks = [kernels.Perceptron(layers(sizes, seed), True) for seed in range(count)]
+    networks = [kernels.MLP(layers(sizes, seed), True) for seed in range(count)]
     parts, (target, share) = parts_of(rows, sizes[0], rows // 5), normal(2, rows, sizes[-1], seed=1)
 
     def call(threads: int) -> list[Array]:
@@ -126,7 +126,7 @@ def regress(rows: int, sizes: tuple[int, ...], count: int, is_factored: bool = F
 
 
 def minimum(rows: int, sizes: tuple[int, ...], is_factored: bool) -> Call:
-    networks = tuple(kernels.Perceptron(layers(sizes, seed), False) for seed in range(2))
+    networks = tuple(kernels.MLP(layers(sizes, seed), False) for seed in range(2))
     parts, own, share = parts_of(rows, sizes[0], rows // 5), normal(rows, 2), normal(rows, seed=1)
     first = np.random.default_rng(0).integers(sizes[0] - 2, size=rows)
 
@@ -245,7 +245,7 @@ def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
 
 
 def test_tapes_of_other_instruction_sets_and_tapes_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = kernels.Perceptron(layers((2, 3, 1)), True)
+    network = kernels.MLP(layers((2, 3, 1)), True)
     tapes, outs = [kernels.Tape(network, True)], (np.empty((4, 1), f4), np.empty((4, 1), f4))
     monkeypatch.setenv(loader.VARIABLE, "portable")
     loader.kernels()

@@ -94,14 +94,14 @@ def test_rows_land_where_they_belong() -> None:
     assert rollout.successors.obs[:, 0].tolist() == [20, 21, 22, 23]
 
 
-def test_arrays_may_come_by_lane_instead_of_by_world_and_agent() -> None:
-    by_lane, by_world = RolloutBuilder(HEADER, 1), RolloutBuilder(HEADER, 1)
+def test_arrays_may_come_by_lane_instead_of_by_env_and_agent() -> None:
+    by_lane, by_env = RolloutBuilder(HEADER, 1), RolloutBuilder(HEADER, 1)
     obs, action, active = np.arange(4.0)[:, None], np.arange(4), np.array([True, False, True, True])
     by_lane.add(obs, action, active)
     by_lane.finish_row(np.ones(4, np.float32), np.zeros(4, bool), np.zeros(4, bool))
-    by_world.add(obs.reshape(2, 2, 1), action.reshape(2, 2), active.reshape(2, 2))
-    by_world.finish_row(np.ones((2, 2), np.float32), np.zeros((2, 2), bool), np.zeros((2, 2), bool))
-    one, other = by_lane.build(obs, 0), by_world.build(obs.reshape(2, 2, 1), 0)
+    by_env.add(obs.reshape(2, 2, 1), action.reshape(2, 2), active.reshape(2, 2))
+    by_env.finish_row(np.ones((2, 2), np.float32), np.zeros((2, 2), bool), np.zeros((2, 2), bool))
+    one, other = by_lane.build(obs, 0), by_env.build(obs.reshape(2, 2, 1), 0)
     assert bytes(encode(one)) == bytes(encode(other))
 
 
@@ -165,7 +165,7 @@ def test_a_lanes_part_of_an_episode_begins_with_its_first_action_even_in_a_later
     assert driver.build().first_step.tolist() == [1, 3, 1, 3]
 
 
-def test_a_failed_worlds_row_is_void_truncated_and_never_valid() -> None:
+def test_a_failed_envs_row_is_void_truncated_and_never_valid() -> None:
     driver = Driver(2)
     driver.row(failed=".1", terminated="1.1.", truncated="...1", last=final("1.11", 500))
     driver.row()

@@ -83,10 +83,10 @@ FORGERIES: dict[str, tuple[str, Callable[[pa.RecordBatch], pa.RecordBatch], str]
     ),
     "half a step": ("rollout", lambda b: b.slice(0, b.num_rows - 2), "22 rows are no whole number of steps of 4 lanes"),
     "no rows": ("rollout", lambda b: b.slice(0, 0), "0 rows are no whole number"),
-    "worlds out of order": (
+    "environments out of order": (
         "rollout",
         lambda b: with_column(b, "env_id", ids(b.schema.field("env_id").type, [0, 1] * 12, [str(n) for n in "xy"])),
-        "does not run through the worlds",
+        "does not run through the environments",
     ),
     "agents out of order": (
         "rollout",
@@ -103,7 +103,7 @@ FORGERIES: dict[str, tuple[str, Callable[[pa.RecordBatch], pa.RecordBatch], str]
         lambda b: with_column(b, "agent_id", ids(b.schema.field("agent_id").type, [0, 7] * 12, ["a", "b"])),
         "points outside its 2 names",
     ),
-    "a world that is no UUID": (
+    "an environment that is no UUID": (
         "rollout",
         lambda b: with_column(b, "env_id", ids(b.schema.field("env_id").type, [0, 0, 1, 1] * 6, ["x", "y"])),
         "no UUID",
@@ -153,7 +153,7 @@ FORGERIES: dict[str, tuple[str, Callable[[pa.RecordBatch], pa.RecordBatch], str]
         lambda b: with_column(b, "step", pa.array(range(-3, b.num_rows - 3))),
         "count from 0 on",
     ),
-    "a trajectory of two worlds": (
+    "a trajectory of two environments": (
         "trajectory",
         lambda b: with_column(
             b, "env_id", ids(b.schema.field("env_id").type, [0] * (b.num_rows - 1) + [1], ["0" * 8, "1" * 8])

@@ -27,10 +27,10 @@ class Indifferent(Actor):
 
 
 def collector(env: str, num_steps: int) -> Collector:
-    worlds = make_vector(env, EnvSettings(num_envs=2))
-    worlds.env_ids = tuple(uuid.UUID(int=b) for b in range(2))
-    actors = {name: Indifferent(group.action_space) for name, group in worlds.groups.items()}
-    return Collector(worlds, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
+    envs = make_vector(env, EnvSettings(num_envs=2))
+    envs.env_ids = tuple(uuid.UUID(int=b) for b in range(2))
+    actors = {name: Indifferent(group.action_space) for name, group in envs.groups.items()}
+    return Collector(envs, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("name", ["CountingWorld", "DyingAgents", "TakingTurns", "MaskedBandit", "NestedSpaces"])

@@ -70,7 +70,7 @@ def test_successors_follow_episode_ends_and_the_last_row() -> None:
     assert ended[2].tolist() == [True, False]
 
 
-def test_the_joint_view_puts_agents_of_one_world_side_by_side_without_a_copy() -> None:
+def test_the_joint_view_puts_agents_of_one_env_side_by_side_without_a_copy() -> None:
     rollout = example_rollout(2, 6)
     header = rollout.header
     rollout = Rollout(

@@ -143,7 +143,7 @@ def test_a_failed_row_is_dropped_and_what_came_before_it_is_failed_and_truncated
     assert not first.is_whole
 
 
-def test_lanes_come_one_after_the_other_with_their_own_worlds_and_agents() -> None:
+def test_lanes_come_one_after_the_other_with_their_own_envs_and_agents() -> None:
     env_ids = (uuid.UUID(int=1), uuid.UUID(int=2))
     space = spaces.Tuple([spaces.Discrete(50)])
     obs = np.arange(12).reshape(3, 4)
@@ -196,11 +196,11 @@ def test_ids_are_the_same_when_cut_again_and_differ_between_fragments() -> None:
 
 @pytest.mark.parametrize("agent", ["", "agent_0", "ä" * 40])
 def test_ids_are_uuids_of_version_5(agent: str) -> None:
-    worlds = [uuid.UUID(int=n * 2**120 + n) for n in range(5)]
+    envs = [uuid.UUID(int=n * 2**120 + n) for n in range(5)]
     episodes, first_steps = np.array([0, 9, 10**6, 2**62, -1]), np.array([0, 1, 500, 2**62, 7])
-    ids = _trajectory_ids([world.bytes for world in worlds], [agent] * 5, episodes, first_steps)
-    named = zip(worlds, episodes, first_steps, strict=True)
-    assert ids == [uuid.uuid5(world, f"{agent}/{episode}/{step}").bytes for world, episode, step in named]
+    ids = _trajectory_ids([env.bytes for env in envs], [agent] * 5, episodes, first_steps)
+    named = zip(envs, episodes, first_steps, strict=True)
+    assert ids == [uuid.uuid5(env, f"{agent}/{episode}/{step}").bytes for env, episode, step in named]
 
 
 def test_trajectories_do_not_change_when_the_rollouts_buffers_are_reused() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from relayrl.algorithms.returns import gae, with_successor_values
 from relayrl.data.arrow.codec import decode_trajectory, encode
 from relayrl.data.columns import LaneHeader, Trajectory, trajectory_id
-from relayrl.data.stacking import joint_worlds, num_world_steps, stack_jointly, stack_trajectories
+from relayrl.data.stacking import count_env_steps, joint_envs, stack_jointly, stack_trajectories
 from relayrl.errors import ConfigError
 
 WORLDS = [uuid.UUID(int=i) for i in range(3)]
@@ -31,7 +31,7 @@ def trajectory(
     first: int,
     length: int,
     *,
-    world: int = 0,
+    env: int = 0,
     agent: str = "a",
     group: str = "g",
     episode: int = 0,
@@ -43,8 +43,8 @@ def trajectory(
     """Observation and reward of step `t` are `t`; what followed the last one is 100 plus its number."""
     steps = np.arange(first, first + length)
     return Trajectory(
-        trajectory_id=trajectory_id(WORLDS[world], agent, episode, first),
-        env_id=WORLDS[world],
+        trajectory_id=trajectory_id(WORLDS[env], agent, episode, first),
+        env_id=WORLDS[env],
         agent_id=agent,
         group=group,
         observation_space=LINE,
@@ -65,12 +65,12 @@ def trajectory(
 
 @st.composite
 def groups_of_trajectories(draw: st.DrawFn) -> list[Trajectory]:
-    """Trajectories that share spaces and columns, of a few worlds and agents, each with an id of its own."""
+    """Trajectories that share spaces and columns, of a few environments and agents, each with an id of its own."""
     example = draw(any_trajectory())
     found = {}
     for _ in range(draw(st.integers(1, 5))):
         length = draw(st.integers(1, len(example)))
-        world, agent = draw(st.sampled_from(WORLDS)), draw(st.sampled_from(["a", "b"]))
+        env, agent = draw(st.sampled_from(WORLDS)), draw(st.sampled_from(["a", "b"]))
         episode, first_step = draw(st.integers(0, 3)), draw(st.integers(0, 2**40))
         failed = draw(st.booleans())
         columns = {
@@ -80,8 +80,8 @@ def groups_of_trajectories(draw: st.DrawFn) -> list[Trajectory]:
         rng = np.random.default_rng(draw(st.integers(0, 2**32)))
         one = replace(
             example,
-            trajectory_id=trajectory_id(world, agent, episode, first_step),
-            env_id=world,
+            trajectory_id=trajectory_id(env, agent, episode, first_step),
+            env_id=env,
             agent_id=agent,
             episode=episode,
             first_step=first_step,
@@ -114,21 +114,21 @@ def test_splitting_gives_back_what_was_stacked_but_for_states(given_trajectories
 
 
 def test_lanes_are_in_the_order_of_the_trajectories() -> None:
-    rollout = stack_trajectories([trajectory(0, 2, world=1), trajectory(0, 3), trajectory(5, 1, world=1)])
+    rollout = stack_trajectories([trajectory(0, 2, env=1), trajectory(0, 3), trajectory(5, 1, env=1)])
     assert rollout.header.env_ids == (WORLDS[1], WORLDS[0], WORLDS[1])
     assert rollout.valid.sum(0).tolist() == [2, 3, 1]
     assert rollout.first_step.tolist() == [0, 0, 5]
 
 
 def test_a_lane_that_goes_on_waits_at_its_final_observation() -> None:
-    rollout = stack_trajectories([trajectory(0, 2), trajectory(0, 4, world=1)])
+    rollout = stack_trajectories([trajectory(0, 2), trajectory(0, 4, env=1)])
     assert rollout.obs[:, 0, 0].tolist() == [0, 1, 101, 101]
     assert not rollout.ended.any()
     assert rollout.successors.obs[:, 0].tolist() == [101, 103]
 
 
 def test_nothing_is_seen_after_an_end() -> None:
-    rollout = stack_trajectories([trajectory(0, 2, terminated=True), trajectory(0, 4, world=1)])
+    rollout = stack_trajectories([trajectory(0, 2, terminated=True), trajectory(0, 4, env=1)])
     assert rollout.obs[:, 0, 0].tolist() == [0, 1, 0, 0]
     assert rollout.terminated[:, 0].tolist() == [False, True, False, False]
     assert list(zip(rollout.successors.step.tolist(), rollout.successors.obs[:, 0].tolist(), strict=True)) == [
@@ -139,15 +139,15 @@ def test_nothing_is_seen_after_an_end() -> None:
 
 
 def test_idle_rows_hold_actions_of_the_space() -> None:
-    rollout = stack_trajectories([trajectory(0, 1), trajectory(0, 3, world=1)])
+    rollout = stack_trajectories([trajectory(0, 1), trajectory(0, 3, env=1)])
     assert rollout.action[:, 0].tolist() == [2, 1, 1]
 
 
 def test_advantages_of_a_stack_are_those_of_each_trajectory_alone() -> None:
     """γ = λ = ½ and V(s) = s: one of each kind of end, beside a longer lane."""
     kinds = [{}, {"terminated": True}, {"truncated": True}, {"failed": True}]
-    alone = [trajectory(0, 2, world=0, **kind) for kind in kinds]
-    together = stack_trajectories([*(replace(t, env_id=uuid.uuid4()) for t in alone), trajectory(0, 5, world=1)])
+    alone = [trajectory(0, 2, env=0, **kind) for kind in kinds]
+    together = stack_trajectories([*(replace(t, env_id=uuid.uuid4()) for t in alone), trajectory(0, 5, env=1)])
     for lane, one in enumerate(alone):
         np.testing.assert_allclose(_advantages(together)[:2, lane], _advantages(stack_trajectories([one]))[:2, 0])
     # By hand, for the one that goes on: Â₁ = 1 + 101/2 − 1, Â₀ = 0 + 1/2 − 0 + Â₁/4.
@@ -175,7 +175,7 @@ def test_decoded_trajectories_become_writable_columns() -> None:
 
 def test_columns_that_only_some_have_are_refused() -> None:
     with pytest.raises(ConfigError, match="some trajectories have logp"):
-        stack_trajectories([trajectory(0, 1), trajectory(0, 1, world=1, logp=np.zeros(1, np.float32))])
+        stack_trajectories([trajectory(0, 1), trajectory(0, 1, env=1, logp=np.zeros(1, np.float32))])
 
 
 def test_other_spaces_are_refused() -> None:
@@ -191,7 +191,7 @@ def test_nothing_cannot_be_stacked() -> None:
         stack_jointly([])
 
 
-def test_agents_of_a_world_are_aligned_by_step() -> None:
+def test_agents_of_an_env_are_aligned_by_step() -> None:
     rollouts = stack_jointly([trajectory(3, 2, agent="a"), trajectory(4, 3, agent="b"), trajectory(5, 1, group="h")])
     assert rollouts["g"].obs[:, 0, 0].tolist() == [3, 4, 0, 0]
     assert rollouts["g"].obs[:, 1, 0].tolist() == [0, 4, 5, 6]
@@ -208,12 +208,12 @@ def test_in_a_joint_stack_a_lane_that_goes_on_is_truncated() -> None:
     assert rollout.successors.obs[where].tolist() == [[102]]
 
 
-def test_episodes_and_worlds_do_not_mix() -> None:
-    given_trajectories = [trajectory(0, 2), trajectory(0, 1, episode=1), trajectory(0, 3, world=1, agent="b")]
+def test_episodes_and_envs_do_not_mix() -> None:
+    given_trajectories = [trajectory(0, 2), trajectory(0, 1, episode=1), trajectory(0, 3, env=1, agent="b")]
     rollout = stack_jointly(given_trajectories)["g"]
     assert rollout.header.env_ids == (WORLDS[0], WORLDS[0], WORLDS[1])
     assert rollout.valid.sum(0).tolist() == [2, 0, 1, 0, 0, 3]
-    assert num_world_steps(given_trajectories) == 6
+    assert count_env_steps(given_trajectories) == 6
 
 
 def test_fragments_that_follow_each_other_become_one_lane() -> None:
@@ -225,7 +225,7 @@ def test_fragments_that_follow_each_other_become_one_lane() -> None:
 
 def test_fragments_with_a_gap_between_them_stay_apart() -> None:
     assert stack_jointly([trajectory(0, 2), trajectory(3, 2)])["g"].num_lanes == 2
-    assert [len(part) for part in joint_worlds([trajectory(0, 2), trajectory(3, 2)])] == [1, 1]
+    assert [len(part) for part in joint_envs([trajectory(0, 2), trajectory(3, 2)])] == [1, 1]
 
 
 def test_a_repeated_trajectory_does_not_hide_the_first() -> None:

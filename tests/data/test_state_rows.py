@@ -26,7 +26,8 @@ def states(*numbers: float) -> np.ndarray:
 
 
 def played(num_steps: int, first: float = 0.0) -> Rollout:
-    """Two worlds of two agents; world 1's state is 50 more. World 0's first episode is truncated in step 1, in state 99."""
+    """Two environments of two agents; environment 1's state is 50 more. Environment 0's first episode is truncated in step
+    1, in state 99."""
     header = LaneHeader("team", WORLDS, ("a", "b"), SPACE, spaces.Discrete(2))
     rows, block = RolloutBuilder(header, num_steps), StateBuilder(SPACE, 2, num_steps)
     everyone, nobody = np.ones((2, 2), bool), np.zeros((2, 2), bool)
@@ -69,7 +70,7 @@ def test_an_end_without_a_final_state_is_an_error_of_the_environment() -> None:
         block.finish_row(np.array([True]), None)
 
 
-def test_trajectories_hold_the_states_of_their_world() -> None:
+def test_trajectories_hold_the_states_of_their_env() -> None:
     parts = {(t.env_id, t.agent_id, t.episode): t for t in played(3).trajectories()}
     first, second, other = parts[WORLDS[0], "a", 0], parts[WORLDS[0], "a", 1], parts[WORLDS[1], "b", 0]
     assert (first.state[:, 0].tolist(), first.final_state.tolist()) == ([0, 1], [99])
@@ -79,9 +80,9 @@ def test_trajectories_hold_the_states_of_their_world() -> None:
 
 def test_stacking_puts_states_back_where_they_were() -> None:
     stacked = stack_jointly(t for t in played(3).trajectories() if t.agent_id == "a")["team"]
-    by_world = {(env_id, int(stacked.first_episode[b])): b for b, env_id in enumerate(stacked.header.env_ids)}
+    by_env = {(env_id, int(stacked.first_episode[b])): b for b, env_id in enumerate(stacked.header.env_ids)}
     after = states_after([stacked])
-    first, other = by_world[WORLDS[0], 0], by_world[WORLDS[1], 0]
+    first, other = by_env[WORLDS[0], 0], by_env[WORLDS[1], 0]
     assert stacked.state[:, first, 0].tolist() == [0, 1, 0]
     assert after[:2, first, 0].tolist() == [1, 99]
     assert (stacked.state[:, other, 0].tolist(), after[:, other, 0].tolist()) == ([50, 51, 52], [51, 52, 53])
@@ -99,7 +100,7 @@ def test_joined_blocks_keep_states() -> None:
     assert states_after([whole])[..., 0].tolist() == [[1, 51], [99, 52], [3, 53], [4, 54]]
 
 
-def test_bytes_in_which_agents_of_a_world_disagree_about_its_state_are_refused() -> None:
+def test_bytes_in_which_agents_of_an_env_disagree_about_its_state_are_refused() -> None:
     data = bytearray(bytes(encode(played(3))))
     assert decode_rollout(bytes(data)).state.tolist() == played(3).state.tolist()
     at = data.find(np.array([50, 50], np.float32).tobytes())

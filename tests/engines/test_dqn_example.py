@@ -14,8 +14,9 @@ from gymnasium import spaces
 import relayrl
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.config.plugin_registry import PluginKind, unregister_plugin
-from relayrl.engines.local import LocalEngine, RunInterrupted, RunResult
+from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.runs.run_record import RunInterrupted, RunResult
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import ConfigError
 from relayrl.models.exports.exported import ExportedActor

@@ -1,4 +1,4 @@
-"""Which environment a run trains and is evaluated in: the same one, wherever its worlds are stepped."""
+"""Which environment a run trains and is evaluated in: the same one, wherever its environments are stepped."""
 
 import os
 import sys
@@ -199,7 +199,7 @@ EXPECTED = [
     (1, 2.0, 3.0, False, False, 3.0),
     (1, 3.0, 4.0, False, True, 4.0),
 ]
-"""Episode by episode, for world 0, which terminates in step 3, and world 1, which is truncated in step 4."""
+"""Episode by episode, for environment 0, which terminates in step 3, and environment 1, which is truncated in step 4."""
 
 
 @pytest.mark.parametrize("factory", [alternating, same_step, disabled, next_step, in_processes])
@@ -230,24 +230,26 @@ def test_a_factory_that_returns_a_vector_environment_trains(factory, tmp_path):
     assert again.result.num_env_steps == 64
 
 
-def test_a_number_of_worlds_is_handed_to_a_factory_that_takes_one(tmp_path):
+def test_a_number_of_envs_is_handed_to_a_factory_that_takes_one(tmp_path):
     run = relayrl.train(of_any_number, num_envs=4, run_dir=tmp_path / "run", settings=SHORT, progress=False)
     assert run.settings.environment.num_envs == 4
     assert run.result.returns == (6.0, 6.0, 6.0)
 
 
-def test_another_number_of_worlds_than_the_vector_environment_has_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"a vector environment of 2 worlds, num_envs says 3; leave num_envs out"):
+def test_another_number_of_envs_than_the_vector_environment_has_is_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"a vector environment of 2 environments, num_envs says 3; leave num_envs out"
+    ):
         relayrl.train(same_step, num_envs=3, run_dir=tmp_path / "run", settings=SHORT, progress=False)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="steps all worlds in one call; set workers to 0"):
+    with pytest.raises(ConfigError, match="steps all environments in one call; set workers to 0"):
         relayrl.train(same_step, run_dir=tmp_path / "run", settings={**SHORT, "workers": 1}, progress=False)
 
 
 FRAGILE = """
 import ctypes, os, sys, time
 from pathlib import Path
-from relayrl.testing.worlds import CountingWorld
+from relayrl.testing.environments import CountingWorld
 
 (Path(__file__).parent / "pids").open("a").write(f"{os.getpid()}\\\\n")
 

@@ -38,7 +38,7 @@ def test_every_step_of_a_run_is_kept_and_recording_changes_nothing(url, tmp_path
     with open_source(url) as source:
         trajectories = list(source)
         assert source.count().num_steps == recorded.num_env_steps == 900
-    # Two worlds, episodes of 200 steps: two whole ones each, in fragments of at most what is written together.
+    # Two environments, episodes of 200 steps: two whole ones each, in fragments of at most what is written together.
     assert sum(t.truncated for t in trajectories) == 4
     assert not any(t.failed or t.terminated for t in trajectories)
 
@@ -90,10 +90,10 @@ def test_what_does_not_fit_is_refused(tmp_path):
 
 
 def test_what_actors_of_a_simulator_recorded_can_be_learned_from(tmp_path):
-    url, world = f"sqlite:{tmp_path}/records.db", UUID(int=7)
+    url, env = f"sqlite:{tmp_path}/records.db", UUID(int=7)
     pendulum, steps = gym.make("Pendulum-v1"), np.arange(40, dtype=np.float32)
     trajectory = Trajectory(
-        *(trajectory_id(world, "an actor", 0, 0), world, "an actor", "agent"),
+        *(trajectory_id(env, "an actor", 0, 0), env, "an actor", "agent"),
         *(pendulum.observation_space, pendulum.action_space, 0, 0),
         obs=np.stack([np.cos(steps), np.sin(steps), steps], 1),
         action=np.sin(steps)[:, None],

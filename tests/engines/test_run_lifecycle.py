@@ -108,7 +108,7 @@ def test_an_environment_that_cannot_be_saved_is_told_and_begins_new_episodes(tmp
     with pytest.raises(RunInterrupted):
         engine.run(updates.append, lambda: len(updates) == 3)
     assert run(settings_for(env), tmp_path / "a", resume=True).num_env_steps == 320
-    assert "cannot be saved: worlds begin new episodes" in caplog.text
+    assert "cannot be saved: environments begin new episodes" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy tells of the overflow that is the point here

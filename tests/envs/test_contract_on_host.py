@@ -63,7 +63,7 @@ def test_the_device_is_the_host_and_ids_are_those_inside() -> None:
     assert env.num_envs == 2
 
 
-def test_a_wrapped_environment_with_worlds_keeps_them() -> None:
+def test_a_wrapped_environment_with_envs_keeps_them() -> None:
     inner = TorchCounting()
     ids = inner.init_num_envs(3)
     assert on_host(inner).env_ids == ids

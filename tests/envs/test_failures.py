@@ -1,9 +1,10 @@
-"""What a world's failure means in this process: an error that says everything, or a voided step and a new episode."""
+"""What an environment's failure means in this process: an error that says everything, or a voided step and a new episode."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from worker_worlds import Dice, Relay, Trouble
 
 from relayrl.engines.process.interrupts import Interrupt, LeaveAtOnce, StartInterrupted
-from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, world_seeds
+from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import RestartBudget
@@ -22,9 +23,9 @@ from relayrl.testing.worlds import Herd
 SEED = 4
 
 
-def trouble_in_world_1(how: str, **settings: Any) -> VectorEnvironment:
-    """Three worlds, of which the second makes trouble in step 3 of its life; reset already."""
-    options = {"how": how, "seeds": [world_seeds(SEED, 3)[1]]}
+def trouble_in_env_1(how: str, **settings: Any) -> VectorEnvironment:
+    """Three environments, of which the second makes trouble in step 3 of its life; reset already."""
+    options = {"how": how, "seeds": [env_seeds(SEED, 3)[1]]}
     env = make_vector(Trouble, EnvSettings(num_envs=3, options=options, **settings))
     env.reset(seed=SEED)
     return env
@@ -37,19 +38,19 @@ def play(env: VectorEnvironment, num_steps: int) -> VectorStep:
 
 
 def test_an_exception_names_environment_seed_and_step_and_shows_the_traceback() -> None:
-    env = trouble_in_world_1("raise")
+    env = trouble_in_env_1("raise")
     with pytest.raises(EnvironmentFailedError, match=r"raised RuntimeError: as asked") as caught:
         play(env, 3)
     assert caught.value.env_id == env.env_ids[1]
-    assert caught.value.seed == world_seeds(SEED, 3)[1]
+    assert caught.value.seed == env_seeds(SEED, 3)[1]
     assert caught.value.step == 3
     assert "_make_trouble" in caught.value.remote_traceback
     with pytest.raises(EnvError, match="closed"):
         play(env, 1)
 
 
-def test_a_restarted_world_voids_its_step_and_begins_anew() -> None:
-    env = trouble_in_world_1("raise", on_failure=FailurePolicy.RESTART)
+def test_a_restarted_env_voids_its_step_and_begins_anew() -> None:
+    env = trouble_in_env_1("raise", on_failure=FailurePolicy.RESTART)
     before = play(env, 2)
     assert before.failed is None
     result = play(env, 1)
@@ -76,11 +77,11 @@ def test_a_restarted_world_voids_its_step_and_begins_anew() -> None:
         ("outside", ObservationCheck.SPACE, r"observation lies outside Box.* at \[1\] = 11.0"),
     ],
 )
-def test_a_bad_observation_names_world_agent_step_and_entries(how: str, check: ObservationCheck, message: str) -> None:
-    env = trouble_in_world_1(how, observation_check=check)
+def test_a_bad_observation_names_env_agent_step_and_entries(how: str, check: ObservationCheck, message: str) -> None:
+    env = trouble_in_env_1(how, observation_check=check)
     with pytest.raises(ObservationError, match=message) as caught:
         play(env, 3)
-    assert f"environment {env.env_ids[1]} (seed {world_seeds(SEED, 3)[1]}) at step 3" in str(caught.value)
+    assert f"environment {env.env_ids[1]} (seed {env_seeds(SEED, 3)[1]}) at step 3" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,11 @@ def test_a_bad_observation_names_world_agent_step_and_entries(how: str, check: O
     [("nan", ObservationCheck.OFF), ("outside", ObservationCheck.FINITE), ("none", ObservationCheck.SPACE)],
 )
 def test_only_what_was_asked_for_is_checked(how: str, check: ObservationCheck) -> None:
-    play(trouble_in_world_1(how, observation_check=check), 5)
+    play(trouble_in_env_1(how, observation_check=check), 5)
 
 
 def test_a_bad_observation_counts_as_a_failure_that_can_be_restarted() -> None:
-    env = trouble_in_world_1("nan", on_failure=FailurePolicy.RESTART)
+    env = trouble_in_env_1("nan", on_failure=FailurePolicy.RESTART)
     result = play(env, 3)
     assert result.failed is not None
     assert result.failed.tolist() == [False, True, False]
@@ -108,15 +109,15 @@ def test_a_bad_observation_counts_as_a_failure_that_can_be_restarted() -> None:
         ("wrong_reward", "agent 'agent': the reward is nan"),
     ],
 )
-def test_results_of_the_wrong_form_are_the_failure_of_their_world(how: str, message: str) -> None:
-    env = trouble_in_world_1(how)
+def test_results_of_the_wrong_form_are_the_failure_of_their_env(how: str, message: str) -> None:
+    env = trouble_in_env_1(how)
     with pytest.raises(EnvironmentFailedError, match=message) as caught:
         play(env, 3)
     assert caught.value.env_id == env.env_ids[1]
 
 
-def test_the_good_worlds_of_a_failed_step_keep_their_results() -> None:
-    env = trouble_in_world_1("wrong_reward", on_failure=FailurePolicy.RESTART)
+def test_the_good_envs_of_a_failed_step_keep_their_results() -> None:
+    env = trouble_in_env_1("wrong_reward", on_failure=FailurePolicy.RESTART)
     step = play(env, 3).groups["agent"]
     assert step.reward.tolist() == [[1.0], [0.0], [1.0]]
     assert step.obs[:, 0, 0].tolist() == [3.0, 0.0, 3.0]
@@ -142,7 +143,7 @@ class Unseedable(Dice):
         return super().reset()
 
 
-def test_a_world_that_cannot_be_reset_uses_up_its_restarts() -> None:
+def test_an_env_that_cannot_be_reset_uses_up_its_restarts() -> None:
     settings = EnvSettings(num_envs=1, on_failure=FailurePolicy.RESTART, max_restarts_per_minute=3)
     env = make_vector(Unseedable, settings)
     with pytest.raises(EnvironmentFailedError, match=r"no seeds, please.*3 restarts in the last minute"):
@@ -184,7 +185,7 @@ def test_restarts_are_reproducible_and_differ_from_the_first_episode() -> None:
     assert len({obs.tobytes() for obs in restarts}) == len(restarts)
 
 
-def test_agents_alive_are_truncated_when_their_world_is_voided() -> None:
+def test_agents_alive_are_truncated_when_their_env_is_voided() -> None:
     class Stumbling(Relay):
         def step(self, actions: Any) -> Any:
             if self._step == 3 and len(self.taken) == 3:
@@ -229,7 +230,7 @@ def test_worlds_are_closed_when_a_later_one_cannot_be_built() -> None:
 
     with pytest.raises(EnvironmentFailedError, match="no third"):
         make_vector(make, EnvSettings(num_envs=3))
-    assert [world.is_closed for world in built] == [True, True]
+    assert [env.is_closed for env in built] == [True, True]
 
 
 class BadHerd(Herd):
@@ -265,23 +266,23 @@ def test_vector_environments_of_users_are_watched_too() -> None:
         herd_step(env, first)
 
 
-def test_a_world_that_exits_is_a_failure_and_not_the_end_of_the_program() -> None:
-    env = trouble_in_world_1("sys_exit")
+def test_an_env_that_exits_is_a_failure_and_not_the_end_of_the_program() -> None:
+    env = trouble_in_env_1("sys_exit")
     with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised SystemExit: 0") as caught:
         play(env, 3)
     assert (caught.value.env_id, caught.value.step) == (env.env_ids[1], 3)
-    assert caught.value.seed == world_seeds(SEED, 3)[1]
+    assert caught.value.seed == env_seeds(SEED, 3)[1]
     for how in ("exit_in_init", "exit_in_reset"):
         with pytest.raises(EnvironmentFailedError, match="building it raised SystemExit: 3"):
             make_vector(Trouble, EnvSettings(num_envs=1, options={"how": how}))
-    env = trouble_in_world_1("exit_in_close")
+    env = trouble_in_env_1("exit_in_close")
     with pytest.raises(EnvironmentFailedError, match=r"close\(\) raised SystemExit: 3") as caught:
         env.close()
     assert caught.value.env_id == env.env_ids[0]
 
 
-def test_a_world_that_exits_can_be_restarted() -> None:
-    result = play(trouble_in_world_1("sys_exit", on_failure=FailurePolicy.RESTART), 3)
+def test_an_env_that_exits_can_be_restarted() -> None:
+    result = play(trouble_in_env_1("sys_exit", on_failure=FailurePolicy.RESTART), 3)
     assert result.failed is not None
     assert result.failed.tolist() == [False, True, False]
 
@@ -306,16 +307,25 @@ def test_a_vector_environment_that_exits_is_a_failure() -> None:
         herd_step(env, env.reset(seed=SEED))
 
 
-def test_only_where_a_ctrl_c_cannot_raise_it_is_a_keyboard_interrupt_the_worlds_own() -> None:
+@pytest.fixture
+def _ctrl_c_raises() -> Iterator[None]:
+    """Python's own handler, which whoever started the tests in the background took away."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_raises")
+def test_only_where_a_ctrl_c_cannot_raise_it_is_a_keyboard_interrupt_the_environments_own() -> None:
     with pytest.raises(KeyboardInterrupt):
-        play(trouble_in_world_1("keyboard_interrupt"), 3)
+        play(trouble_in_env_1("keyboard_interrupt"), 3)
     with Interrupt():
-        env = trouble_in_world_1("keyboard_interrupt")
+        env = trouble_in_env_1("keyboard_interrupt")
         with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised KeyboardInterrupt"):
             play(env, 3)
 
 
-def test_an_interrupt_of_the_run_passes_through_a_world(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_of_the_run_passes_through_an_env(capfd: pytest.CaptureFixture[str]) -> None:
     class Pressing(Dice):
         """Presses Ctrl-C in every step."""
 

@@ -13,7 +13,7 @@ from worker_worlds import Masked
 
 from relayrl.envs.adapters.gymnasium_adapter import EQUAL_VECTORS, equal_vector, known_ids, make, own_vector
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
-from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorStep, world_seeds
+from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorStep, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.errors import CheckpointError, ConfigError, EnvError
@@ -132,7 +132,7 @@ def test_a_vector_implementation_that_may_differ_is_used_on_request_only(loud: s
         ("Acrobot-v1", {}, "Acrobot-v1 has no vector implementation of its own; set environment.vector to 'auto'"),
         ("test_gymnasium_adapter:make_scalar", {}, "has no vector implementation of its own"),
         ("phys2d/CartPole-v1", {}, "needs jax; set environment.vector to 'auto'"),
-        ("CartPole-v1", {"workers": 1}, "steps all worlds in one call; set workers to 0"),
+        ("CartPole-v1", {"workers": 1}, "steps all environments in one call; set workers to 0"),
         ("CartPole-v1", {"on_failure": FailurePolicy.RESTART}, "set on_failure to 'raise'"),
         ("CartPole-v1", {"options": {"lenght": 2}}, "does not accept the options {'lenght': 2}"),
     ],
@@ -154,12 +154,12 @@ def test_vectorised_cartpole_is_truncated_at_its_time_limit() -> None:
     assert ends == [False, False, False, True, False, False, False, True, False]
 
 
-def test_vectorised_cartpole_resets_the_named_worlds_only() -> None:
+def test_vectorised_cartpole_resets_the_named_envs_only() -> None:
     env = cartpole()
     env.reset(seed=8)
     before = act(env, random_actions(1)[0]).groups["agent"].obs.copy()
     after = env.reset(seed=9, env_ids=[env.env_ids[2]]).groups["agent"].obs
-    expected, _ = gymnasium.make("CartPole-v1").reset(seed=world_seeds(9, NUM_ENVS)[2])
+    expected, _ = gymnasium.make("CartPole-v1").reset(seed=env_seeds(9, NUM_ENVS)[2])
     assert (after[:2] == before[:2]).all()
     assert (after[2, 0] == expected).all()
 
@@ -177,14 +177,14 @@ def test_vectorised_cartpole_continues_from_a_saved_state() -> None:
         assert (act(env, row).groups["agent"].obs == act(other, row).groups["agent"].obs).all()
 
 
-def test_the_state_of_another_number_of_worlds_is_refused() -> None:
+def test_the_state_of_another_number_of_envs_is_refused() -> None:
     env = cartpole()
     assert isinstance(env, StatefulEnvironment)
     env.reset(seed=2)
     state = env.get_state()
     other = make_vector("CartPole-v1", EnvSettings(num_envs=NUM_ENVS + 1))
     assert isinstance(other, StatefulEnvironment)
-    with pytest.raises(CheckpointError, match="holds 3 worlds, this environment 4"):
+    with pytest.raises(CheckpointError, match="holds 3 environments, this environment 4"):
         other.set_state(state)
 
 
@@ -226,7 +226,7 @@ def test_next_step_mode_spends_an_idle_row_on_the_reset() -> None:
     env.close()
 
 
-def test_gymnasiums_vectoriser_resets_the_named_worlds_only() -> None:
+def test_gymnasiums_vectoriser_resets_the_named_envs_only() -> None:
     env = synchronous(AutoresetMode.SAME_STEP)
     env.reset(seed=5)
     before = act(env, random_actions(1)[0]).groups["agent"].obs.copy()
@@ -272,11 +272,11 @@ def test_what_a_vector_environment_cannot_do_is_an_error() -> None:
     env = GymnasiumVector(Bare())
     env.init_num_envs(2)
     env.reset(seed=1)
-    with pytest.raises(EnvError, match="can only reset all worlds at once"):
+    with pytest.raises(EnvError, match="can only reset all environments at once"):
         env.reset(env_ids=[env.env_ids[0]])
     with pytest.raises(EnvError, match="without info"):
         act(env, np.zeros((2, 1), np.int64))
-    with pytest.raises(ConfigError, match="built with 2 worlds"):
+    with pytest.raises(ConfigError, match="built with 2 environments"):
         GymnasiumVector(Bare()).init_num_envs(4)
 
 

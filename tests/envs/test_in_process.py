@@ -1,4 +1,4 @@
-"""Worlds in this process, stepped one after the other: rows, ends, seeds, partial resets."""
+"""Environments in this process, stepped one after the other: rows, ends, seeds, partial resets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from worker_worlds import Dice, Masked, Relay
 
 from relayrl.envs.agent_groups import group_agents
-from relayrl.envs.environment_contract import StatefulEnvironment, world_seeds
+from relayrl.envs.environment_contract import StatefulEnvironment, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import EnvError
@@ -24,7 +24,7 @@ def counting(**options: Any) -> Any:
     return make_vector(CountingWorld, EnvSettings(num_envs=2, options=options))
 
 
-def test_a_step_gives_the_rows_of_all_worlds() -> None:
+def test_a_step_gives_the_rows_of_all_envs() -> None:
     env = counting()
     first = env.reset(seed=0)
     assert first.groups["agent"].obs.tolist() == [[[0.0]], [[0.0]]]
@@ -35,7 +35,7 @@ def test_a_step_gives_the_rows_of_all_worlds() -> None:
     assert step.final is None
 
 
-def test_an_ended_world_begins_anew_in_the_same_step_and_leaves_its_final_observation() -> None:
+def test_an_ended_env_begins_anew_in_the_same_step_and_leaves_its_final_observation() -> None:
     env = counting(terminate_at=2)
     env.reset(seed=0)
     env.step(STAY)
@@ -61,7 +61,7 @@ def test_truncation_is_not_termination() -> None:
     assert not step.terminated.any()
 
 
-def test_a_partial_reset_leaves_the_other_worlds_where_they_are() -> None:
+def test_a_partial_reset_leaves_the_other_envs_where_they_are() -> None:
     env = counting()
     env.reset(seed=0)
     env.step(STAY)
@@ -69,7 +69,7 @@ def test_a_partial_reset_leaves_the_other_worlds_where_they_are() -> None:
     assert env.step(STAY).groups["agent"].obs.tolist() == [[[2.0]], [[1.0]]]
 
 
-def test_a_world_does_not_depend_on_how_many_others_there_are() -> None:
+def test_an_env_does_not_depend_on_how_many_others_there_are() -> None:
     few, many = (make_vector(Dice, EnvSettings(num_envs=n)) for n in (2, 5))
     assert (few.reset(seed=3).groups["agent"].obs == many.reset(seed=3).groups["agent"].obs[:2]).all()
     for _ in range(30):
@@ -79,11 +79,11 @@ def test_a_world_does_not_depend_on_how_many_others_there_are() -> None:
         assert (ours.reward == theirs.reward[:2]).all()
 
 
-def test_a_world_equals_the_environment_that_it_runs() -> None:
+def test_an_env_equals_the_environment_that_it_runs() -> None:
     env = make_vector("Pendulum-v1", EnvSettings(num_envs=3))
     alone = gymnasium.make("Pendulum-v1")
     obs = env.reset(seed=11).groups["agent"].obs
-    expected, _ = alone.reset(seed=world_seeds(11, 3)[2])
+    expected, _ = alone.reset(seed=env_seeds(11, 3)[2])
     actions = np.random.default_rng(0).uniform(-2, 2, (250, 3, 1, 1)).astype(np.float32)
     for row in actions:
         assert (obs[2, 0] == expected).all()
@@ -126,16 +126,16 @@ def test_a_reset_without_a_mask_does_not_get_that_of_the_ended_episode() -> None
 
 
 def test_the_mask_of_a_truncated_agent_is_that_of_what_it_saw_last() -> None:
-    worlds: list[MaskedBandit] = []
+    envs: list[MaskedBandit] = []
 
     def make() -> MaskedBandit:
-        worlds.append(MaskedBandit(episode_length=2))
-        return worlds[-1]
+        envs.append(MaskedBandit(episode_length=2))
+        return envs[-1]
 
     env = make_vector(make, EnvSettings(num_envs=1))
     drawn: list[list[bool]] = []
-    reset = worlds[0].reset
-    worlds[0].reset = lambda **options: (drawn.append(worlds[0].action_masks()["agent"].tolist()), reset(**options))[1]  # type: ignore[method-assign]
+    reset = envs[0].reset
+    envs[0].reset = lambda **options: (drawn.append(envs[0].action_masks()["agent"].tolist()), reset(**options))[1]  # type: ignore[method-assign]
     env.reset(seed=0)
     for _ in range(2):
         step = env.step({"agent": np.zeros((1, 1), np.int64)}).groups["agent"]
@@ -178,7 +178,7 @@ def test_order_of_calls_is_enforced() -> None:
         env.reset()
 
 
-def test_a_world_may_keep_the_action_that_it_was_given() -> None:
+def test_an_env_may_keep_the_action_that_it_was_given() -> None:
     kept: list[Any] = []
 
     class Keeping(Dice):
@@ -230,18 +230,18 @@ def test_agents_act_in_turns_appear_and_end_once() -> None:
 
 
 def test_only_acting_agents_act_and_masks_are_theirs() -> None:
-    worlds: list[Relay] = []
+    envs: list[Relay] = []
 
     def make() -> Relay:
-        worlds.append(Relay())
-        return worlds[-1]
+        envs.append(Relay())
+        return envs[-1]
 
     env = make_vector(make, EnvSettings(num_envs=1))
     env.reset(seed=0)
     mask = relay_turn(env, 1).groups["runner"].action_mask
     assert mask.tolist() == [[[True, True], [True, False]]]
     relay_turn(env, 2)
-    assert worlds[0].taken == [{"runner_0": 1}, {"runner_1": 0, "coach": 1}]
+    assert envs[0].taken == [{"runner_0": 1}, {"runner_1": 0, "coach": 1}]
 
 
 def test_an_agent_that_ended_gets_no_second_end() -> None:

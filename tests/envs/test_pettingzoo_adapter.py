@@ -338,7 +338,7 @@ def test_an_action_that_mpe2_does_not_have_is_refused_before_anybody_moves() -> 
 
 
 @pytest.mark.parametrize("name", known_names("mpe2"))
-def test_an_mpe2_world_continues_bit_for_bit_from_its_state(name: str) -> None:
+def test_an_mpe2_env_continues_bit_for_bit_from_its_state(name: str) -> None:
     env = pettingzoo_adapter.make("mpe2", name, max_cycles=10)
     assert isinstance(env, StatefulEnvironment)
     env.reset(seed=0)
@@ -376,7 +376,7 @@ def test_a_state_is_not_given_after_the_end() -> None:
         env.get_state()
 
 
-def test_a_wrapper_that_may_hold_state_makes_a_world_unsaved() -> None:
+def test_a_wrapper_that_may_hold_state_makes_an_env_unsaved() -> None:
     class Wrapper(BaseParallelWrapper[str, Any, Any]):
         pass
 

@@ -1,4 +1,4 @@
-"""Who shares a policy: groups cut anew without changing the worlds."""
+"""Who shares a policy: groups cut anew without changing the environments."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_masks_of_final_observations_go_with_their_agents():
     assert masks["dog"] is None
 
 
-def test_the_worlds_are_the_same_however_agents_are_grouped():
+def test_the_envs_are_the_same_however_agents_are_grouped():
     shared, mapped = make(SPREAD, "shared"), make(SPREAD, {"agent_0": "odd", "agent_1": "even", "agent_2": "odd"})
     shared.reset(seed=1)
     mapped.reset(seed=1)

@@ -1,4 +1,4 @@
-"""Worlds in worker processes: the same worlds as in this process, however their workers end."""
+"""Environments in worker processes: the same environments as in this process, however their workers end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from worker_worlds import Dice, Masked, Mortal, Relay, Trouble, imports_torch
 
-from relayrl.envs.environment_contract import VectorEnvironment, VectorStep, world_seeds
+from relayrl.envs.environment_contract import VectorEnvironment, VectorStep, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.envs.vector.vectorise import VectorisedWorlds
@@ -33,17 +33,17 @@ RESTART: dict[str, Any] = {"on_failure": FailurePolicy.RESTART}
 def nothing_left_behind() -> Iterator[None]:
     """No process, file descriptor or shared memory outlives a test."""
     gc.collect()  # what an earlier test left is not this one's
-    processes, descriptors, memory = children(), len(os.listdir("/proc/self/fd")), mapped_worlds()
+    processes, descriptors, memory = children(), len(os.listdir("/proc/self/fd")), mapped_envs()
     yield
     gc.collect()
     assert children() == processes
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert mapped_worlds() == memory
+    assert mapped_envs() == memory
     assert not [name for name in os.listdir("/dev/shm") if "relayrl" in name]
 
 
-def mapped_worlds() -> int:
-    """Pieces of shared memory with worlds that this process maps."""
+def mapped_envs() -> int:
+    """Pieces of shared memory with environments that this process maps."""
     return Path("/proc/self/maps").read_text().count("relayrl-worlds")
 
 
@@ -77,8 +77,8 @@ def process_ids(env: VectorEnvironment) -> list[int]:
 
 
 def trouble(how: str, **settings: Any) -> VectorEnvironment:
-    """Four worlds in two workers, of which the second makes trouble in step 3 of its life; reset already."""
-    options = {"how": how, "seeds": [world_seeds(SEED, 4)[1]]}
+    """Four environments in two workers, of which the second makes trouble in step 3 of its life; reset already."""
+    options = {"how": how, "seeds": [env_seeds(SEED, 4)[1]]}
     env = make_vector(Trouble, EnvSettings(num_envs=4, workers=2, options=options, **settings))
     env.reset(seed=SEED)
     return env
@@ -135,7 +135,7 @@ def test_a_gymnasium_environment_is_the_same_in_workers_as_in_its_own_vector_imp
     assert all(np.array_equal(a, b) for a, b in zip(seen, expected, strict=True))
 
 
-def test_more_workers_than_worlds_are_not_started() -> None:
+def test_more_workers_than_envs_are_not_started() -> None:
     env = make_vector(Dice, EnvSettings(num_envs=2, workers=8))
     assert len(process_ids(env)) == 2
     env.close()
@@ -153,7 +153,7 @@ def test_an_exception_in_a_worker_shows_its_traceback() -> None:
     with pytest.raises(EnvironmentFailedError, match="raised RuntimeError: as asked") as caught:
         play(env, 3)
     assert caught.value.env_id == env.env_ids[1]
-    assert caught.value.seed == world_seeds(SEED, 4)[1]
+    assert caught.value.seed == env_seeds(SEED, 4)[1]
     assert caught.value.step == 3
     assert "_make_trouble" in caught.value.remote_traceback
     assert not any(is_running(worker) for worker in workers)
@@ -177,7 +177,7 @@ def test_a_worker_that_ends_or_hangs_is_an_error(how: str, reason: str, log: str
     with pytest.raises(EnvironmentFailedError, match=reason) as caught:
         play(env, 3)
     assert caught.value.env_id == env.env_ids[1]
-    assert caught.value.seed == world_seeds(SEED, 4)[1]
+    assert caught.value.seed == env_seeds(SEED, 4)[1]
     assert caught.value.step == 3
     assert log in caught.value.remote_traceback
     assert not any(is_running(worker) for worker in workers)
@@ -200,7 +200,7 @@ def test_a_nan_in_a_worker_is_an_observation_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["raise", "nan"])
-def test_a_world_that_raised_is_rebuilt_alone(how: str) -> None:
+def test_an_env_that_raised_is_rebuilt_alone(how: str) -> None:
     env = trouble(how, **RESTART)
     workers = process_ids(env)
     result = play(env, 3)
@@ -217,7 +217,7 @@ def test_a_world_that_raised_is_rebuilt_alone(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "hang"])
-def test_a_lost_worker_is_replaced_and_all_its_worlds_are_voided(how: str) -> None:
+def test_a_lost_worker_is_replaced_and_all_its_envs_are_voided(how: str) -> None:
     env = trouble(how, step_timeout_s=2.0 if how == "hang" else 60.0, **RESTART)
     workers = process_ids(env)
     result = play(env, 3)
@@ -237,8 +237,8 @@ def test_a_lost_worker_is_replaced_and_all_its_worlds_are_voided(how: str) -> No
     env.close()
 
 
-def test_a_restarted_world_is_the_same_here_and_in_a_worker() -> None:
-    options = {"how": "raise", "seeds": [world_seeds(SEED, 4)[1]]}
+def test_a_restarted_env_is_the_same_here_and_in_a_worker() -> None:
+    options = {"how": "raise", "seeds": [env_seeds(SEED, 4)[1]]}
 
     def failures(workers: int) -> list[list[bool]]:
         env = make_vector(Trouble, EnvSettings(num_envs=4, workers=workers, options=options, **RESTART))
@@ -322,7 +322,7 @@ def test_a_lambda_is_refused_with_advice() -> None:
 
 
 def test_vector_environments_are_refused_with_advice() -> None:
-    with pytest.raises(ConfigError, match="steps all worlds in one call; set workers to 0"):
+    with pytest.raises(ConfigError, match="steps all environments in one call; set workers to 0"):
         make_vector("relayrl.testing.worlds:Herd", EnvSettings(num_envs=1, workers=1))
 
 
@@ -357,7 +357,7 @@ def test_an_environment_that_is_dropped_takes_its_workers_along() -> None:
 SCRIPT = """
     import os, sys, time
     import numpy as np
-    from worker_worlds import Trouble
+    from worker_envs import Trouble
     from relayrl.envs.environment_registry import make_vector
     from relayrl.envs.environment_settings import EnvSettings
 
@@ -417,7 +417,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
         ("hang_in_close", "was not done 2 s after"),
     ],
 )
-def test_a_world_that_crashes_or_hangs_in_close_is_told_with_its_traceback(
+def test_an_env_that_crashes_or_hangs_in_close_is_told_with_its_traceback(
     how: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = make_vector(Trouble, EnvSettings(num_envs=1, workers=1, options={"how": how}))
@@ -427,7 +427,7 @@ def test_a_world_that_crashes_or_hangs_in_close_is_told_with_its_traceback(
 
 
 @pytest.mark.parametrize("how", ["sys_exit", "keyboard_interrupt"])
-def test_what_a_world_in_a_worker_raises_to_end_the_program_is_its_failure(how: str) -> None:
+def test_what_an_env_in_a_worker_raises_to_end_the_program_is_its_failure(how: str) -> None:
     env = trouble(how)
     with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised (SystemExit|KeyboardInterrupt)") as caught:
         play(env, 3)

@@ -1,4 +1,4 @@
-"""Worlds for the tests of vectorisers and workers, beside those of `relayrl.testing.worlds`; importable in workers."""
+"""Environments for the tests of vectorisers and workers, beside those of `relayrl.testing.envs`; importable in workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Dice(ScalarEnvironment):
 class Trouble(ScalarEnvironment):
     """Observes the step within its episode of ten; in step `at` of its life it makes trouble of the kind `how`.
 
-    With `seeds`, only worlds whose last seed is one of them do.
+    With `seeds`, only environments whose last seed is one of them do.
     """
 
     def __init__(self, *, how: str, at: int = 3, seeds: Sequence[int] | None = None) -> None:
@@ -162,7 +162,7 @@ class Relay(MultiAgentEnvironment):
     """Two runners and a coach. Runners act in turns, `runner_0` first; the coach joins after step 1 and acts in each step.
 
     `runner_0` terminates in step 3, `runner_1` is truncated in step 4, the coach leaves without a flag in step 4. In each
-    step, everyone in the world is rewarded with the number of the step.
+    step, everyone in the environment is rewarded with the number of the step.
     """
 
     possible_agents = ("runner_0", "runner_1", "coach")

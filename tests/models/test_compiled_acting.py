@@ -5,14 +5,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.accelerator.compiled_mlp import CompiledPerceptron
+from relayrl.accelerator.compiled_mlp import CompiledMLP
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.compiled import loader
 from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import Activation, NetworkSettings
-from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.mlp import MLP
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -41,8 +41,8 @@ def instruction_set(request, monkeypatch):
 @pytest.mark.parametrize("activation", Activation)
 @pytest.mark.parametrize("sizes", [(4, 64, 64, 2), (5, 33, 17, 3), (3, 7), (57, 130, 1)])
 def test_outputs_are_those_of_the_module(sizes, activation):
-    module = Perceptron(sizes, activation, 1.0, torch.Generator().manual_seed(1))
-    compiled = CompiledPerceptron(module)
+    module = MLP(sizes, activation, 1.0, torch.Generator().manual_seed(1))
+    compiled = CompiledMLP(module)
     rng = np.random.default_rng(0)
     for rows in (1, 8, 97, 3000):
         x = 3 * rng.normal(size=(rows, sizes[0])).astype(np.float32)
@@ -53,20 +53,20 @@ def test_outputs_are_those_of_the_module(sizes, activation):
 
 @pytest.mark.usefixtures("instruction_set")
 def test_tanh_is_accurate_over_its_whole_range():
-    module = Perceptron((1, 1, 1), Activation.TANH, 1.0, torch.Generator())
+    module = MLP((1, 1, 1), Activation.TANH, 1.0, torch.Generator())
     with torch.no_grad():
         for layer in module.linears():
             layer.weight.fill_(1.0)
             layer.bias.zero_()
     x = np.concatenate([np.linspace(-20, 20, 40_001), np.logspace(-30, 0, 1_001), [0.0]]).astype(np.float32)[:, None]
-    out = CompiledPerceptron(module).forward(x)
+    out = CompiledMLP(module).forward(x)
     np.testing.assert_allclose(out, np.tanh(x.astype(np.float64)), rtol=4e-7, atol=1e-37)
     assert np.abs(out).max() <= 1.0
 
 
 def test_what_is_not_a_number_stays_one():
-    module = Perceptron((2, 4, 1), Activation.TANH, 1.0, torch.Generator())
-    assert np.isnan(CompiledPerceptron(module).forward(np.array([[np.nan, 0.0]], np.float32))).all()
+    module = MLP((2, 4, 1), Activation.TANH, 1.0, torch.Generator())
+    assert np.isnan(CompiledMLP(module).forward(np.array([[np.nan, 0.0]], np.float32))).all()
 
 
 @pytest.mark.usefixtures("instruction_set")
@@ -122,7 +122,7 @@ def test_new_parameters_are_seen_at_once():
 
 
 def test_arrays_that_do_not_fit_are_refused():
-    network = CompiledPerceptron(Perceptron((2, 4, 1), Activation.TANH, 1.0, torch.Generator())).network
+    network = CompiledMLP(MLP((2, 4, 1), Activation.TANH, 1.0, torch.Generator())).network
     with pytest.raises(ValueError, match="out has 4 bytes, not 8"):
         network.forward(np.zeros((2, 2), np.float32), np.zeros((1, 1), np.float32), 1)
 

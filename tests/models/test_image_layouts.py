@@ -13,7 +13,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import image_layout
-from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.mlp import MLP
 from relayrl.models.networks.network_factory import ImageNetwork
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
@@ -81,7 +81,7 @@ def test_images_of_real_numbers_are_convolved_and_scaled():
 
 
 def test_a_matrix_of_real_numbers_is_no_image():
-    assert type(_policy(spaces.Box(-1.0, 1.0, (32, 64), np.float32)).critic) is Perceptron
+    assert type(_policy(spaces.Box(-1.0, 1.0, (32, 64), np.float32)).critic) is MLP
 
 
 def _learner(space):

@@ -10,8 +10,8 @@ WORLDS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 AGENTS = np.eye(2, dtype=np.float32)
 
 
-def make_rows(world=(0, 0, 1), agent=(0, 1, 1)) -> SharedRows:
-    return SharedRows((SharedPart(WORLDS, np.array(world)), SharedPart(AGENTS, np.array(agent))))
+def make_rows(env=(0, 0, 1), agent=(0, 1, 1)) -> SharedRows:
+    return SharedRows((SharedPart(WORLDS, np.array(env)), SharedPart(AGENTS, np.array(agent))))
 
 
 def test_rows_are_their_lines_side_by_side():
@@ -60,6 +60,6 @@ def test_changed_tables_know_their_columns():
 @pytest.mark.parametrize(("num_rows", "pays"), [(100, False), (131, False), (132, True)])
 def test_factoring_pays_where_enough_is_shared(num_rows, pays):
     """Tables of 100 · 126 + 4 = 12,604 numbers, beside rows of 128: 32 of each are saved from 12,604 / 96 = 131.3 rows on."""
-    worlds = np.zeros((100, 126), np.float32)
-    rows = SharedRows((SharedPart(worlds, np.zeros(num_rows, int)), SharedPart(AGENTS, np.zeros(num_rows, int))))
+    envs = np.zeros((100, 126), np.float32)
+    rows = SharedRows((SharedPart(envs, np.zeros(num_rows, int)), SharedPart(AGENTS, np.zeros(num_rows, int))))
     assert rows.pays_factored(num_rows) == pays

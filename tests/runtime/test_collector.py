@@ -1,4 +1,4 @@
-"""The collector on worlds whose every number is known."""
+"""The collector on environments whose every number is known."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ COUNTING = "relayrl.testing.worlds:CountingWorld"
 
 def test_rows_hold_observation_action_and_what_came_of_it():
     rollout = collector(COUNTING, 2, 7, options={"terminate_at": 3}).collect(5)["agent"]
-    # The world shows its step counter and pays the index of the step; episodes last three steps.
+    # The environment shows its step counter and pays the index of the step; episodes last three steps.
     np.testing.assert_array_equal(rollout.obs[:, 0, 0], [0, 1, 2, 0, 1, 2, 0])
     np.testing.assert_array_equal(rollout.reward[:, 0], rollout.reward[:, 1])
     np.testing.assert_array_equal(rollout.terminated[:, 1], [0, 0, 1, 0, 0, 1, 0])
@@ -93,7 +93,7 @@ def test_masks_of_final_observations_are_recorded():
 
 
 class NoWayOut(Herd):
-    """Sheep that are allowed nothing: before they have come, after they have gone, and `sheep_1` of world 1 at step 2."""
+    """Sheep that are allowed nothing: before they have come, after they have gone, and `sheep_1` of environment 1 at step 2."""
 
     def _look(self):
         result = super()._look()
@@ -117,7 +117,9 @@ def test_an_agent_that_may_do_nothing_is_an_error_of_its_name(stuck_at):
         if stuck_at == 9:  # nobody who acts gets there
             drawn()
             continue
-        with pytest.raises(ActionMaskError, match=rf"'sheep_1' of environment {env.env_ids[1]} \(world 1\) at step 1"):
+        with pytest.raises(
+            ActionMaskError, match=rf"'sheep_1' of environment {env.env_ids[1]} \(environment 1\) at step 1"
+        ):
             drawn()
 
 
@@ -143,7 +145,7 @@ def test_groups_of_different_agents_get_rollouts_of_their_own():
         assert rollout.num_lanes == 2 * len(rollout.header.agent_ids)
 
 
-def test_a_world_that_fails_leaves_a_void_truncated_row():
+def test_an_env_that_fails_leaves_a_void_truncated_row():
     options = {"at_step": 3, "how": "raise", "terminate_at": 5}
     one = collector(
         "relayrl.testing.worlds:Crashing",

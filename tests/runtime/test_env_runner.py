@@ -1,4 +1,4 @@
-"""Actors with worlds of their own."""
+"""Actors with environments of their own."""
 
 import threading
 
@@ -43,8 +43,8 @@ def test_as_many_steps_are_played_as_were_asked_for(asked):
         agent.set_env(actor_id, COUNTING, 2)
         assert [agent.run_env(actor_id, each).num_env_steps for each in asked] == [2 * each for each in asked]
     assert sink.num_steps == 2 * sum(asked)
-    for world in {each.env_id for each in sink.trajectories}:
-        parts = sorted((t.episode, t.first_step, len(t)) for t in sink.trajectories if t.env_id == world)
+    for env in {each.env_id for each in sink.trajectories}:
+        parts = sorted((t.episode, t.first_step, len(t)) for t in sink.trajectories if t.env_id == env)
         steps = [(episode, first + i) for episode, first, length in parts for i in range(length)]
         assert steps == [divmod(i, 5) for i in range(sum(asked))]
 

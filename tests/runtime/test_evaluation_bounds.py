@@ -119,7 +119,7 @@ def test_worlds_that_always_fail_leave_an_evaluation_without_episodes():
 
 @pytest.fixture(scope="module")
 def endless_run(tmp_path_factory) -> Path:
-    """A run in a world that never ends, with an evaluation during it."""
+    """A run in an environment that never ends, with an evaluation during it."""
     path = tmp_path_factory.mktemp("endless") / "run"
     settings = {
         "environment.options.terminate_at": None,
@@ -134,7 +134,7 @@ def endless_run(tmp_path_factory) -> Path:
     return path
 
 
-def test_a_run_in_a_world_that_never_ends_comes_to_its_end_and_says_what_was_cut(endless_run):
+def test_a_run_in_an_env_that_never_ends_comes_to_its_end_and_says_what_was_cut(endless_run):
     run = relayrl.load_run(endless_run)
     result = run.result
     assert (result.mean_return, result.returns) == (10.0, (10.0,) * 3)

@@ -208,9 +208,9 @@ def test_asyncio_callers_remember(tmp_path):
 
 def test_worlds_of_an_actors_own_are_played_with_memory(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    world = RecallCue()
+    env = RecallCue()
     network = NetworkSettings(hidden_sizes=(8,), memory=MemorySettings(size=4))
-    policy = RecurrentActorCritic(world.observation_space, world.action_space, network, generator)
+    policy = RecurrentActorCritic(env.observation_space, env.action_space, network, generator)
     sink = ListSink()
     with greedy(export(policy, tmp_path / "model.onnx"), sink) as agent:
         (actor_id,) = agent.get_actor_ids()

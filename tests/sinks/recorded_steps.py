@@ -14,7 +14,7 @@ ACTION = spaces.Discrete(2)
 
 
 def plain_trajectory(seed: int, number: int, num_steps: int = 20, *, group: str = "agent") -> Trajectory:
-    """Episode `number` of world `seed`: reward 1 in each step, policy version `number // 10`."""
+    """Episode `number` of environment `seed`: reward 1 in each step, policy version `number // 10`."""
     rng = np.random.default_rng((seed, number))
     env_id = uuid.UUID(int=seed)
     return Trajectory(

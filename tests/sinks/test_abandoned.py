@@ -54,13 +54,13 @@ def test_abandoned_trajectories_come_where_they_are_asked_for(kind: str, marked:
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
-def test_a_source_finds_what_some_worlds_recorded_from_an_episode_on(kind: str, marked: Place) -> None:
+def test_a_source_finds_what_some_envs_recorded_from_an_episode_on(kind: str, marked: Place) -> None:
     url = marked(kind)
     with open_sink(url) as sink:
         sink.write([plain_trajectory(1, number) for number in range(4)])
     with open_source(url) as source:
-        assert [each.trajectory_id for each in source.of_worlds({RECORDED[0].env_id}, 1)] == [IDS[2]]
-        assert list(source.of_worlds({RECORDED[0].env_id}, 4)) == []
+        assert [each.trajectory_id for each in source.of_envs({RECORDED[0].env_id}, 1)] == [IDS[2]]
+        assert list(source.of_envs({RECORDED[0].env_id}, 4)) == []
 
 
 def test_a_fan_out_marks_in_all_of_its_sinks(place: Place) -> None:

@@ -101,8 +101,9 @@ def train_with_crashes(settings: RunSettings, path: Path, *steps: int) -> None:
     train(settings, path)
 
 
-def worlds_in(url: str) -> Counter[tuple[Row, ...]]:
-    """The rows of each world, sorted; worlds have random ids, so that they are compared by what happened in them."""
+def envs_in(url: str) -> Counter[tuple[Row, ...]]:
+    """The rows of each environment, sorted; environments have random ids, so that they are compared by what happened in
+    them."""
     rows: dict[Any, list[Row]] = {}
     with open_source(url) as source:
         for each in source:
@@ -114,7 +115,7 @@ def worlds_in(url: str) -> Counter[tuple[Row, ...]]:
                 )
                 for i in range(len(each))
             )
-    return Counter(tuple(sorted(world)) for world in rows.values())
+    return Counter(tuple(sorted(env)) for env in rows.values())
 
 
 def raw_steps(url: str) -> int:
@@ -148,7 +149,7 @@ def test_kill_9_and_resume_record_each_step_once(kind: str, place: Place, tmp_pa
     for step in (16, 240, 208, 464):
         _killed_at(settings, tmp_path / "fire", step)
     train(settings, tmp_path / "fire")
-    assert worlds_in(fire) == worlds_in(calm)
+    assert envs_in(fire) == envs_in(calm)
     assert raw_steps(fire) == 480
 
 
@@ -183,7 +184,7 @@ def test_each_step_is_recorded_once_whatever_is_collected(case: str, place: Plac
     calm, fire = place("arrow"), place("arrow")
     train(settings_of(SAVED[case], calm), tmp_path / "calm")
     train_with_crashes(settings_of(SAVED[case], fire), tmp_path / "fire", 240, 208)
-    assert worlds_in(fire) == worlds_in(calm)
+    assert envs_in(fire) == envs_in(calm)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "memory"])
@@ -191,7 +192,7 @@ def test_each_step_is_recorded_once_in_every_kind_of_sink(kind: str, place: Plac
     calm, fire = place(kind), place(kind)
     train(settings_of(SAVED["CartPole-v1"], calm), tmp_path / "calm")
     train_with_crashes(settings_of(SAVED["CartPole-v1"], fire), tmp_path / "fire", 240, 208)
-    assert worlds_in(fire) == worlds_in(calm)
+    assert envs_in(fire) == envs_in(calm)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "sqlite"])
@@ -209,7 +210,7 @@ def test_a_stop_amid_steps_that_are_recorded_already_cuts_them_elsewhere_and_los
     with pytest.raises(RunInterrupted):  # saved amid a trajectory of the record
         engine.run(lambda progress: reached.append(progress.num_env_steps), lambda: reached[-1] >= 192)
     train_with_crashes(settings, tmp_path / "fire", 208)
-    assert worlds_in(fire) == worlds_in(calm)
+    assert envs_in(fire) == envs_in(calm)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_what_was_recorded_beyond_an_earlier_end_is_taken_back(place: Place, tmp
     calm = place("arrow")
     train(settings_of(SAVED["CartPole-v1"], url), tmp_path / "run")
     train(settings_of(SAVED["CartPole-v1"], calm), tmp_path / "calm")
-    assert worlds_in(url) == worlds_in(calm)
+    assert envs_in(url) == envs_in(calm)
 
 
 def test_a_damaged_checkpoint_records_no_step_twice(place: Place, tmp_path: Path) -> None:
@@ -251,11 +252,11 @@ def test_a_damaged_checkpoint_records_no_step_twice(place: Place, tmp_path: Path
     newest = max((tmp_path / "fire" / "checkpoints").glob("step_*.ckpt"))
     newest.write_bytes(newest.read_bytes()[:-1])
     train(settings, tmp_path / "fire")
-    assert worlds_in(fire) == worlds_in(calm)
+    assert envs_in(fire) == envs_in(calm)
     assert raw_steps(fire) == 480
 
 
-def test_ids_of_worlds_are_part_of_the_checkpoint(place: Place, tmp_path: Path) -> None:
+def test_ids_of_envs_are_part_of_the_checkpoint(place: Place, tmp_path: Path) -> None:
     url = place("arrow")
     train_with_crashes(settings_of(("FrozenLake-v1", PPO), url), tmp_path / "run", 240, 400)
     with open_source(url) as source:

@@ -216,9 +216,9 @@ class ForgetsWhatItShowed(Herd):
 
 @breaks("same_seed_same_trajectory")
 class BringsItsOwnEntropy(Herd):
-    def _draw(self, worlds: Any) -> None:
-        super()._draw(worlds)
-        self._noise[worlds] = np.random.default_rng().random(len(worlds))
+    def _draw(self, envs: Any) -> None:
+        super()._draw(envs)
+        self._noise[envs] = np.random.default_rng().random(len(envs))
 
 
 @breaks("seeded_reset_begins_again")

@@ -58,7 +58,7 @@ def test_checks_of_ends_are_skipped_where_nothing_ended() -> None:
     assert "larger num_steps" in result.explanation
 
 
-def test_partial_resets_are_skipped_with_one_world() -> None:
+def test_partial_resets_are_skipped_with_one_env() -> None:
     report = herd_report(num_envs=1)
     assert report.of("partial_reset_leaves_the_others_alone").outcome is Outcome.SKIPPED
     assert report.passed
@@ -76,7 +76,7 @@ def test_shared_generators_are_respected() -> None:
     assert report.passed
 
 
-def test_environments_that_have_their_worlds_are_taken_as_they_are() -> None:
+def test_environments_that_have_their_envs_are_taken_as_they_are() -> None:
     def make(num_envs: int) -> Herd:
         herd = Herd()
         herd.init_num_envs(num_envs)

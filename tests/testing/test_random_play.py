@@ -1,4 +1,4 @@
-"""Random actions: inside their spaces, within their masks, and a stream for each world."""
+"""Random actions: inside their spaces, within their masks, and a stream for each environment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_allowed_actions_are_equally_likely() -> None:
     np.testing.assert_allclose(shares, [1 / 3, 0.0, 1 / 3, 1 / 3], atol=0.02)
 
 
-def test_a_world_is_played_alike_however_many_there_are() -> None:
+def test_an_env_is_played_alike_however_many_there_are() -> None:
     groups = group_of(spaces.Discrete(100))
     few, many = Player(groups, 2, seed=3), Player(groups, 5, seed=3)
     for _ in range(3):

@@ -61,18 +61,18 @@ def random_tree(space: Space, rng: np.random.Generator, leading: tuple[int, ...]
 
 
 def play(trainer: Any, episode: int, *, agents: list[str] | None = None, **change: Any) -> list[Trajectory]:
-    """One episode of a world, one trajectory per agent, with everything at random."""
+    """One episode of an environment, one trajectory per agent, with everything at random."""
     found = []
     for group in trainer.groups.values():
         for agent_id in group.agent_ids if agents is None else agents:
             if agent_id not in group.agent_ids:
                 continue
             rng = np.random.default_rng([episode, *agent_id.encode()])
-            world = uuid.UUID(int=episode + 1)
+            env = uuid.UUID(int=episode + 1)
             found.append(
                 Trajectory(
-                    trajectory_id=trajectory_id(world, agent_id, episode, 0),
-                    env_id=world,
+                    trajectory_id=trajectory_id(env, agent_id, episode, 0),
+                    env_id=env,
                     agent_id=agent_id,
                     group="anything",
                     observation_space=group.observation_space,

@@ -188,7 +188,7 @@ def test_values_do_not_change_when_an_agent_joins(algo, group, tmp_path):
 
 
 def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
-    """What the critics of groups "a" and "b" think of agents "a" and "b" in a world where `present` play."""
+    """What the critics of groups "a" and "b" think of agents "a" and "b" in an environment where `present` play."""
     groups = {agent_id: name for name, group in trainer.groups.items() for agent_id in group.agent_ids}
     learner = trainer._learned()
     played = [replace(t, group=groups[t.agent_id]) for t in play(trainer, 7, agents=present)]

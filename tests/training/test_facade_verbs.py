@@ -161,7 +161,7 @@ def test_recorded_log_probabilities_are_used_only_where_all_have_them(tmp_path):
     assert results[0] == results[1] != results[2]
 
 
-def test_n_step_returns_do_not_run_into_the_next_world(tmp_path):
+def test_n_step_returns_do_not_run_into_the_next_env(tmp_path):
     """The last step of a trajectory that goes on: its return is its own reward, whatever lies behind it in replay."""
     trainer = make_trainer("ddpg", tmp_path, params=small_params("ddpg", num_step_returns=3, gamma=0.5))
     for episode in range(2):
@@ -255,7 +255,7 @@ def test_args_that_say_too_little_are_refused(args, message, tmp_path):
         RelayRLTrainer.ppo(TrainerArgs("env", tmp_path, **args))
 
 
-def test_a_linear_learning_rate_follows_the_world_steps(tmp_path):
+def test_a_linear_learning_rate_follows_the_env_steps(tmp_path):
     params = REINFORCEParams(traj_per_epoch=1, lr_schedule=Schedule.LINEAR)
     trainer = make_trainer("reinforce", tmp_path, params=params, max_steps=LENGTH)
     trainer.receive_trajectory(play(trainer, 0)[0])

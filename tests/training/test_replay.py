@@ -77,16 +77,16 @@ class History:
     def transition(self, t: int, lane: int, num_steps: int, num_agents: int) -> tuple[float, float, float]:
         """Discounted reward, discount and next observation of `num_steps` steps from `t`, as far as they are known.
 
-        They stop for all agents of a world where one ends, and before a step on which the world failed.
+        They stop for all agents of an environment where one ends, and before a step on which the environment failed.
         """
-        world = slice(lane // num_agents * num_agents, lane // num_agents * num_agents + num_agents)
+        env = slice(lane // num_agents * num_agents, lane // num_agents * num_agents + num_agents)
         total, k = 0.0, 0
         while True:
             row = t + k, lane
             total += GAMMA**k * float(self.reward[row]) * bool(self.valid[row])
             k += 1
-            goes_on = k < num_steps and t + k < len(self.obs) and not self.ends[t + k - 1, world].any()
-            if not goes_on or ((self.ends[t + k, world] > 0) & ~self.valid[t + k, world]).any():
+            goes_on = k < num_steps and t + k < len(self.obs) and not self.ends[t + k - 1, env].any()
+            if not goes_on or ((self.ends[t + k, env] > 0) & ~self.valid[t + k, env]).any():
                 return total, 0.0 if self.ends[row] == 1 else GAMMA**k, float(self.following[row])
 
 
@@ -120,7 +120,7 @@ def test_replay_holds_what_a_list_of_the_newest_steps_holds(seed, num_envs, num_
     got = everything(replay, num_steps).groups["agent"]
     seen = {}
     for m in range(len(replay)):
-        # Agents of one transition are of the same world and step.
+        # Agents of one transition are of the same environment and step.
         t, lane = divmod(int(got.obs[m, 0, 0]) - 1, num_envs * num_agents)
         seen[t, lane] = m
         for n in range(num_agents):
@@ -200,7 +200,7 @@ def test_sampled_columns_are_copies():
     assert everything(replay).groups["agent"].reward[:, 0].tolist() == [1, 2]
 
 
-def test_capacity_is_whole_steps_of_all_worlds():
+def test_capacity_is_whole_steps_of_all_envs():
     assert JointReplay(10, 4).capacity == 12
 
 
@@ -301,7 +301,7 @@ def test_a_state_from_before_final_masks_were_kept_is_read():
     assert got.astype(int).tolist() == [RIGHT, BOTH, RIGHT, LEFT]
 
 
-def test_returns_do_not_run_on_where_worlds_began_anew():
+def test_returns_do_not_run_on_where_envs_began_anew():
     first, second = JointReplay(8, 1), JointReplay(8, 1)
     first.add({"agent": running(2)})
     second.set_state(first.get_state(), {"agent": (SPACE, SPACE)})
@@ -326,10 +326,10 @@ def test_a_smaller_replay_keeps_the_newest():
     assert everything(small).groups["agent"].obs[:, 0, 0].tolist() == [4, 5]
 
 
-def test_another_number_of_worlds_is_refused():
+def test_another_number_of_envs_is_refused():
     two = JointReplay(8, 2)
     two.add({"agent": running(2, num_envs=2)})
-    with pytest.raises(CheckpointError, match="2 worlds"):
+    with pytest.raises(CheckpointError, match="2 environments"):
         JointReplay(8, 1).set_state(two.get_state(), {"agent": (SPACE, SPACE)})
 
 
@@ -347,7 +347,7 @@ def test_agents_that_take_turns_are_refused():
 
 
 def two_agents(ends, valid, rows=slice(None)) -> Rollout:
-    """Steps of two agents in one world; observations count up."""
+    """Steps of two agents in one environment; observations count up."""
     obs = np.arange(1, 2 * len(ends) + 1, dtype=np.float32).reshape(-1, 2)
     columns = (obs, obs, np.array(ends), np.array(valid, bool), obs + 2)
     return block(*(column[rows] for column in columns), 1)

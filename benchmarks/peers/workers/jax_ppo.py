@@ -1,4 +1,4 @@
-"""PPO on CartPole as one compiled JAX program: worlds, acting, advantages and updates of the whole run inside one jit.
+"""PPO on CartPole as one compiled JAX program: environments, acting, advantages and updates of the whole run inside one jit.
 
 The way of PureJaxRL, written for this comparison. Compiling is timed apart. With one thread the process keeps to one core, as
 XLA has no other way to be held to it.
@@ -36,7 +36,7 @@ Key = jax.Array
 
 
 class Worlds(NamedTuple):
-    """The worlds of a run: states [B, 4] and the length of each episode so far [B]."""
+    """The environments of a run: states [B, 4] and the length of each episode so far [B]."""
 
     state: jax.Array
     length: jax.Array
@@ -65,15 +65,15 @@ def start_states(key: Key, num_envs: int) -> jax.Array:
     return jax.random.uniform(key, (num_envs, NUM_OBSERVATIONS), minval=-START_RANGE, maxval=START_RANGE)
 
 
-def step_worlds(worlds: Worlds, action: jax.Array, key: Key) -> tuple[Worlds, jax.Array]:
-    """One step; ended worlds begin anew within it. Gives the worlds and which episodes ended."""
-    state, length = advance(jnp, worlds.state, action), worlds.length + 1
+def step_envs(envs: Worlds, action: jax.Array, key: Key) -> tuple[Worlds, jax.Array]:
+    """One step; ended environments begin anew within it. Gives the environments and which episodes ended."""
+    state, length = advance(jnp, envs.state, action), envs.length + 1
     ended = has_fallen(jnp, state) | (length >= MAX_STEPS)
     fresh = start_states(key, len(length))
     return Worlds(jnp.where(ended[:, None], fresh, state), jnp.where(ended, 0, length)), ended
 
 
-def perceptron(key: Key, num_outputs: int, width: int, last_gain: float) -> Params:
+def mlp(key: Key, num_outputs: int, width: int, last_gain: float) -> Params:
     sizes = [(NUM_OBSERVATIONS, width, 2**0.5), (width, width, 2**0.5), (width, num_outputs, last_gain)]
     keys = jax.random.split(key, len(sizes))
     return [
@@ -118,20 +118,20 @@ def adam_step(params: Params, gradient: Params, adam: Adam, rate: jax.Array) -> 
     return params, Adam(first, second, count)
 
 
-def collect(params: Params, worlds: Worlds, key: Key, num_steps: int) -> tuple[Worlds, Row]:
+def collect(params: Params, envs: Worlds, key: Key, num_steps: int) -> tuple[Worlds, Row]:
     actor, critic = params
 
-    def one(worlds: Worlds, key: Key) -> tuple[Worlds, Row]:
+    def one(envs: Worlds, key: Key) -> tuple[Worlds, Row]:
         act_key, reset_key = jax.random.split(key)
-        observation = worlds.state
+        observation = envs.state
         logits = forward(actor, observation)
         action = jax.random.categorical(act_key, logits)
         logp, _ = logp_and_entropy(logits, action)
         value = forward(critic, observation)[..., 0]
-        worlds, ended = step_worlds(worlds, action, reset_key)
-        return worlds, Row(observation, action, logp, value, jnp.ones(len(action)), ended)
+        envs, ended = step_envs(envs, action, reset_key)
+        return envs, Row(observation, action, logp, value, jnp.ones(len(action)), ended)
 
-    return lax.scan(one, worlds, jax.random.split(key, num_steps))
+    return lax.scan(one, envs, jax.random.split(key, num_steps))
 
 
 def advantages(rows: Row, last_value: jax.Array) -> jax.Array:
@@ -148,17 +148,17 @@ def advantages(rows: Row, last_value: jax.Array) -> jax.Array:
 
 def train(key: Key, work: PpoWork, num_iterations: int) -> Params:
     """The whole run; gives the parameters."""
-    key, actor_key, critic_key, world_key = jax.random.split(key, 4)
-    params = (perceptron(actor_key, NUM_ACTIONS, work.width, 0.01), perceptron(critic_key, 1, work.width, 1.0))
+    key, actor_key, critic_key, env_key = jax.random.split(key, 4)
+    params = (mlp(actor_key, NUM_ACTIONS, work.width, 0.01), mlp(critic_key, 1, work.width, 1.0))
     zeros = jax.tree.map(jnp.zeros_like, params)
-    worlds = Worlds(start_states(world_key, work.num_envs), jnp.zeros(work.num_envs, jnp.int32))
+    envs = Worlds(start_states(env_key, work.num_envs), jnp.zeros(work.num_envs, jnp.int32))
 
     def iteration(carry: Any, step: tuple[Key, jax.Array]) -> tuple[Any, None]:
-        params, adam, worlds = carry
+        params, adam, envs = carry
         key, index = step
         collect_key, *epoch_keys = jax.random.split(key, 1 + work.epochs)
-        worlds, rows = collect(params, worlds, collect_key, work.rollout)
-        advantage = advantages(rows, forward(params[1], worlds.state)[..., 0])
+        envs, rows = collect(params, envs, collect_key, work.rollout)
+        advantage = advantages(rows, forward(params[1], envs.state)[..., 0])
         batch = (rows, advantage, advantage + rows.value)
         batch = jax.tree.map(lambda x: x.reshape(work.batch, *x.shape[2:]), batch)
         rate = LEARNING_RATE * (1.0 - index / num_iterations)
@@ -174,10 +174,10 @@ def train(key: Key, work: PpoWork, num_iterations: int) -> Params:
             return lax.scan(minibatch, carry, order)
 
         (params, adam), _ = lax.scan(epoch, (params, adam), jnp.stack(epoch_keys))
-        return (params, adam, worlds), None
+        return (params, adam, envs), None
 
     steps = (jax.random.split(key, num_iterations), jnp.arange(num_iterations))
-    (params, _, _), _ = lax.scan(iteration, (params, Adam(zeros, zeros, jnp.zeros((), jnp.int32)), worlds), steps)
+    (params, _, _), _ = lax.scan(iteration, (params, Adam(zeros, zeros, jnp.zeros((), jnp.int32)), envs), steps)
     return params
 
 

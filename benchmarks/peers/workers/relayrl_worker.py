@@ -1,7 +1,7 @@
 """RelayRL doing any of the works, by the settings that `relayrl train` takes.
 
 Variants: the environment for CartPole (`CartPole-v1`: as RelayRL runs it, on Gymnasium's vector CartPole; `native:CartPole`;
-`Python CartPole`: one Gymnasium environment per world, stepped in a loop), the algorithm for simple_spread.
+`Python CartPole`: one Gymnasium environment per environment, stepped in a loop), the algorithm for simple_spread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Flags = dict[str, Any]
 CART_POLES: dict[str, Flags] = {
     "CartPole-v1": {},
     "native:CartPole": {},
-    # Single worlds can be restarted only where each is an environment of its own.
+    # Single environments can be restarted only where each is an environment of its own.
     "Python CartPole": {"environment.on_failure": "restart"},
 }
 SPREADS: dict[str, tuple[str, Flags]] = {
@@ -52,7 +52,7 @@ SPREADS: dict[str, tuple[str, Flags]] = {
 
 GYMNASIUM_ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1")
 WORKERS = {"W4a": 2}
-"""Processes for worlds that cost far more than the policy; the others step in this one."""
+"""Processes for environments that cost far more than the policy; the others step in this one."""
 
 
 def settings_of(task: Task) -> tuple[str, Flags]:

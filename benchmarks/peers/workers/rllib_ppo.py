@@ -40,8 +40,8 @@ def make_simple_spread(_config: Any) -> Any:
     from mpe2 import simple_spread_v3
     from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 
-    worlds = simple_spread_v3.parallel_env(N=NUM_AGENTS, max_cycles=MPE_CYCLES, continuous_actions=False)
-    return ParallelPettingZooEnv(worlds)
+    envs = simple_spread_v3.parallel_env(N=NUM_AGENTS, max_cycles=MPE_CYCLES, continuous_actions=False)
+    return ParallelPettingZooEnv(envs)
 
 
 def settings_of(task: Task) -> PPOConfig:

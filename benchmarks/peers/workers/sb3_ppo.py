@@ -42,7 +42,7 @@ class TickAfterUpdates(BaseCallback):
 
 
 def simple_spread(num_envs: int, num_processes: int) -> Any:
-    """mpe2's worlds with every agent as a row of its own, which makes one policy that all share."""
+    """mpe2's environments with every agent as a row of its own, which makes one policy that all share."""
     import supersuit
     from mpe2 import simple_spread_v3
     from stable_baselines3.common.vec_env import VecMonitor

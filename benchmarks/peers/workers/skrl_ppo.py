@@ -30,7 +30,7 @@ from work import (
 MODES = {"sync": "sync", "vector": "vector_entry_point"}
 
 
-def perceptron(num_inputs: int, width: int, num_outputs: int) -> nn.Sequential:
+def mlp(num_inputs: int, width: int, num_outputs: int) -> nn.Sequential:
     hidden = [nn.Linear(num_inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
     return nn.Sequential(*hidden, nn.Linear(width, num_outputs))
 
@@ -39,7 +39,7 @@ class Policy(CategoricalMixin, Model):
     def __init__(self, spaces: dict[str, Any], width: int) -> None:
         Model.__init__(self, **spaces)
         CategoricalMixin.__init__(self)
-        self.net = perceptron(self.num_observations, width, self.num_actions)
+        self.net = mlp(self.num_observations, width, self.num_actions)
 
     def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         return self.net(inputs["observations"]), {}
@@ -49,7 +49,7 @@ class Value(DeterministicMixin, Model):
     def __init__(self, spaces: dict[str, Any], width: int) -> None:
         Model.__init__(self, **spaces)
         DeterministicMixin.__init__(self)
-        self.net = perceptron(self.num_observations, width, 1)
+        self.net = mlp(self.num_observations, width, 1)
 
     def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         return self.net(inputs["observations"]), {}

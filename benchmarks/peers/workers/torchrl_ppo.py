@@ -30,7 +30,7 @@ from work import (
 )
 
 
-def perceptron(num_inputs: int, width: int, num_outputs: int) -> nn.Sequential:
+def mlp(num_inputs: int, width: int, num_outputs: int) -> nn.Sequential:
     hidden = [nn.Linear(num_inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
     return nn.Sequential(*hidden, nn.Linear(width, num_outputs))
 
@@ -44,7 +44,7 @@ def main() -> None:
     work = task.ppo
     one = GymEnv(work.env)
     num_observations, num_actions = one.observation_spec["observation"].shape[-1], one.action_spec.space.n
-    policy = perceptron(num_observations, work.width, num_actions)
+    policy = mlp(num_observations, work.width, num_actions)
     actor = ProbabilisticActor(
         TensorDictModule(policy, in_keys=["observation"], out_keys=["logits"]),
         in_keys=["logits"],
@@ -53,7 +53,7 @@ def main() -> None:
         distribution_class=OneHotCategorical,
         return_log_prob=True,
     )
-    critic = ValueOperator(perceptron(num_observations, work.width, 1), in_keys=["observation"])
+    critic = ValueOperator(mlp(num_observations, work.width, 1), in_keys=["observation"])
     envs = SerialEnv(work.num_envs, lambda: GymEnv(work.env, device="cpu"))
     sizes = {"frames_per_batch": work.batch, "total_frames": task.num_steps}
     collector = Collector(envs, actor, device="cpu", **sizes)

@@ -14,16 +14,16 @@ from relayrl.models.heads.box_heads import GaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.network_settings import Activation
 from relayrl.models.networks.built_in import BuiltIns
-from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.mlp import MLP
 from relayrl.models.networks.shared_rows import OwnColumns, SharedRows
 
 _HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 
-class CompiledPerceptron:
-    """A `Perceptron` on the CPU. Outputs are buffers that the next call with as many rows overwrites."""
+class CompiledMLP:
+    """A `MLP` on the CPU. Outputs are buffers that the next call with as many rows overwrites."""
 
-    def __init__(self, module: Perceptron) -> None:
+    def __init__(self, module: MLP) -> None:
         """The kernels must be there (`has_kernels`)."""
         self.network = _live(module)
         self._num_outputs = module.linears()[-1].out_features
@@ -43,7 +43,7 @@ class CompiledPerceptron:
 class CompiledTapes:
     """`Differentiables`, compiled: MLPs on the CPU, differentiated where they have parameters to train."""
 
-    def __init__(self, modules: Sequence[Perceptron], *, learns: bool = True) -> None:
+    def __init__(self, modules: Sequence[MLP], *, learns: bool = True) -> None:
         """The kernels must be there and, where it learns, the gradients be one vector (`FlatAdam`) by the first `backward`."""
         found = kernels()
         assert found is not None
@@ -98,7 +98,7 @@ class CompiledTapes:
 class CompiledTape:
     """`Differentiable`, compiled: one such MLP."""
 
-    def __init__(self, module: Perceptron, *, learns: bool = True) -> None:
+    def __init__(self, module: MLP, *, learns: bool = True) -> None:
         self._tapes = CompiledTapes([module], learns=learns)
 
     def forward(self, x: Array) -> Array:
@@ -108,15 +108,15 @@ class CompiledTape:
         self._tapes.backward([gradient])
 
 
-def _live(module: Perceptron) -> Any:
+def _live(module: MLP) -> Any:
     """The kernels' side of a module's parameters."""
     found = kernels()
     assert found is not None
     layers = tuple((layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in module.linears())
-    return found.Perceptron(layers, module.activation is Activation.TANH)
+    return found.MLP(layers, module.activation is Activation.TANH)
 
 
-def _flat_gradient(module: Perceptron) -> Array:
+def _flat_gradient(module: MLP) -> Array:
     """The gradients of all parameters as the one vector that they lie in."""
     gradients = [p.grad for layer in module.linears() for p in (layer.weight, layer.bias)]
     offset = 0
@@ -129,7 +129,7 @@ def _flat_gradient(module: Perceptron) -> Array:
     return np.asarray(first.as_strided((offset,), (1,)).numpy())
 
 
-def has_kernels(*modules: Perceptron) -> bool:
+def has_kernels(*modules: MLP) -> bool:
     """Whether there are kernels, and they know MLPs as deep as these."""
     found = kernels()
     return found is not None and all(len(module.linears()) <= found.MAX_LAYERS for module in modules)

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from relayrl.accelerator.array_kernels import max_norm
-from relayrl.accelerator.compiled_mlp import CompiledPerceptron, as_inputs, as_rows
+from relayrl.accelerator.compiled_mlp import CompiledMLP, as_inputs, as_rows
 from relayrl.accelerator.compiled_mlp import has_kernels as are_known
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
@@ -34,7 +34,7 @@ from relayrl.models.heads.box_heads import GaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.network_settings import Activation
 from relayrl.models.networks.built_in import BuiltIns
-from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.shared_rows import SharedRows
 
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
@@ -110,10 +110,10 @@ def kernel_update(
     return KernelUpdate(policy, objective, pi_optimizer, vf_optimizer, head, actor, critic)
 
 
-def _mlp(network: nn.Module) -> Perceptron | None:
+def _mlp(network: nn.Module) -> MLP | None:
     """A network that is an unchanged MLP on the CPU, all of which learns."""
     is_known = is_plain(network) and all(p.requires_grad for p in network.parameters())
-    return network if is_known and isinstance(network, Perceptron) else None
+    return network if is_known and isinstance(network, MLP) else None
 
 
 class KernelUpdate(TorchUpdate):
@@ -126,14 +126,14 @@ class KernelUpdate(TorchUpdate):
         pi_optimizer: FlatAdam,
         vf_optimizer: FlatAdam,
         head: HeadJob,
-        actor: Perceptron,
-        critic: Perceptron,
+        actor: MLP,
+        critic: MLP,
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._head, self._actor, self._critic = head, actor, critic
         loss = objective.policy_loss
         self._clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
-        self._values = CompiledPerceptron(critic)
+        self._values = CompiledMLP(critic)
 
     def value(self, seen: Array | SharedRows) -> Array:
         normalized = torch.from_numpy(self._values.forward(seen)[:, 0])
@@ -220,7 +220,7 @@ def _inputs(seen: Array | SharedRows, minibatch_rows: int) -> dict[str, Any]:
     return {"inputs": inputs, "is_factored": is_factored}
 
 
-def _job(network: Perceptron, optimizer: FlatAdam) -> dict[str, Any]:
+def _job(network: MLP, optimizer: FlatAdam) -> dict[str, Any]:
     """What both networks' jobs hold: shape, Adam's state."""
     linears = network.linears()
     return {

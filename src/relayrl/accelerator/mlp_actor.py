@@ -184,7 +184,7 @@ def _plain_features(mlp: MlpDescription) -> Features:
 def _network(mlp: Mlp, is_frozen: bool) -> Any:
     found = kernels()
     assert found is not None
-    return found.Perceptron(mlp.layers, mlp.activation is Activation.TANH, is_frozen)
+    return found.MLP(mlp.layers, mlp.activation is Activation.TANH, is_frozen)
 
 
 class RowGenerator(np.random.Generator):

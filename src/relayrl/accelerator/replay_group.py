@@ -16,7 +16,7 @@ from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.row_rules import present
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.networks.built_in import BuiltIns
-from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 from relayrl.models.networks.q_networks import QNetworks
 from relayrl.models.networks.shared_rows import SharedRows
@@ -115,12 +115,12 @@ def _is_plain_policy(policy: Policy) -> bool:
     return is_known and policy in _POLICIES
 
 
-def _mlp(network: nn.Module) -> Perceptron:
-    assert isinstance(network, Perceptron)
+def _mlp(network: nn.Module) -> MLP:
+    assert isinstance(network, MLP)
     return network
 
 
-def _mlps(critics: QNetworks) -> list[Perceptron]:
+def _mlps(critics: QNetworks) -> list[MLP]:
     return [_mlp(network) for network in critics.judges]
 
 

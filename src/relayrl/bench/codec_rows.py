@@ -54,14 +54,14 @@ def _row(rollout: Rollout, compression: Compression) -> Row:
     )
 
 
-def example_rollout(num_steps: int, num_lanes: int, mean_episode_steps: float = 200.0, first_world: int = 0) -> Rollout:
-    """Random steps of as many single-agent worlds as lanes; the ids of worlds count from `first_world` on."""
-    rng = np.random.default_rng(first_world)
+def example_rollout(num_steps: int, num_lanes: int, mean_episode_steps: float = 200.0, first_env: int = 0) -> Rollout:
+    """Random steps of as many single-agent environments as lanes; the ids of environments count from `first_env` on."""
+    rng = np.random.default_rng(first_env)
     shape = (num_steps, num_lanes)
     obs = rng.standard_normal((*shape, NUM_OBSERVATIONS), dtype=np.float32)
     terminated = rng.random(shape) < 1.0 / mean_episode_steps
     step, lane = np.nonzero(rows_with_successor(terminated))
-    env_ids = tuple(uuid.UUID(int=first_world + i) for i in range(num_lanes))
+    env_ids = tuple(uuid.UUID(int=first_env + i) for i in range(num_lanes))
     observation_space = spaces.Box(-np.inf, np.inf, (NUM_OBSERVATIONS,), np.float32)
     return Rollout(
         header=LaneHeader("agent", env_ids, ("agent",), observation_space, spaces.Discrete(4)),

@@ -1,7 +1,7 @@
 """What running environments costs beside running them by hand: vectorisers, the vector path, worker processes.
 
-Each row measures RelayRL and its floor in turn in this run. The worlds of the worker rows are here because worker processes
-must be able to import them.
+Each row measures RelayRL and its floor in turn in this run. The environments of the worker rows are here because worker
+processes must be able to import them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_OVERHEAD_US = 60.0
 
 
 class IdleWorld(ScalarEnvironment):
-    """A world whose step costs next to nothing, so that what is measured is what surrounds it."""
+    """An environment whose step costs next to nothing, so that what is measured is what surrounds it."""
 
     observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -54,8 +54,8 @@ class IdleWorld(ScalarEnvironment):
         return self._observation
 
 
-class SpinningWorld(IdleWorld):
-    """A world whose step keeps a core busy for 200 µs."""
+class SpinningEnv(IdleWorld):
+    """An environment whose step keeps a core busy for 200 µs."""
 
     def step(self, action: Any) -> ScalarStep:
         end_s = time.perf_counter() + _SPIN_S
@@ -118,10 +118,10 @@ def _vector_row() -> Row:
 
 
 def _workers_row() -> Row:
-    """Two workers against one, on worlds that keep a core busy; needs two free cores."""
+    """Two workers against one, on environments that keep a core busy; needs two free cores."""
     num_envs, num_steps = 8, 30
     actions = _random_actions(num_steps, num_envs)
-    one, two = (make_vector(SpinningWorld, EnvSettings(num_envs=num_envs, workers=workers)) for workers in (1, 2))
+    one, two = (make_vector(SpinningEnv, EnvSettings(num_envs=num_envs, workers=workers)) for workers in (1, 2))
     for env in (one, two):
         env.reset(seed=0)
     num_env_steps = num_steps * num_envs
@@ -136,7 +136,7 @@ def _workers_row() -> Row:
 
 
 def _worker_overhead_row() -> Row:
-    """What a vector step costs more because its world runs in a worker."""
+    """What a vector step costs more because its environment runs in a worker."""
     num_steps = 500
     actions = _random_actions(num_steps, 1)
     there, here = (make_vector(IdleWorld, EnvSettings(num_envs=1, workers=workers)) for workers in (1, 0))

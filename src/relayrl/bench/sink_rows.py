@@ -47,8 +47,8 @@ Chunks = Sequence[Sequence[Trajectory]]
 
 def sink_rows() -> list[Row]:
     """One row per sink that has a raw driver to be compared with."""
-    worlds = range(0, NUM_FLUSHES * NUM_LANES, NUM_LANES)
-    columns = [example_rollout(NUM_STEPS, NUM_LANES, first_world=first).trajectories() for first in worlds]
+    envs = range(0, NUM_FLUSHES * NUM_LANES, NUM_LANES)
+    columns = [example_rollout(NUM_STEPS, NUM_LANES, first_env=first).trajectories() for first in envs]
     chunks = [[replace(each, **_own_memory(each)) for each in block] for block in columns]
     blocks = [block for chunk in chunks for block in layout_book().blocks(chunk)]
     with tempfile.TemporaryDirectory(prefix="relayrl-bench-") as folder:

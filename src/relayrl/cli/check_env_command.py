@@ -25,7 +25,7 @@ def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> in
     number = first.num_envs
     first.close()
     if number != num_envs:
-        typer.echo(f"{env} is a vector environment of {number} worlds: checked with these")
+        typer.echo(f"{env} is a vector environment of {number} environments: checked with these")
     report = check_environment(make, num_envs=number)
     for check in report.checks:
         typer.echo(

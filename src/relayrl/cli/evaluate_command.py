@@ -167,8 +167,8 @@ def _draw(
     """One episode as an animated picture beside the model, at most `GIF_MAX_FRAMES` long."""
     frames: list[Any] = []
 
-    def keep_frame(world: VectorEnvironment) -> None:
-        render = getattr(world, "render", None)
+    def keep_frame(env: VectorEnvironment) -> None:
+        render = getattr(env, "render", None)
         if render is None:
             raise ConfigError(f"{name} cannot be drawn; native environments can: see `relayrl list envs`")
         frames.append(render(0))

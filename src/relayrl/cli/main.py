@@ -50,8 +50,8 @@ def train(
     algo: Annotated[str | None, typer.Option(help="Algorithm; see `relayrl list algos`.")] = None,
     steps: Annotated[int | None, typer.Option(help="Environment steps of the run.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
-    num_envs: Annotated[int | None, typer.Option(help="Worlds stepped together.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes for the worlds; 0: this process.")] = None,
+    num_envs: Annotated[int | None, typer.Option(help="Environments stepped together.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes for the environments; 0: this process.")] = None,
     engine: Annotated[str | None, typer.Option(help="Where the run's parts are placed: local.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings.")] = None,
@@ -106,7 +106,7 @@ def evaluate(
         list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the worlds.")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
     render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
     trust: TrustFlag = False,
@@ -183,7 +183,7 @@ def list_(
 @app.command()
 def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
-    num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Worlds to check with.")] = 3,
+    num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Environments to check with.")] = 3,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,

@@ -10,7 +10,7 @@ Parts: TypeAlias = tuple[tuple[Array, Array | None], ...]
 """Inputs side by side: a table [K, I] each, and each row's line in it, int64 [M]; row r has line r where that is None."""
 
 MAX_LAYERS: int
-"""Of a perceptron."""
+"""Of a mlp."""
 MAX_PARTS: int
 """Choices of an action."""
 MAX_THREADS: int
@@ -29,7 +29,7 @@ class Sums(TypedDict):
     bad_loss: float
     adam_steps: int
 
-class Perceptron:
+class MLP:
     """Linear layers `(weight [out, in], bias [out])` with tanh or relu between them, on the arrays' own memory.
 
     With `is_frozen` they are taken over when it is made, which saves reading them on every call.
@@ -67,9 +67,9 @@ class Perceptron:
         """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
 
 class Tape:
-    """A perceptron that keeps its memory between calls."""
+    """A mlp that keeps its memory between calls."""
 
-    def __init__(self, perceptron: Perceptron, is_differentiated: bool, /) -> None:
+    def __init__(self, mlp: MLP, is_differentiated: bool, /) -> None:
         """Without `is_differentiated` there is a forward pass only, which touches less memory."""
 
 class Update:
@@ -105,7 +105,7 @@ def regress_tapes(
     sum of the losses."""
 
 def judge(
-    perceptrons: tuple[Perceptron, ...],
+    MLPs: tuple[MLP, ...],
     inputs: Parts,
     is_factored: bool,
     first: Array,

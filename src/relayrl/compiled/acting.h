@@ -1,11 +1,11 @@
 /* Forward passes without gradients, and actions drawn from them. */
 
 struct Frozen {
-    Perceptron net;
+    MLP net;
 };
 
-static int open_with_parameters(Perceptron *net, const Network *network) {
-    if (open_perceptron(net, network, 0)) return -1;
+static int open_with_parameters(MLP *net, const Network *network) {
+    if (open_mlp(net, network, 0)) return -1;
     read_parameters(net, network, 0);
     return 0;
 }
@@ -20,7 +20,7 @@ static Frozen *freeze(const Network *network) {
 }
 
 static void thaw(Frozen *frozen) {
-    close_perceptron(&frozen->net);
+    close_mlp(&frozen->net);
     free(frozen);
 }
 
@@ -71,7 +71,7 @@ static int forward_few(const Network *n, const float *x, int64_t num_rows, float
 }
 
 static int forward(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out) {
-    Perceptron own, *net = frozen ? &frozen->net : &own;
+    MLP own, *net = frozen ? &frozen->net : &own;
     if (!frozen && num_rows <= FEW_ROWS) return forward_few(network, x, num_rows, out);
     if (!frozen && open_with_parameters(&own, network)) return -1;
     const int width = net->size[0], outputs = net->size[net->num_layers];
@@ -80,18 +80,18 @@ static int forward(const Network *network, Frozen *frozen, const float *x, int64
         forward_tile(net, x + first * width, width, count);
         copy_outputs(net, count, out + first * outputs);
     }
-    if (!frozen) close_perceptron(&own);
+    if (!frozen) close_mlp(&own);
     return 0;
 }
 
 /* The same for rows [first, end) of inputs that lie in parts. */
 static int forward_parts(const Network *network, const Inputs *inputs, int64_t first, int64_t end, float *out) {
-    Perceptron net;
+    MLP net;
     Factors factors;
     int64_t rows[TILE_ROWS];
     if (open_layers(&net, network, 0, !inputs->is_factored)) return -1;
     if (open_factors(&factors, &net, inputs, first, end, 0)) {
-        close_perceptron(&net);
+        close_mlp(&net);
         return -1;
     }
     read_parameters(&net, network, 0);
@@ -102,7 +102,7 @@ static int forward_parts(const Network *network, const Inputs *inputs, int64_t f
         copy_outputs(&net, count, out + first * network->sizes[network->num_layers]);
     }
     close_factors(&factors);
-    close_perceptron(&net);
+    close_mlp(&net);
     return 0;
 }
 
@@ -154,8 +154,8 @@ typedef struct {
     atomic_int failed;
 } ActingWork;
 
-/* A perceptron that has its parameters and scratch, in the thread's own memory but where it is frozen; NULL: out of memory. */
-static Perceptron *borrow_for_acting(const Acting *a, Perceptron *own, PolicyScratch *scratch) {
+/* A mlp that has its parameters and scratch, in the thread's own memory but where it is frozen; NULL: out of memory. */
+static MLP *borrow_for_acting(const Acting *a, MLP *own, PolicyScratch *scratch) {
     const int outputs = a->network->sizes[a->network->num_layers];
     if (!a->frozen) take_shape(own, a->network);
     const int64_t used = a->frozen ? 0 : lay_out(own, 0, 1, NULL);
@@ -172,9 +172,9 @@ static Perceptron *borrow_for_acting(const Acting *a, Perceptron *own, PolicyScr
 static void act_rows(void *argument, Blocks *blocks) {
     ActingWork *work = argument;
     const Acting *a = work->acting;
-    Perceptron own;
+    MLP own;
     PolicyScratch scratch;
-    Perceptron *net = borrow_for_acting(a, &own, &scratch);
+    MLP *net = borrow_for_acting(a, &own, &scratch);
     if (!net) {
         work->failed = 1;
         return;

@@ -41,7 +41,7 @@ static void find_lines(Factors *f, const Inputs *inputs, int64_t first, int64_t 
 }
 
 /* Lay the arrays out for the lines that were found: in numbers only where `next` is NULL. */
-static int64_t lay_out_factors(Factors *f, const Perceptron *net, const Inputs *inputs, int trains, float *next) {
+static int64_t lay_out_factors(Factors *f, const MLP *net, const Inputs *inputs, int trains, float *next) {
     if (!inputs->is_factored) return 0;
     int64_t num_lines = 0;
     for (int p = 0; p < inputs->num_parts; p++) num_lines += f->num_lines[p];
@@ -60,7 +60,7 @@ static int64_t lay_out_factors(Factors *f, const Perceptron *net, const Inputs *
 }
 
 /* Factors of the rows [first, end). */
-static int open_factors(Factors *f, const Perceptron *net, const Inputs *inputs, int64_t first, int64_t end, int trains) {
+static int open_factors(Factors *f, const MLP *net, const Inputs *inputs, int64_t first, int64_t end, int trains) {
     find_lines(f, inputs, first, end);
     if (!inputs->is_factored) return 0;
     void *memory;
@@ -72,9 +72,9 @@ static int open_factors(Factors *f, const Perceptron *net, const Inputs *inputs,
 
 static void close_factors(Factors *f) { free(f->memory); }
 
-/* Perceptrons that train, and factors of the rows [first, end) for each of them, as `borrow_perceptron`. */
+/* MLPs that train, and factors of the rows [first, end) for each of them, as `borrow_mlp`. */
 static int borrow_factored(
-    Perceptron *nets, Factors *factors, const Network *const *networks, int num_networks, const Inputs *inputs,
+    MLP *nets, Factors *factors, const Network *const *networks, int num_networks, const Inputs *inputs,
     int64_t first, int64_t end
 ) {
     const int has_inputs = !inputs->is_factored;
@@ -112,7 +112,7 @@ static Left copy_piece(Factors *f, const InputPart *part, int64_t line, int num_
 }
 
 /* Every line's product with its weights; the bias goes with the first part. */
-static void multiply_lines(Factors *f, const Perceptron *net, const Inputs *inputs) {
+static void multiply_lines(Factors *f, const MLP *net, const Inputs *inputs) {
     const int wide = net->wide[1];
     const float *weights = net->across[0];
     for (int p = 0; inputs->is_factored && p < inputs->num_parts; p++) {
@@ -132,14 +132,14 @@ static void multiply_lines(Factors *f, const Perceptron *net, const Inputs *inpu
     }
 }
 
-static void forget_deltas(Factors *f, const Perceptron *net, const Inputs *inputs) {
+static void forget_deltas(Factors *f, const MLP *net, const Inputs *inputs) {
     for (int p = 0; inputs->is_factored && p < inputs->num_parts; p++) {
         memset(f->delta[p], 0, (size_t)(f->num_lines[p] * net->wide[1]) * sizeof(float));
     }
 }
 
 /* What a tile of rows sees, into value[0]; of factored inputs, the first layer's sums into value[1]. */
-static void gather_inputs(Perceptron *net, const Inputs *inputs, const Factors *f, const int64_t *rows, int num_rows) {
+static void gather_inputs(MLP *net, const Inputs *inputs, const Factors *f, const int64_t *rows, int num_rows) {
     const int wide = net->wide[inputs->is_factored];
     float *target = net->value[inputs->is_factored];
     for (int p = 0; p < inputs->num_parts; p++) {
@@ -161,20 +161,20 @@ static void gather_inputs(Perceptron *net, const Inputs *inputs, const Factors *
 }
 
 /* Outputs into value[num_layers] of a tile of rows that was gathered. */
-static void forward_gathered(Perceptron *net, int is_factored, int num_rows) {
+static void forward_gathered(MLP *net, int is_factored, int num_rows) {
     const int wide = net->wide[is_factored];
     if (is_factored && net->num_layers > 1) activate(net->value[1], (int64_t)num_rows * wide, net->is_tanh);
     forward_layers(net, is_factored, net->value[is_factored], wide, num_rows);
 }
 
-static void forward_inputs(Perceptron *net, const Inputs *inputs, const Factors *f, const int64_t *rows, int num_rows) {
+static void forward_inputs(MLP *net, const Inputs *inputs, const Factors *f, const int64_t *rows, int num_rows) {
     gather_inputs(net, inputs, f, rows, num_rows);
     forward_gathered(net, inputs->is_factored, num_rows);
 }
 
 /* Gradients of a tile of rows, as `backward_tile`; of factored inputs, the first layer's derivatives are left with its lines. */
 static void backward_inputs(
-    Perceptron *net, const Inputs *inputs, const Factors *f, const int64_t *rows, int num_rows, int is_first
+    MLP *net, const Inputs *inputs, const Factors *f, const int64_t *rows, int num_rows, int is_first
 ) {
     backward_layers(net, inputs->is_factored, num_rows, is_first);
     const int wide = net->wide[1];
@@ -188,7 +188,7 @@ static void backward_inputs(
 }
 
 /* The first layer's gradient, from the derivatives that were left with its lines. */
-static void differentiate_by_lines(Factors *f, Perceptron *net, const Inputs *inputs) {
+static void differentiate_by_lines(Factors *f, MLP *net, const Inputs *inputs) {
     if (!inputs->is_factored) return;
     const int units = net->size[1], wide = net->wide[1];
     const int64_t unit_stride = is_along(net, 0) ? net->wide[0] : 1, stride = is_along(net, 0) ? 1 : wide;

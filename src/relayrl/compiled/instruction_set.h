@@ -9,7 +9,7 @@
 #include "thread_pool.h"
 #include "vector_math.h"
 #include "matrix_product.h"
-#include "perceptron.h"
+#include "mlp.h"
 #include "inputs.h"
 #include "distributions.h"
 #include "losses.h"

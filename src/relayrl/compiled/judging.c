@@ -4,21 +4,21 @@
 
 #include "python_types.h"
 
-static int read_networks(Judging *judging, PyObject *perceptrons) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(perceptrons);
+static int read_networks(Judging *judging, PyObject *MLPs) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(MLPs);
     if (count < 1 || count > MAX_JUDGES) {
-        PyErr_Format(PyExc_ValueError, "1 to %d perceptrons, not %zd", MAX_JUDGES, count);
+        PyErr_Format(PyExc_ValueError, "1 to %d MLPs, not %zd", MAX_JUDGES, count);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *perceptron = PyTuple_GET_ITEM(perceptrons, i);
-        if (!PyObject_TypeCheck(perceptron, &Perceptron_type)) {
-            PyErr_SetString(PyExc_TypeError, "perceptrons must be of type Perceptron");
+        PyObject *mlp = PyTuple_GET_ITEM(MLPs, i);
+        if (!PyObject_TypeCheck(mlp, &MLP_type)) {
+            PyErr_SetString(PyExc_TypeError, "MLPs must be of type MLP");
             return -1;
         }
-        const Network *network = judging->networks[i] = &((PerceptronObject *)perceptron)->network;
+        const Network *network = judging->networks[i] = &((MLPObject *)mlp)->network;
         if (network->sizes[network->num_layers] != 1 || network->sizes[0] != judging->networks[0]->sizes[0]) {
-            PyErr_SetString(PyExc_ValueError, "perceptrons must have one output and the same inputs");
+            PyErr_SetString(PyExc_ValueError, "MLPs must have one output and the same inputs");
             return -1;
         }
     }
@@ -40,17 +40,17 @@ static int fit_own(const Judging *judging) {
 PyObject *judge(PyObject *module, PyObject *args) {
     Judging judging = {0};
     GivenInputs given = {0};
-    PyObject *perceptrons, *parts;
+    PyObject *MLPs, *parts;
     Py_buffer first, own, share, lowest, by_own;
     int is_factored, num_threads, failed = 0;
     if (!PyArg_ParseTuple(
-            args, "O!Opy*y*y*w*w*i:judge", &PyTuple_Type, &perceptrons, &parts, &is_factored, &first, &own, &share, &lowest,
+            args, "O!Opy*y*y*w*w*i:judge", &PyTuple_Type, &MLPs, &parts, &is_factored, &first, &own, &share, &lowest,
             &by_own, &num_threads
         ))
         return NULL;
     const int64_t num_rows = judging.num_rows = share.len / 4;
     judging.own.width = num_rows ? (int)(own.len / 4 / num_rows) : 0;
-    if (!read_networks(&judging, perceptrons) &&
+    if (!read_networks(&judging, MLPs) &&
         !read_inputs(&given, parts, is_factored, num_rows, judging.networks[0]->sizes[0]) &&
         has_size(&share, num_rows, 4, "share") && has_size(&lowest, num_rows, 4, "lowest") &&
         has_size(&first, num_rows, 8, "first") && has_size(&own, num_rows * judging.own.width, 4, "own") &&

@@ -17,7 +17,7 @@ static float shared_number(const Inputs *inputs, int64_t row, int64_t column) {
 }
 
 /* Let a tile of rows that was gathered see its own numbers. */
-static void put_own(Perceptron *net, const Judging *j, int64_t row, int num_rows) {
+static void put_own(MLP *net, const Judging *j, int64_t row, int num_rows) {
     const int is_factored = j->inputs->is_factored, wide = net->wide[is_factored], width = j->own.width;
     for (int r = 0; r < num_rows; r++) {
         const int64_t first = j->own.first[row + r];
@@ -33,7 +33,7 @@ static void put_own(Perceptron *net, const Judging *j, int64_t row, int num_rows
 }
 
 /* The lowest value of each row, and the outputs' derivatives of Σ share · lowest; a row's one output is a vector's first lane. */
-static void choose_lowest(Perceptron *nets, const Judging *j, int64_t row, int num_rows) {
+static void choose_lowest(MLP *nets, const Judging *j, int64_t row, int num_rows) {
     for (int r = 0; r < num_rows; r++) {
         int which = 0;
         float lowest = nets[0].value[nets[0].num_layers][r * LANES];
@@ -50,7 +50,7 @@ static void choose_lowest(Perceptron *nets, const Judging *j, int64_t row, int n
     }
 }
 
-static void add_own_gradients(const Perceptron *net, const Judging *j, int64_t row, int num_rows, int is_first) {
+static void add_own_gradients(const MLP *net, const Judging *j, int64_t row, int num_rows, int is_first) {
     const int wide = net->wide[1], width = j->own.width;
     for (int r = 0; r < num_rows; r++) {
         const float *delta = net->delta[1] + (int64_t)r * wide;
@@ -66,7 +66,7 @@ static void add_own_gradients(const Perceptron *net, const Judging *j, int64_t r
 
 /* Rows [first, end); -1: out of memory. */
 static int judge_rows(const Judging *j, int64_t first, int64_t end) {
-    Perceptron nets[MAX_JUDGES];
+    MLP nets[MAX_JUDGES];
     Factors factors[MAX_JUDGES];
     int64_t rows[TILE_ROWS];
     if (borrow_factored(nets, factors, j->networks, j->num_networks, j->inputs, first, end)) return -1;

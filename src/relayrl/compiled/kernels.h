@@ -1,6 +1,6 @@
 /* What passes between the Python binding and the kernels: plain structs, no vector types.
  *
- * Matrices are row-major. A perceptron's parameters are those of torch's linear layers, weight [out, in] before bias [out].
+ * Matrices are row-major. A mlp's parameters are those of torch's linear layers, weight [out, in] before bias [out].
  */
 #ifndef RELAYRL_KERNELS_H
 #define RELAYRL_KERNELS_H
@@ -117,7 +117,7 @@ static inline int num_row_blocks(const Training *t, int64_t count) {
     return is_blocked(t) ? num_gradient_blocks(count, t->adam.num_parameters) : 1;
 }
 
-typedef struct Frozen Frozen; /* a perceptron that has taken its parameters over for good, see acting.h; one caller at a time */
+typedef struct Frozen Frozen; /* a mlp that has taken its parameters over for good, see acting.h; one caller at a time */
 
 typedef struct {
     const Network *network;
@@ -133,7 +133,7 @@ typedef struct {
     float *logp;                           /* [M], or NULL */
 } Acting;
 
-typedef struct Tape Tape; /* a perceptron with what its backward pass needs, see tape.h */
+typedef struct Tape Tape; /* a mlp with what its backward pass needs, see tape.h */
 
 #define MAX_TAPES 16
 

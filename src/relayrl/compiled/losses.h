@@ -147,7 +147,7 @@ static void normal_loss(
 }
 
 static void policy_loss(
-    const PolicyLoss *loss, PolicyScratch *s, Perceptron *net, const int64_t *rows, int num_rows, float inverse_count,
+    const PolicyLoss *loss, PolicyScratch *s, MLP *net, const int64_t *rows, int num_rows, float inverse_count,
     TileSums *sums
 ) {
     const int outputs = net->size[net->num_layers], wide = net->wide[net->num_layers];
@@ -161,7 +161,7 @@ static void policy_loss(
 }
 
 static void value_loss(
-    const ValueLoss *loss, Perceptron *net, const int64_t *rows, int num_rows, float inverse_count, TileSums *sums
+    const ValueLoss *loss, MLP *net, const int64_t *rows, int num_rows, float inverse_count, TileSums *sums
 ) {
     const int wide = net->wide[net->num_layers];
     const float *values = net->value[net->num_layers];

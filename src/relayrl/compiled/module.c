@@ -65,9 +65,9 @@ PyObject *made(PyTypeObject *type, PyObject *args, int (*fill)(PyObject *, PyObj
     return self;
 }
 
-/* ---- Perceptron ------------------------------------------------------------------------------------------------ */
+/* ---- MLP ------------------------------------------------------------------------------------------------ */
 
-static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) {
+static int take_layer(MLPObject *self, PyObject *weight, PyObject *bias) {
     Network *n = &self->network;
     const int l = n->num_layers;
     Py_buffer *w = &self->buffers[self->num_buffers];
@@ -91,13 +91,13 @@ static int take_layer(PerceptronObject *self, PyObject *weight, PyObject *bias) 
 }
 
 static int take_layers(PyObject *object, PyObject *args) {
-    PerceptronObject *self = (PerceptronObject *)object;
+    MLPObject *self = (MLPObject *)object;
     PyObject *layers;
     int is_frozen = 0;
-    if (!PyArg_ParseTuple(args, "O!p|p:Perceptron", &PyTuple_Type, &layers, &self->network.is_tanh, &is_frozen)) return -1;
+    if (!PyArg_ParseTuple(args, "O!p|p:MLP", &PyTuple_Type, &layers, &self->network.is_tanh, &is_frozen)) return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(layers);
     if (count < 1 || count > MAX_LAYERS) {
-        PyErr_Format(PyExc_ValueError, "a perceptron has 1 to %d layers, not %zd", MAX_LAYERS, count);
+        PyErr_Format(PyExc_ValueError, "a mlp has 1 to %d layers, not %zd", MAX_LAYERS, count);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -113,17 +113,17 @@ static int take_layers(PyObject *object, PyObject *args) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *Perceptron_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *MLP_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     return made(type, args, take_layers);
 }
 
 /* What was taken over, where this call may use it: its buffers are one caller's, so only while the lock is held. */
-static Frozen *usable(const PerceptronObject *self, int64_t num_rows) {
+static Frozen *usable(const MLPObject *self, int64_t num_rows) {
     return num_rows < MIN_ROWS_UNLOCKED && self->frozen_by == kernels ? self->frozen : NULL;
 }
 
-static void Perceptron_dealloc(PyObject *object) {
-    PerceptronObject *self = (PerceptronObject *)object;
+static void MLP_dealloc(PyObject *object) {
+    MLPObject *self = (MLPObject *)object;
     if (self->frozen) self->frozen_by->thaw(self->frozen);
     for (int i = 0; i < self->num_buffers; i++) PyBuffer_Release(&self->buffers[i]);
     Py_TYPE(object)->tp_free(object);
@@ -162,8 +162,8 @@ static int forward_shared(ForwardRows *all, int num_threads) {
     return all->failed;
 }
 
-static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
-    PerceptronObject *self = (PerceptronObject *)object;
+static PyObject *MLP_forward(PyObject *object, PyObject *args) {
+    MLPObject *self = (MLPObject *)object;
     const Network *n = &self->network;
     Py_buffer x, out;
     int num_threads, failed = 0;
@@ -186,8 +186,8 @@ static PyObject *Perceptron_forward(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *Perceptron_forward_parts(PyObject *object, PyObject *args) {
-    const Network *n = &((PerceptronObject *)object)->network;
+static PyObject *MLP_forward_parts(PyObject *object, PyObject *args) {
+    const Network *n = &((MLPObject *)object)->network;
     PyObject *parts;
     Py_buffer out;
     int is_factored, num_threads, failed = 0;
@@ -217,8 +217,8 @@ static int run_acting(const Acting *acting, int num_threads) {
     return failed;
 }
 
-static PyObject *Perceptron_choose(PyObject *object, PyObject *args) {
-    PerceptronObject *self = (PerceptronObject *)object;
+static PyObject *MLP_choose(PyObject *object, PyObject *args) {
+    MLPObject *self = (MLPObject *)object;
     const Network *n = &self->network;
     const int outputs = n->sizes[n->num_layers];
     PyObject *parts;
@@ -250,8 +250,8 @@ static PyObject *Perceptron_choose(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
-    PerceptronObject *self = (PerceptronObject *)object;
+static PyObject *MLP_draw_normal(PyObject *object, PyObject *args) {
+    MLPObject *self = (MLPObject *)object;
     const Network *n = &self->network;
     const int outputs = n->sizes[n->num_layers];
     Py_buffer x, noise, log_std, scale, center, action, logp;
@@ -281,22 +281,22 @@ static PyObject *Perceptron_draw_normal(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef Perceptron_methods[] = {
-    {"forward", Perceptron_forward, METH_VARARGS, "Outputs of rows, into an array."},
-    {"forward_parts", Perceptron_forward_parts, METH_VARARGS, "The same of rows whose inputs lie in parts."},
-    {"choose", Perceptron_choose, METH_VARARGS, "Draw categorical actions of rows."},
-    {"draw_normal", Perceptron_draw_normal, METH_VARARGS, "Draw normally distributed actions of rows."},
+static PyMethodDef MLP_methods[] = {
+    {"forward", MLP_forward, METH_VARARGS, "Outputs of rows, into an array."},
+    {"forward_parts", MLP_forward_parts, METH_VARARGS, "The same of rows whose inputs lie in parts."},
+    {"choose", MLP_choose, METH_VARARGS, "Draw categorical actions of rows."},
+    {"draw_normal", MLP_draw_normal, METH_VARARGS, "Draw normally distributed actions of rows."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Perceptron_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.Perceptron",
-    .tp_doc = "A perceptron on live parameters.",
-    .tp_basicsize = sizeof(PerceptronObject),
+PyTypeObject MLP_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.MLP",
+    .tp_doc = "A mlp on live parameters.",
+    .tp_basicsize = sizeof(MLPObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = Perceptron_new,
-    .tp_dealloc = Perceptron_dealloc,
-    .tp_methods = Perceptron_methods,
+    .tp_new = MLP_new,
+    .tp_dealloc = MLP_dealloc,
+    .tp_methods = MLP_methods,
 };
 
 /* ---- the rest -------------------------------------------------------------------------------------------------- */
@@ -399,10 +399,10 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     supported(found);
     kernels = found[0];
     watch_forks();
-    if (PyType_Ready(&Perceptron_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type)) return NULL;
+    if (PyType_Ready(&MLP_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (PyModule_AddObjectRef(module, "Perceptron", (PyObject *)&Perceptron_type) ||
+    if (PyModule_AddObjectRef(module, "MLP", (PyObject *)&MLP_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
         PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
         PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS) ||

@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 extern const Kernels *kernels; /* those of the instruction set in use */
-extern PyTypeObject Perceptron_type, Tape_type, Update_type;
+extern PyTypeObject MLP_type, Tape_type, Update_type;
 
 typedef struct {
     PyObject_HEAD
@@ -14,7 +14,7 @@ typedef struct {
     const Kernels *frozen_by; /* whose layout `frozen` has */
     int num_buffers;
     Py_buffer buffers[2 * MAX_LAYERS];
-} PerceptronObject;
+} MLPObject;
 
 /* Whether a buffer holds so many items; sets a ValueError where it does not. */
 int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *name);

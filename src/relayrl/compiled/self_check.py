@@ -49,7 +49,7 @@ def _numbers(*shape: int, scale: float = 1.0) -> Array:
 def _outputs(module: ModuleType, layers: list[tuple[Array, Array]], is_tanh: bool, x: Array) -> dict[str, Array]:
     found = {}
     for name, rows in _ROWS.items():
-        network = module.Perceptron(tuple(layers), is_tanh, name.startswith("frozen"))
+        network = module.MLP(tuple(layers), is_tanh, name.startswith("frozen"))
         found[name] = np.empty((rows, SIZES[-1]), np.float32)
         network.forward(x[:rows], found[name], 1)
     logp, choice = np.empty(NUM_ROWS, np.float32), np.empty(NUM_ROWS, np.int64)
@@ -59,7 +59,7 @@ def _outputs(module: ModuleType, layers: list[tuple[Array, Array]], is_tanh: boo
 
 
 def _gradients(module: ModuleType, layers: list[tuple[Array, Array]], is_tanh: bool, x: Array) -> dict[str, Array]:
-    tape = module.Tape(module.Perceptron(tuple(layers), is_tanh), True)
+    tape = module.Tape(module.MLP(tuple(layers), is_tanh), True)
     out = np.empty((NUM_ROWS, SIZES[-1]), np.float32)
     flat = np.empty(sum(weight.size + bias.size for weight, bias in layers), np.float32)
     target, share = np.zeros_like(out), np.ones_like(out)

@@ -6,7 +6,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PerceptronObject *perceptron;
+    MLPObject *mlp;
     const Kernels *kernels; /* those that made the tape */
     Tape *tape;
     int is_kept;
@@ -15,11 +15,11 @@ typedef struct {
 
 static int begin_tape(PyObject *object, PyObject *args) {
     TapeObject *self = (TapeObject *)object;
-    PyObject *perceptron;
-    if (!PyArg_ParseTuple(args, "O!p:Tape", &Perceptron_type, &perceptron, &self->is_kept)) return -1;
-    self->perceptron = (PerceptronObject *)Py_NewRef(perceptron);
+    PyObject *mlp;
+    if (!PyArg_ParseTuple(args, "O!p:Tape", &MLP_type, &mlp, &self->is_kept)) return -1;
+    self->mlp = (MLPObject *)Py_NewRef(mlp);
     self->kernels = kernels;
-    self->tape = kernels->open_tape(&self->perceptron->network, self->is_kept);
+    self->tape = kernels->open_tape(&self->mlp->network, self->is_kept);
     if (self->tape) return 0;
     PyErr_NoMemory();
     return -1;
@@ -30,13 +30,13 @@ static PyObject *Tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
 static void Tape_dealloc(PyObject *object) {
     TapeObject *self = (TapeObject *)object;
     if (self->tape) self->kernels->close_tape(self->tape);
-    Py_XDECREF(self->perceptron);
+    Py_XDECREF(self->mlp);
     Py_TYPE(object)->tp_free(object);
 }
 
 PyTypeObject Tape_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.Tape",
-    .tp_doc = "A perceptron that is differentiated step by step.",
+    .tp_doc = "A mlp that is differentiated step by step.",
     .tp_basicsize = sizeof(TapeObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = Tape_new,
@@ -130,7 +130,7 @@ static PyObject *parse_and_pass(PyObject *args, Pass *pass) {
     return pass_over_tapes(pass, tapes, ins, outs, num_threads);
 }
 
-static const Network *network_of(const GivenTape *given) { return &given->object->perceptron->network; }
+static const Network *network_of(const GivenTape *given) { return &given->object->mlp->network; }
 
 static int fits_forward(Pass *pass, GivenTape *given) {
     const Network *n = network_of(given);

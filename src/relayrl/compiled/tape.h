@@ -1,4 +1,4 @@
-/* Perceptrons that are differentiated step by step; they keep the activations of every row for their backward pass.
+/* MLPs that are differentiated step by step; they keep the activations of every row for their backward pass.
  *
  * Rows are cut into blocks. Each has gradients of its own, which are added in a fixed order, so that any number of threads gives
  * the same numbers. Few rows of a tape among several are not cut: each tape is one thread's affair then, whose cache holds it.
@@ -72,8 +72,8 @@ static TapeBlock block_of(const TapePass *pass, int item) {
     return own;
 }
 
-/* Let a perceptron see the kept rows from `row` on; gives how many of them are its tile. */
-static int see_tile(Perceptron *net, const TapeBlock *block, int64_t row) {
+/* Let a mlp see the kept rows from `row` on; gives how many of them are its tile. */
+static int see_tile(MLP *net, const TapeBlock *block, int64_t row) {
     const Tape *tape = block->part->tape;
     for (int l = 0; tape->is_kept && l <= net->num_layers; l++) net->value[l] = tape->values[l] + row * net->wide[l];
     return at_most(block->end - row, TILE_ROWS);
@@ -82,13 +82,13 @@ static int see_tile(Perceptron *net, const TapeBlock *block, int64_t row) {
 static void forward_blocks(void *argument, Blocks *blocks) {
     TapePass *pass = argument;
     const Tape *tape = NULL;
-    Perceptron net;
+    MLP net;
     for (int item; (item = next_block(blocks)) >= 0;) {
         const TapeBlock block = block_of(pass, item);
         const TapePart *part = block.part;
         if (part->tape != tape) {
             tape = part->tape;
-            if (borrow_perceptron(&net, tape->network)) {
+            if (borrow_mlp(&net, tape->network)) {
                 pass->failed = 1;
                 return;
             }
@@ -105,7 +105,7 @@ static void forward_blocks(void *argument, Blocks *blocks) {
 }
 
 /* The outputs' derivatives of a tile, as the backward pass takes them. */
-static void take_gradient(Perceptron *net, const float *gradient, int num_rows) {
+static void take_gradient(MLP *net, const float *gradient, int num_rows) {
     const int last = net->num_layers;
     copy_padded(net->delta[last], gradient, num_rows, net->size[last], net->wide[last]);
 }
@@ -113,12 +113,12 @@ static void take_gradient(Perceptron *net, const float *gradient, int num_rows) 
 static void backward_blocks(void *argument, Blocks *blocks) {
     TapePass *pass = argument;
     const Tape *tape = NULL;
-    Perceptron net;
+    MLP net;
     for (int item; (item = next_block(blocks)) >= 0;) {
         const TapeBlock block = block_of(pass, item);
         if (block.part->tape != tape) {
             tape = block.part->tape;
-            if (borrow_perceptron(&net, tape->network)) {
+            if (borrow_mlp(&net, tape->network)) {
                 pass->failed = 1;
                 return;
             }
@@ -135,7 +135,7 @@ static void backward_blocks(void *argument, Blocks *blocks) {
 }
 
 /* The outputs of a tile from `row` on, and their derivatives of the loss Σ ½ share (output − target)². */
-static void regress_tile(Perceptron *net, const TapeBlock *block, int64_t row, int num_rows) {
+static void regress_tile(MLP *net, const TapeBlock *block, int64_t row, int num_rows) {
     const TapePart *part = block->part;
     const int last = net->num_layers, outputs = net->size[last];
     copy_outputs(net, num_rows, part->out + row * outputs);
@@ -152,7 +152,7 @@ static void regress_blocks(void *argument, Blocks *blocks) {
     TapePass *pass = argument;
     const Inputs *inputs = pass->parts[0].inputs;
     const Tape *tape = NULL;
-    Perceptron net;
+    MLP net;
     Factors factors;
     int64_t rows[TILE_ROWS];
     for (int item; (item = next_block(blocks)) >= 0;) {

@@ -183,7 +183,7 @@ typedef struct {
 
 /* What a thread works in, in its own memory. */
 typedef struct {
-    Perceptron net;
+    MLP net;
     PolicyScratch policy;
 } Workspace;
 
@@ -204,7 +204,7 @@ static void add_tile(
     Learning *learning, Workspace *w, const int64_t *rows, int num_rows, float inverse_count, int is_first, TileSums *sums
 ) {
     const Training *t = learning->training;
-    Perceptron *net = &w->net;
+    MLP *net = &w->net;
     forward_inputs(net, &t->rows.inputs, &learning->factors, rows, num_rows);
     if (t->policy) policy_loss(t->policy, &w->policy, net, rows, num_rows, inverse_count, sums);
     else value_loss(t->value, net, rows, num_rows, inverse_count, sums);
@@ -215,7 +215,7 @@ static void add_tile(
 static void add_block(Minibatch *m, Workspace *w, int block) {
     Learning *learning = m->learning;
     const Training *t = learning->training;
-    Perceptron *net = &w->net;
+    MLP *net = &w->net;
     int64_t rows[TILE_ROWS];
     float *gradient = learning->gradients + block * learning->stride;
     const int64_t first = m->start + row_block_start(m->count, block, m->num_blocks);
@@ -306,7 +306,7 @@ static void run_passes(Learning *learning) {
 
 static int open_learning(Learning *learning, Training *t) {
     void *memory;
-    Perceptron shape;
+    MLP shape;
     memset(learning, 0, sizeof *learning);
     learning->training = t;
     learning->num_blocks = num_row_blocks(t, t->rows.minibatch_rows);

@@ -3,7 +3,7 @@
     group                          name = "package.module:what"
     relayrl.environments           a factory of environments: NAME is then one for `relayrl train NAME`
     relayrl.algorithms             an `AlgorithmPlugin`
-    relayrl.networks               `make(network_settings) -> KernelFactory`
+    relayrl.networks               `make(network_settings) -> NetworkFactory`
     relayrl.reward_signals         a `RewardSignal` class
     relayrl.statistics_writers     `make(run_path) -> StatisticsWriter`
     relayrl.sinks                  a `SinkPlugin`: NAME is then the scheme of a URL, `NAME:…`

@@ -113,7 +113,7 @@ class RolloutBuilder:
         failed: Array | None = None,
         final: EndedLanes | None = None,
     ) -> None:
-        """Complete the row: what came of it. `failed` [B] marks worlds that broke down: their lanes' rows are void."""
+        """Complete the row: what came of it. `failed` [B] marks environments that broke down: their lanes' rows are void."""
         row, columns = self._row, self._filling
         if not self._row_is_open:
             raise ConfigError("finish_row() without add(); every row begins with what the lanes saw and did")
@@ -148,8 +148,8 @@ class RolloutBuilder:
         self._row = 0
         return rollout
 
-    def name_worlds(self, env_ids: tuple[UUID, ...]) -> None:
-        """Give the worlds of the next blocks these ids."""
+    def name_envs(self, env_ids: tuple[UUID, ...]) -> None:
+        """Give the environments of the next blocks these ids."""
         self._header = replace(self._header, env_ids=env_ids)
 
     def get_state(self) -> dict[str, Array]:

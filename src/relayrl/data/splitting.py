@@ -7,8 +7,8 @@ Each lane is cut where its episodes end, and rows on which it did not act are fo
 - an episode's end on such a row ends the fragment at its last valid row; a fragment without valid rows yields nothing;
 - a failed row is void: its reward does not count, and the fragment before it is `failed` and `truncated`.
 
-Trajectories share one copy of the columns, so they outlive the rollout's reused buffers. Their ids depend only on world, agent,
-episode and first step: cutting the same block again gives the same ids, so a retry never counts twice.
+Trajectories share one copy of the columns, so they outlive the rollout's reused buffers. Their ids depend only on
+environment, agent, episode and first step: cutting the same block again gives the same ids, so a retry never counts twice.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _headers(rollout: Rollout, begins: Array, ends: Array, num_steps: Array) -> 
     episode = rollout.first_episode[lane] + np.arange(len(begins)) - first_of_lane[lane]
     first_step = np.where(row == 0, rollout.first_step[lane], 0)
     env, agent = np.divmod(lane, len(header.agent_ids))
-    worlds = [env_id.bytes for env_id in header.env_ids]
-    env_ids = [worlds[i] for i in env.tolist()]
+    envs = [env_id.bytes for env_id in header.env_ids]
+    env_ids = [envs[i] for i in env.tolist()]
     agent_ids = [header.agent_ids[i] for i in agent.tolist()]
     flags = (np.ascontiguousarray(column.T).reshape(-1)[ends] for column in _flags(rollout))
     ids = _trajectory_ids(env_ids, agent_ids, episode, first_step)

@@ -1,8 +1,8 @@
 """Puts trajectories side by side as rollouts: the reverse of `splitting`, for learning from what sinks and programs hand in.
 
 `stack_trajectories` gives each trajectory of one group a lane of its own, from row 0 on. `stack_jointly` puts the trajectories
-of all agents of a world where they were in time, so that central critics and joint replay see who acted at once: row `k` of a
-world is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
+of all agents of an environment where they were in time, so that central critics and joint replay see who acted at once: row
+`k` of a environment is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
 
 Rows on which a lane has no step are not valid. In `stack_trajectories`, a lane that goes on waits there and sees its
 `final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it is truncated, because
@@ -10,12 +10,15 @@ central critics and replay know no lane that waits. Before its first step, after
 observations and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory
 ends on a void row, as in `columns`.
 
-`stack_jointly` keeps global states, where trajectories have them: row `k` of a world has what any of its agents recorded there,
-zeros where nobody acted. `stack_trajectories` leaves them out, because its lanes of one world are not of the same moments.
+`stack_jointly` keeps global states, where trajectories have them: row `k` of an environment has what any of its agents
+recorded there, zeros where nobody acted. `stack_trajectories` leaves them out, because its lanes of one environment are not
+of the same
+moments.
 
-All arrays are new and writable. A world occurs once per fragment or episode in the header, so a stack is for learning in this
-process, not for the codec. Trajectories fold away the steps on which an agent did not act and keep no step numbers; such agents
-(turns, late arrivals) are therefore aligned by their own decisions, not by the world's clock.
+All arrays are new and writable. An environment occurs once per fragment or episode in the header, so a stack is for learning
+in this process, not for the codec. Trajectories fold away the steps on which an agent did not act and keep no step numbers;
+such agents
+(turns, late arrivals) are therefore aligned by their own decisions, not by the environment's clock.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ def stack_jointly(
     headers: Mapping[str, LaneHeader] | None = None,
     mask_widths: Mapping[str, int] | None = None,
 ) -> dict[str, Rollout]:
-    """All groups' trajectories as rollouts of the same worlds and steps.
+    """All groups' trajectories as rollouts of the same environments and steps.
 
     `headers` name groups and agents that may be absent; their `env_ids` do not matter. Without them, groups and agents are
     those that occur. `mask_widths` are the widths of action masks, by group, for groups that may be absent altogether.
@@ -80,22 +83,22 @@ def stack_jointly(
     """
     received = sorted(trajectories, key=lambda t: t.first_step)
     headers = _headers_of(received) if headers is None else headers
-    worlds = _joint_worlds(received)
-    if not worlds:
+    envs = _joint_envs(received)
+    if not envs:
         raise ConfigError("there is nothing to stack; give at least one trajectory")
-    env_ids = tuple(world.env_id for world in worlds)
-    num_steps = max(world.num_steps for world in worlds)
+    env_ids = tuple(env.env_id for env in envs)
+    num_steps = max(env.num_steps for env in envs)
     placed: dict[str, list[_Placed]] = {group: [] for group in headers}
     states: list[PlacedStates] = []
-    for i, world in enumerate(worlds):
-        for trajectory in world.closed():
+    for i, env in enumerate(envs):
+        for trajectory in env.closed():
             if trajectory.group not in headers:
                 raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
             agents = headers[trajectory.group].agent_ids
             if trajectory.agent_id not in agents:
                 raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
             lane = i * len(agents) + agents.index(trajectory.agent_id)
-            row = trajectory.first_step - world.first_step
+            row = trajectory.first_step - env.first_step
             placed[trajectory.group].append(_Placed(trajectory, lane, row))
             states.append(PlacedStates(trajectory, i, row))
     widths = mask_widths or {}
@@ -103,18 +106,18 @@ def stack_jointly(
         group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps, widths.get(group))
         for group, header in headers.items()
     }
-    block = joint_states(states, num_steps, len(worlds))
+    block = joint_states(states, num_steps, len(envs))
     return rollouts if block is None else {group: block.beside(rollout) for group, rollout in rollouts.items()}
 
 
 def empty_rollout(header: LaneHeader, mask_width: int | None = None) -> Rollout:
-    """One row of a nameless world on which none of the header's agents acts."""
+    """One row of a nameless environment on which none of the header's agents acts."""
     return _filled(replace(header, env_ids=(UUID(int=0),)), (), 1, mask_width)
 
 
 @dataclass(slots=True)
-class _World:
-    """One episode of one world, or a part of it: each agent's fragments follow each other without a gap."""
+class _Env:
+    """One episode of one environment, or a part of it: each agent's fragments follow each other without a gap."""
 
     env_id: UUID
     members: list[Trajectory]
@@ -142,30 +145,31 @@ class _World:
         ]
 
 
-def num_world_steps(trajectories: Iterable[Trajectory]) -> int:
-    """Steps of worlds that trajectories cover, however many agents took part in each."""
-    return sum(world.num_steps for world in _joint_worlds(sorted(trajectories, key=lambda t: t.first_step)))
+def count_env_steps(trajectories: Iterable[Trajectory]) -> int:
+    """Steps of environments that trajectories cover, however many agents took part in each."""
+    return sum(env.num_steps for env in _joint_envs(sorted(trajectories, key=lambda t: t.first_step)))
 
 
-def joint_worlds(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
-    """Trajectories by world and episode, those of one together; each part is what `stack_jointly` makes one world of."""
-    return [world.members for world in _joint_worlds(sorted(trajectories, key=lambda t: t.first_step))]
+def joint_envs(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
+    """Trajectories by environment and episode, those of one together; each part is what `stack_jointly` makes one
+    environment of."""
+    return [env.members for env in _joint_envs(sorted(trajectories, key=lambda t: t.first_step))]
 
 
-def _joint_worlds(in_order: Iterable[Trajectory]) -> list[_World]:
+def _joint_envs(in_order: Iterable[Trajectory]) -> list[_Env]:
     """Parts in the order of their first trajectory."""
-    by_episode: dict[tuple[UUID, int], list[_World]] = {}
-    worlds: list[_World] = []
+    by_episode: dict[tuple[UUID, int], list[_Env]] = {}
+    envs: list[_Env] = []
     for trajectory in in_order:
         parts = by_episode.setdefault((trajectory.env_id, trajectory.episode), [])
-        world = next((part for part in parts if part.takes(trajectory)), None)
-        if world is None:
-            world = _World(trajectory.env_id, [], {})
-            parts.append(world)
-            worlds.append(world)
-        world.members.append(trajectory)
-        world.ends[trajectory.group, trajectory.agent_id] = trajectory.first_step + len(trajectory)
-    return worlds
+        env = next((part for part in parts if part.takes(trajectory)), None)
+        if env is None:
+            env = _Env(trajectory.env_id, [], {})
+            parts.append(env)
+            envs.append(env)
+        env.members.append(trajectory)
+        env.ends[trajectory.group, trajectory.agent_id] = trajectory.first_step + len(trajectory)
+    return envs
 
 
 def _headers_of(trajectories: Sequence[Trajectory]) -> dict[str, LaneHeader]:

@@ -1,4 +1,4 @@
-"""Global states of worlds beside the rollouts of their agents: one column for all groups, and what followed where.
+"""Global states of environments beside the rollouts of their agents: one column for all groups, and what followed where.
 
     builder.add(state)                              before the environment steps
     builder.finish_row(episode_over, final_state)   after it
@@ -6,7 +6,7 @@
     rollout = states.beside(rollout)                for the rollout of every group
 
 As with `builders`, columns live in two sets of buffers that take turns. Trajectories hold the states of their agent's own
-steps; `joint_states` gives their world's. Not its job: what lanes see (`builders`).
+steps; `joint_states` gives their environment's. Not its job: what lanes see (`builders`).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class BlockStates:
     after: Tree
 
     def beside(self, rollout: Rollout) -> Rollout:
-        """The rollout of one group of these worlds, with their states."""
+        """The rollout of one group of these environments, with their states."""
         successors = rollout.successors
         where = (successors.step, successors.lane // len(rollout.header.agent_ids))
         return replace(rollout, state=self.now, successors=replace(successors, state=index(self.after, where)))
 
 
 class StateBuilder:
-    """Fills blocks of at most `num_steps` rows of states of `num_worlds` worlds."""
+    """Fills blocks of at most `num_steps` rows of states of `num_envs` environments."""
 
-    def __init__(self, space: Space, num_worlds: int, num_steps: int) -> None:
-        leading = (num_steps, num_worlds)
+    def __init__(self, space: Space, num_envs: int, num_steps: int) -> None:
+        leading = (num_steps, num_envs)
         self._filling, self._resting = ((allocate(space, leading), allocate(space, leading)) for _ in range(2))
         self._over = np.zeros(leading, bool)
         self._row = 0
 
     def add(self, state: Tree | None) -> None:
-        """The worlds' states [B, …] in which the row's actions are chosen."""
+        """The environments' states [B, …] in which the row's actions are chosen."""
         write(self._filling[0], self._row, _given(state, "state"))
 
     def finish_row(self, episode_over: Array, final_state: Tree | None) -> None:
@@ -76,7 +76,7 @@ class StateBuilder:
 
 
 def states_after(rollouts: Sequence[Rollout]) -> Any:
-    """[T, B, …] the states that followed each row, from the rollouts of all groups of the same worlds."""
+    """[T, B, …] the states that followed each row, from the rollouts of all groups of the same environments."""
     first = rollouts[0]
     after = map_tree(np.copy, first.state)
     map_tree(lambda following, state: following.__setitem__(slice(-1), state[1:]), after, first.state)
@@ -84,22 +84,22 @@ def states_after(rollouts: Sequence[Rollout]) -> Any:
         successors = rollout.successors
         # On the last row, lanes that are not there any more know nothing of what followed.
         knows = (rollout.ended | rollout.valid)[successors.step, successors.lane]
-        world = successors.lane // len(rollout.header.agent_ids)
-        write(after, (successors.step[knows], world[knows]), index(successors.state, knows))
+        env = successors.lane // len(rollout.header.agent_ids)
+        write(after, (successors.step[knows], env[knows]), index(successors.state, knows))
     return after
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStates:
-    """A trajectory of an agent in `world`, whose first step is on `row`."""
+    """A trajectory of an agent in `env`, whose first step is on `row`."""
 
     trajectory: Trajectory
-    world: int
+    env: int
     row: int
 
 
-def joint_states(placed: Sequence[PlacedStates], num_steps: int, num_worlds: int) -> BlockStates | None:
-    """States `[T, B, …]` of worlds, zeros where nobody recorded any; None where the trajectories have none."""
+def joint_states(placed: Sequence[PlacedStates], num_steps: int, num_envs: int) -> BlockStates | None:
+    """States `[T, B, …]` of environments, zeros where nobody recorded any; None where the trajectories have none."""
     given = [p for p in placed if p.trajectory.state is not None]
     if not given:
         return None
@@ -107,19 +107,19 @@ def joint_states(placed: Sequence[PlacedStates], num_steps: int, num_worlds: int
         raise ConfigError("some trajectories have states and others do not; record them for all agents or for none")
 
     def like(leaf: Array) -> Array:
-        return np.zeros((num_steps, num_worlds, *leaf.shape[1:]), leaf.dtype)
+        return np.zeros((num_steps, num_envs, *leaf.shape[1:]), leaf.dtype)
 
     now: Any = map_tree(like, given[0].trajectory.state)
     for p in given:
         end = p.row + len(p.trajectory)
-        write(now, (slice(p.row, end), p.world), p.trajectory.state)
+        write(now, (slice(p.row, end), p.env), p.trajectory.state)
         if p.trajectory.failed:
-            write(now, (end, p.world), p.trajectory.final_state)
+            write(now, (end, p.env), p.trajectory.final_state)
     after = map_tree(np.zeros_like, now)
     map_tree(lambda following, state: following.__setitem__(slice(-1), state[1:]), after, now)
     for p in given:
         last = p.row + len(p.trajectory) - 1 + p.trajectory.failed
-        write(after, (last, p.world), p.trajectory.final_state)
+        write(after, (last, p.env), p.trajectory.final_state)
     return BlockStates(now, after)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relayrl.engines.settings.run_settings import RunSettings
     from relayrl.envs.environment_contract import VectorEnvironment
     from relayrl.models.network_settings import NetworkSettings
-    from relayrl.models.networks.network_factory import KernelFactory
+    from relayrl.models.networks.network_factory import NetworkFactory
     from relayrl.sinks.contract import SinkPlugin
     from relayrl.training.reward_signals import RewardSignal
     from relayrl.training.statistics.statistics_writers import StatisticsWriter
@@ -56,7 +56,7 @@ def register_algorithm(name: str, plugin: AlgorithmPlugin) -> None:
     register_plugin(PluginKind.ALGORITHM, name, _checked_algorithm(name, plugin))
 
 
-def register_network(name: str, make: Callable[[NetworkSettings], KernelFactory]) -> None:
+def register_network(name: str, make: Callable[[NetworkSettings], NetworkFactory]) -> None:
     """Make `name` a network for this process, as in `train(settings={"network.kernel": name})`."""
     _register(PluginKind.NETWORK, name, make)
 
@@ -84,11 +84,11 @@ def register_sink(scheme: str, plugin: SinkPlugin) -> None:
     register_plugin(PluginKind.SINK, scheme, plugin)
 
 
-def network_kernels(network: NetworkSettings) -> KernelFactory | None:
+def network_factory(network: NetworkSettings) -> NetworkFactory | None:
     """What makes the networks that the settings ask for; None for the built-in ones."""
     if network.kernel is None:
         return None
-    kernels: KernelFactory = load_plugin(PluginKind.NETWORK, network.kernel)(network)
+    kernels: NetworkFactory = load_plugin(PluginKind.NETWORK, network.kernel)(network)
     return kernels
 
 

@@ -124,12 +124,12 @@ class _Trial:
         if self._env is None:
             if self.request.config is not None:
                 _require_trusted(self.request, settings, self.request.config)
-            self._env = _one_world(settings)
+            self._env = _one_env(settings)
             self._env.close()
         return self._env
 
 
-def _one_world(settings: RunSettings) -> VectorEnvironment:
+def _one_env(settings: RunSettings) -> VectorEnvironment:
     from relayrl.envs.environment_registry import make_vector
 
     environment = settings.environment

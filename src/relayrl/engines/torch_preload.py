@@ -4,8 +4,8 @@ The second core loads them and registers torch's operations; `import torch` then
 found, nothing happens, and torch loads them itself.
 
 It is for the row `start-up to the first update`, which is 2.16 of Stable-Baselines3 with a target of 2: loading takes 0.20 of
-1.62 CPU seconds until then, and by CPU seconds alone the row would be 1.93. A thread that does `import torch` would give nothing:
-it keeps the GIL while it loads. Where other programs keep both cores busy, this one gives nothing either.
+1.62 CPU seconds until then, and by CPU seconds alone the row would be 1.93. A thread that does `import torch` would give
+nothing: it keeps the GIL while it loads. Where other programs keep both cores busy, this one gives nothing either.
 """
 
 from __future__ import annotations

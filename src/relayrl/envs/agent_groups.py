@@ -1,4 +1,4 @@
-"""Which agents of a multi-agent world share arrays: one `AgentGroup` per kind of agent.
+"""Which agents of a multi-agent environment share arrays: one `AgentGroup` per kind of agent.
 
 Agents belong together when their spaces are equal and their ids differ only in a trailing `_<digits>`: `wolf_0` and
 `wolf_1` are the group `wolf`. A group of one is named after its agent. Order is that of `possible_agents`.

@@ -343,7 +343,7 @@ class StatefulEnvironment(ABC):
         """Continue exactly from a state that `get_state` gave."""
 
 
-def world_seeds(seed: int | None, num_envs: int) -> list[int | None]:
+def env_seeds(seed: int | None, num_envs: int) -> list[int | None]:
     """The seed of each environment: depends on `(seed, b)` alone, so it does not change when others are added."""
     if seed is None:
         return [None] * num_envs

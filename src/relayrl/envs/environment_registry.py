@@ -1,10 +1,10 @@
-"""From the name of an environment and `EnvSettings` to worlds that are ready to reset.
+"""From the name of an environment and `EnvSettings` to environments that are ready to reset.
 
     CartPole-v1                            a Gymnasium id, also as module:Id-v0
     mpe2:simple_spread_v3                  mpe2
     pettingzoo:classic.connect_four_v3     PettingZoo
     vmas:simple_spread                     VMAS
-    native:simple_spread                   RelayRL's own batched worlds
+    native:simple_spread                   RelayRL's own batched environments
     corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
@@ -29,7 +29,7 @@ from relayrl.envs.adapters import gymnasium_adapter
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
-from relayrl.envs.failures import WorldFailure
+from relayrl.envs.failures import EnvFailure
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
@@ -40,13 +40,13 @@ Built = TypeVar("Built")
 
 
 def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool = False) -> VectorEnvironment:
-    """`settings.num_envs` worlds of `env`, an ENV string or a factory, ready to reset.
+    """`settings.num_envs` environments of `env`, an ENV string or a factory, ready to reset.
 
     A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
     explicitly, unless the caller takes any (`own_number`).
     """
     made_by = plugin_environment(env) if isinstance(env, str) else env
-    return regrouped(_make_worlds(made_by, settings, own_number=own_number), settings.sharing)
+    return regrouped(_make_envs(made_by, settings, own_number=own_number), settings.sharing)
 
 
 def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
@@ -56,11 +56,11 @@ def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any)
     return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
 
 
-def _make_worlds(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+def _make_envs(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
     recipe = EnvRecipe(env, settings.options, settings.num_envs)
     if settings.workers > 0:
         if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
-            raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
+            raise ConfigError(f"{recipe.name} steps all environments in one call; set workers to 0")
         if isinstance(env, str) and ":" not in env:
             find_factory(env)  # a Gymnasium id or nothing; looking it up here runs nothing of a user's
         from relayrl.envs.workers.worker_pool import WorkerPool
@@ -84,7 +84,8 @@ def list_environments() -> list[str]:
 
 
 def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment | None:
-    """The vector implementation that a Gymnasium id comes with, where it is to be used; it cannot restart single worlds."""
+    """The vector implementation that a Gymnasium id comes with, where it is to be used; it cannot restart single
+    environments."""
     env_id = gymnasium_id(recipe.env)
     if env_id is None:
         return None
@@ -111,20 +112,22 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -
     if settings.on_failure is FailurePolicy.RESTART:
         first.close()
         raise _cannot_restart(recipe)
-    worlds = first if recipe.library is not None else guard(first, settings.observation_check)
+    envs = first if recipe.library is not None else guard(first, settings.observation_check)
     if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
         if "num_envs" in settings.model_fields_set and not own_number:
             first.close()
             raise ConfigError(
-                f"{recipe.name} makes a vector environment of {first.built_num_envs} worlds, num_envs says "
+                f"{recipe.name} makes a vector environment of {first.built_num_envs} environments, num_envs says "
                 f"{settings.num_envs}; leave num_envs out, or give the factory an argument num_envs"
             )
-        return _ready(worlds, first.built_num_envs)
-    return _ready(worlds, settings.num_envs)
+        return _ready(envs, first.built_num_envs)
+    return _ready(envs, settings.num_envs)
 
 
 def _cannot_restart(recipe: EnvRecipe) -> ConfigError:
-    return ConfigError(f"{recipe.name} steps all worlds in one call and cannot restart one; set on_failure to 'raise'")
+    return ConfigError(
+        f"{recipe.name} steps all environments in one call and cannot restart one; set on_failure to 'raise'"
+    )
 
 
 def _built(build: Callable[[], Built]) -> Built:
@@ -133,7 +136,7 @@ def _built(build: Callable[[], Built]) -> Built:
     except RelayRLError:
         raise
     except BaseException as error:
-        raise WorldFailure.of_exception(0, error, "building it").as_error(uuid.uuid4(), None, 0) from error
+        raise EnvFailure.of_exception(0, error, "building it").as_error(uuid.uuid4(), None, 0) from error
 
 
 def _ready(env: VectorEnvironment, num_envs: int) -> VectorEnvironment:

@@ -35,7 +35,7 @@ class VectorChoice(Enum):
 class EnvSettings(Settings):
     """How the environments of one run are made and stepped."""
 
-    num_envs: int = Field(8, ge=1, le=1 << 20, description="worlds stepped together")
+    num_envs: int = Field(8, ge=1, le=1 << 20, description="environments stepped together")
     workers: int = Field(0, ge=0, le=4096, description="worker processes; 0 steps in this process")
     vector: VectorChoice = Field(
         VectorChoice.AUTO,
@@ -46,11 +46,11 @@ class EnvSettings(Settings):
         ObservationCheck.FINITE, description="off; finite: no NaN or infinity; space: inside the declared space as well"
     )
     on_failure: FailurePolicy = Field(
-        FailurePolicy.RAISE, description="raise, or restart the world and void the step that failed"
+        FailurePolicy.RAISE, description="raise, or restart the environment and void the step that failed"
     )
     max_restarts_per_minute: int = Field(10, ge=1, description="above this rate a restart becomes an error")
     step_timeout_s: float = Field(60.0, gt=0, description="deadline of one step in a worker")
-    start_timeout_s: float = Field(120.0, gt=0, description="deadline for a worker to build its worlds")
+    start_timeout_s: float = Field(120.0, gt=0, description="deadline for a worker to build its environments")
     sharing: str | dict[str, str] = Field(
         "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
     )

@@ -1,7 +1,7 @@
-"""What can go wrong in a world, how it is reported, and how often it may.
+"""What can go wrong in an environment, how it is reported, and how often it may.
 
-A world loop only describes a failure; the vector environment that owns the worlds decides: raise it, or void the step,
-restart the world and spend from the `RestartBudget`.
+An environment loop only describes a failure; the vector environment that owns the environments decides: raise it, or void
+the step, restart the environment and spend from the `RestartBudget`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MINUTE_S = 60.0
 
 
 class FailureKind(Enum):
-    """How a world failed."""
+    """How an environment failed."""
 
     RAISED = "raised"
     OBSERVATION = "observation"
@@ -30,27 +30,29 @@ class FailureKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WorldFailure:
-    """One world's failure; `world` is its index among all worlds of the run, `lost_with_it` those that it took along."""
+class EnvFailure:
+    """One environment's failure; `env` is its index among all environments of the run, `lost_with_it` those that it took
+    along."""
 
-    world: int
+    env: int
     kind: FailureKind
     reason: str
     traceback: str = ""
     lost_with_it: tuple[int, ...] = ()
 
     @classmethod
-    def of_exception(cls, world: int, error: BaseException, doing: str) -> WorldFailure:
-        """The failure of a world whose own code raised `error`; an interrupt that only passed through it is raised again."""
+    def of_exception(cls, env: int, error: BaseException, doing: str) -> EnvFailure:
+        """The failure of an environment whose own code raised `error`; an interrupt that only passed through it is raised
+        again."""
         if not _is_own(error):
             raise error
         reason = f"{doing} raised {type(error).__name__}: {_text_of(error)}"
-        return cls(world, FailureKind.RAISED, reason, "".join(traceback.format_exception(error)))
+        return cls(env, FailureKind.RAISED, reason, "".join(traceback.format_exception(error)))
 
-    def moved(self, offset: int) -> WorldFailure:
-        """The same failure, from an index within a slice to one among all worlds."""
-        lost = tuple(world + offset for world in self.lost_with_it)
-        return WorldFailure(self.world + offset, self.kind, self.reason, self.traceback, lost)
+    def moved(self, offset: int) -> EnvFailure:
+        """The same failure, from an index within a slice to one among all environments."""
+        lost = tuple(env + offset for env in self.lost_with_it)
+        return EnvFailure(self.env + offset, self.kind, self.reason, self.traceback, lost)
 
     def as_error(self, env_id: UUID, seed: int | None, step: int, note: str = "") -> EnvError:
         """The error to raise when the failure is not survived."""
@@ -62,11 +64,11 @@ class WorldFailure:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether a world is to blame for `error`: also for its `sys.exit()`, which would end the program without a word."""
+    """Whether an environment is to blame for `error`: also for its `sys.exit()`, which would end the program without a word."""
     if isinstance(error, StoppedBySignal):
         return False
     if isinstance(error, KeyboardInterrupt):
-        # With Python's own handler, a Ctrl-C is raised wherever the program is, and cannot be told from the world's.
+        # With Python's own handler, a Ctrl-C is raised wherever the program is, and cannot be told from the environment's.
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return True
 
@@ -81,7 +83,7 @@ def _text_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def failure_set_aside() -> Iterator[None]:
-    """Around a world's own code that may fail without consequence: another failure is the one to report."""
+    """Around an environment's own code that may fail without consequence: another failure is the one to report."""
     try:
         yield
     except BaseException as error:
@@ -89,10 +91,11 @@ def failure_set_aside() -> Iterator[None]:
             raise
 
 
-class WorldFailedError(Exception):
-    """A world could not be built or closed; carries the failure from the loop to the vector environment, never to users."""
+class EnvFailureError(Exception):
+    """An environment could not be built or closed; carries the failure from the loop to the vector environment, never to
+    users."""
 
-    def __init__(self, failure: WorldFailure) -> None:
+    def __init__(self, failure: EnvFailure) -> None:
         super().__init__(failure.reason)
         self.failure = failure
 

@@ -1,7 +1,7 @@
 """From the name of an environment to one built environment.
 
 `EnvRecipe` is what travels to worker processes: a name (or a factory) and its options. Libraries are imported only when a
-name asks for them. How many worlds there are and where they run is `environment_registry`'s business.
+name asks for them. How many environments there are and where they run is `environment_registry`'s business.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The policy that on-policy algorithms train: an actor, and a critic that shares nothing with it.
 
-A central critic judges the whole world and serves training alone: what is exported of such a policy is its actor.
+A central critic judges the whole environment and serves training alone: what is exported of such a policy is its actor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
-from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import RunningNormalizer
 from relayrl.models.policy import Policy
 
@@ -32,9 +32,9 @@ class ActorCritic(Policy):
         network: NetworkSettings,
         generator: torch.Generator,
         central: InputLayout | None = None,
-        kernels: KernelFactory | None = None,
+        kernels: NetworkFactory | None = None,
     ) -> None:
-        """With `central`, the critic sees that much of the whole world instead of the observation."""
+        """With `central`, the critic sees that much of the whole environment instead of the observation."""
         super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
         self.is_central = central is not None
         normalizes = central is not None and network.normalize_observations

@@ -22,7 +22,7 @@ class Activation(Enum):
 
 
 class CriticInput(Enum):
-    """What central critics see of their world."""
+    """What central critics see of their environment."""
 
     AUTO = "auto"
     JOINT_OBSERVATIONS = "joint_observations"
@@ -57,7 +57,7 @@ class NetworkSettings(Settings):
     log_std_init: float = Field(
         0.0, allow_inf_nan=False, description="initial log standard deviation, in units of half the action range"
     )
-    kernel: str | None = Field(None, description="a network plugin instead of perceptrons, by its name")
+    kernel: str | None = Field(None, description="a network plugin instead of MLPs, by its name")
     critic_input: CriticInput = Field(
         CriticInput.AUTO,
         description="what critics of ma… algorithms see: joint_observations, state, both; "

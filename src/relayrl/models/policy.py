@@ -16,7 +16,7 @@ from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.network_settings import NetworkSettings
-from relayrl.models.networks.network_factory import BuiltInKernels, KernelFactory
+from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
 ACTOR_OUTPUT_GAIN = 0.01
@@ -37,7 +37,7 @@ class Policy(nn.Module):
         head: ActionHead,
         network: NetworkSettings,
         generator: torch.Generator,
-        kernels: KernelFactory | None = None,
+        kernels: NetworkFactory | None = None,
     ) -> None:
         """`kernels` makes the networks; without it they are MLPs of the settings' shape."""
         super().__init__()
@@ -46,7 +46,7 @@ class Policy(nn.Module):
                 "network.memory needs an algorithm that learns from whole sequences: ppo, ippo, mappo, reinforce, ireinforce "
                 "or mareinforce; leave it out for others, or stack the last observations in the environment"
             )
-        self.kernels = kernels or BuiltInKernels(network)
+        self.kernels = kernels or BuiltInNetworks(network)
         self.observation_space, self.network = observation_space, network
         self.head = head
         self.encoder = ObservationEncoder(observation_space)

@@ -16,8 +16,8 @@ from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
-from relayrl.models.networks.network_factory import KernelFactory
-from relayrl.models.networks.recurrent_network import RecurrentKernels, RecurrentNetwork
+from relayrl.models.networks.network_factory import NetworkFactory
+from relayrl.models.networks.recurrent_network import RecurrentNetwork, RecurrentNetworks
 
 
 class RecurrentActorCritic(ActorCritic):
@@ -34,10 +34,10 @@ class RecurrentActorCritic(ActorCritic):
         network: NetworkSettings,
         generator: torch.Generator,
         central: InputLayout | None = None,
-        kernels: KernelFactory | None = None,
+        kernels: NetworkFactory | None = None,
     ) -> None:
         """`kernels` makes what lies in front of the memories."""
-        recurrent = RecurrentKernels(network, kernels)
+        recurrent = RecurrentNetworks(network, kernels)
         super().__init__(observation_space, action_space, network, generator, central, recurrent)
 
     @property
@@ -73,7 +73,7 @@ class RecurrentActorCritic(ActorCritic):
             memory = features.new_zeros((*features.shape[:-1], self.memory_width))
         distribution, value, _ = self.step(features, mask, memory)
         if value is None:
-            raise ConfigError("a central critic judges the whole world, not an observation")
+            raise ConfigError("a central critic judges the whole environment, not an observation")
         return distribution, value
 
 
@@ -83,7 +83,7 @@ def actor_critic(
     network: NetworkSettings,
     generator: torch.Generator,
     central: InputLayout | None = None,
-    kernels: KernelFactory | None = None,
+    kernels: NetworkFactory | None = None,
 ) -> ActorCritic:
     """The policy that the settings describe: with a memory where they ask for one."""
     make = ActorCritic if network.memory is None else RecurrentActorCritic

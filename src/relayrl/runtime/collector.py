@@ -156,7 +156,7 @@ class Collector:
         if "env_ids" in state:  # older versions kept none
             self._env_ids = tuple(UUID(text) for text in state["env_ids"])
             for builder in self._builders.values():
-                builder.name_worlds(self._env_ids)
+                builder.name_envs(self._env_ids)
         saved = state["environment"]
         if saved is not None and isinstance(self._env, StatefulEnvironment):
             for name, builder in self._builders.items():
@@ -190,7 +190,7 @@ def allowed_actions(
     if not np.count_nonzero(stuck):
         return mask
     for b, n in np.argwhere(stuck & view.active).tolist():
-        who = f"agent {group.agent_ids[n]!r} of environment {env.env_ids[b]} (world {b})"
+        who = f"agent {group.agent_ids[n]!r} of environment {env.env_ids[b]} (environment {b})"
         raise ActionMaskError(f"{who} at step {int(lengths()[b])} of its episode")
     return mask | stuck[..., None]
 

@@ -37,7 +37,7 @@ class EpisodeTracker:
         return EndedEpisodes(group_returns={name: [] for name in self._num_agents})
 
     def add(self, step: VectorStep) -> None:
-        """Count one step of all worlds."""
+        """Count one step of all environments."""
         for name, group in step.groups.items():
             self._sums[name] += group.reward
         self._num_steps += 1
@@ -54,7 +54,7 @@ class EpisodeTracker:
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
             sums[over] = 0.0
-        # A world that nobody acts in after an end spends the next step on its reset.
+        # An environment that nobody acts in after an end spends the next step on its reset.
         acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
         self._began_at[over] = self._num_steps + ~acts[over]
 

@@ -21,7 +21,7 @@ from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.collector import allowed_actions, ended_lanes
 
 EVALUATION_WORLDS = 20
-"""Worlds that an evaluation plays in at once, at most."""
+"""Environments that an evaluation plays in at once, at most."""
 
 
 DEFAULT_BOUNDS = EvaluationBounds()
@@ -36,7 +36,7 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Returns of the episodes, in the order of worlds; for several agents, each is the mean over agents.
+    """Returns of the episodes, in the order of environments; for several agents, each is the mean over agents.
 
     Episodes that a bound cut (`is_cut`) count with what they had collected: leaving them out would rate a policy by the
     episodes in which it does not walk in circles. There may be fewer episodes than `num_asked`.
@@ -50,7 +50,7 @@ class EvaluationResult:
 
     @property
     def mean_return(self) -> float:
-        """NaN where there is no episode: every world failed until the time was up."""
+        """NaN where there is no episode: every environment failed until the time was up."""
         return float(np.mean(self.returns)) if self.returns else math.nan
 
     @property
@@ -77,9 +77,9 @@ def describe_bound(num_asked: int, num_ended: int, num_cut: int, bound: str) -> 
 
 
 def make_evaluation_env(env: str, settings: EnvSettings, episodes: int) -> VectorEnvironment:
-    """Worlds to play `episodes` in, of the kind that a run with these settings trains in."""
-    worlds = settings.model_copy(update={"num_envs": min(episodes, EVALUATION_WORLDS)})
-    return on_host(make_vector(env, worlds, own_number=True))
+    """Environments to play `episodes` in, of the kind that a run with these settings trains in."""
+    envs = settings.model_copy(update={"num_envs": min(episodes, EVALUATION_WORLDS)})
+    return on_host(make_vector(env, envs, own_number=True))
 
 
 def evaluate(
@@ -94,7 +94,7 @@ def evaluate(
 ) -> EvaluationResult:
     """Play `episodes` episodes, greedily or, with `rng`, with drawn actions, within `bounds`.
 
-    Every world plays the same number of episodes (one more for the first ones), and its first ones: taking whichever
+    Every environment plays the same number of episodes (one more for the first ones), and its first ones: taking whichever
     episodes end first would favour short ones.
     """
     deadline_s = time.monotonic() + bounds.timeout_s
@@ -128,7 +128,7 @@ def evaluate(
 
 
 class _Played:
-    """The episodes of an evaluation, by world: what is running, what was kept, and how many more each plays."""
+    """The episodes of an evaluation, by environment: what is running, what was kept, and how many more each plays."""
 
     def __init__(self, env: VectorEnvironment, episodes: int) -> None:
         self.quota = np.full(env.num_envs, episodes // env.num_envs)
@@ -144,7 +144,7 @@ class _Played:
         return self._length.copy()
 
     def add(self, step: VectorStep, acts: Array) -> None:
-        """Count a step of all worlds; `acts` [B] where it was more than a reset."""
+        """Count a step of all environments; `acts` [B] where it was more than a reset."""
         self._running += sum(group.reward.sum(1, dtype=np.float64) for group in step.groups.values()) / self._num_agents
         self._length += acts
         failed = np.zeros_like(step.episode_over) if step.failed is None else step.failed
@@ -152,16 +152,16 @@ class _Played:
             self._end(b, keep=not failed[b], is_cut=False)
 
     def cut_long(self, max_episode_steps: int) -> Array:
-        """Cut the episodes that have so many steps; the worlds [B] that begin another one."""
+        """Cut the episodes that have so many steps; the environments [B] that begin another one."""
         long = (self._length >= max_episode_steps) & (self.quota > 0)
         if long.any():
             self.cut(long, Bound.EPISODE_STEPS)
         return long & (self.quota > 0)
 
-    def cut(self, worlds: Array, bound: Bound) -> None:
-        """Keep the running episodes of `worlds` [B] as they are; one that has not begun is none."""
+    def cut(self, envs: Array, bound: Bound) -> None:
+        """Keep the running episodes of `envs` [B] as they are; one that has not begun is none."""
         self._stopped_by = bound
-        for b in np.flatnonzero(worlds & (self._length > 0)).tolist():
+        for b in np.flatnonzero(envs & (self._length > 0)).tolist():
             self._end(b, keep=True, is_cut=True)
 
     def _end(self, b: int, *, keep: bool, is_cut: bool) -> None:
@@ -172,7 +172,7 @@ class _Played:
 
     def result(self) -> EvaluationResult:
         """All episodes that were kept."""
-        kept = [episode for world in self._kept for episode in world]
+        kept = [episode for env in self._kept for episode in env]
         return EvaluationResult(
             returns=tuple(episode[0] for episode in kept),
             lengths=tuple(episode[1] for episode in kept),
@@ -186,14 +186,14 @@ def choose_actions(
     actor: Actor, memory: LaneMemory, view: GroupObservation, mask: Array | None, rng: np.random.Generator | None
 ) -> Array:
     """Actions `[B, N, …]` for what a group sees and, by `mask` [B, N, A], may do, as the environment takes them."""
-    worlds, agents = view.active.shape
-    obs = map_tree(lambda leaf: leaf.reshape(worlds * agents, *leaf.shape[2:]), view.obs)
-    allowed = None if mask is None else mask.reshape(worlds * agents, -1)
+    envs, agents = view.active.shape
+    obs = map_tree(lambda leaf: leaf.reshape(envs * agents, *leaf.shape[2:]), view.obs)
+    allowed = None if mask is None else mask.reshape(envs * agents, -1)
     active = view.active.reshape(-1)
     action = memory.decide(obs, allowed, rng, active).action
     if rng is not None:  # the most likely action is within the bounds already
         action = actor.head.to_environment(action)
-    return action.reshape(worlds, agents, *action.shape[1:])
+    return action.reshape(envs, agents, *action.shape[1:])
 
 
 def check_fits(env: VectorEnvironment, actors: Mapping[str, Actor]) -> None:

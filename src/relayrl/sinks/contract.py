@@ -127,8 +127,9 @@ class TrajectorySource(ABC):
     def __iter__(self) -> Iterator[Trajectory]:
         """A pass over everything that is durable when it begins."""
 
-    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
-        """A pass over what was recorded in these worlds from an episode on, without the rest where the storage allows it."""
+    def of_envs(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+        """A pass over what was recorded in these environments from an episode on, without the rest where the storage allows
+        it."""
         return (each for each in self if each.env_id in env_ids and each.episode >= first_episode)
 
     def abandoned(self) -> frozenset[UUID]:
@@ -157,11 +158,11 @@ class TrajectorySource(ABC):
 
 
 _MODULES = {
-    "arrow": "arrow_files",
-    "parquet": "parquet_files",
-    "csv": "csv_files",
-    "sqlite": "sqlite_database",
-    "postgresql": "postgres_database",
+    "arrow": "files.arrow_files",
+    "parquet": "files.parquet_files",
+    "csv": "files.csv_files",
+    "sqlite": "databases.sqlite_database",
+    "postgresql": "databases.postgres_database",
     "memory": "memory",
 }
 SCHEMES = tuple(_MODULES)

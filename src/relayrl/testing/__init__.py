@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from relayrl.testing.contract_report import CheckResult as CheckResult
     from relayrl.testing.contract_report import ContractReport as ContractReport
     from relayrl.testing.env_contract import check_environment as check_environment
-    from relayrl.testing.kernel_contract import check_kernel as check_kernel
     from relayrl.testing.memory_worlds import RecallCue as RecallCue
     from relayrl.testing.multi_agent_worlds import DyingAgents as DyingAgents
     from relayrl.testing.multi_agent_worlds import HiddenSign as HiddenSign
     from relayrl.testing.multi_agent_worlds import MaskedBandit as MaskedBandit
     from relayrl.testing.multi_agent_worlds import MatrixGame as MatrixGame
     from relayrl.testing.multi_agent_worlds import TakingTurns as TakingTurns
+    from relayrl.testing.network_contract import check_kernel as check_kernel
+    from relayrl.testing.network_contract import check_network as check_network
     from relayrl.testing.sink_contract import check_sink as check_sink
     from relayrl.testing.trajectory_examples import difference as difference
     from relayrl.testing.trajectory_examples import example_trajectories as example_trajectories
@@ -37,7 +38,8 @@ _HOMES = {
     # contract suites
     "check_environment": "relayrl.testing.env_contract",
     "check_sink": "relayrl.testing.sink_contract",
-    "check_kernel": "relayrl.testing.kernel_contract",
+    "check_network": "relayrl.testing.network_contract",
+    "check_kernel": "relayrl.testing.network_contract",  # the old name, for one release
     "ContractReport": "relayrl.testing.contract_report",
     "CheckResult": "relayrl.testing.contract_report",
     # example data

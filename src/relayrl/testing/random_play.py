@@ -1,4 +1,5 @@
-"""Random actions that keep to the masks: for all worlds from one generator, or with a stream of its own for each world."""
+"""Random actions that keep to the masks: for all environments from one generator, or with a stream of its own for each
+environment."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def random_actions(
 
 
 class Player:
-    """Random actions from one stream per world, so that a world is played alike however many worlds there are.
+    """Random actions from one stream per environment, so that an environment is played alike however many environments there
+    are.
 
     Lanes that do not act draw from other streams, which `idle_seed` decides: actions that an environment must ignore.
     """
@@ -43,13 +45,11 @@ class Player:
 
     def act(self, observations: Mapping[str, GroupObservation]) -> dict[str, Any]:
         """Actions for all lanes, `[B, N, …]` by group."""
-        worlds = [self._act_in(b, observations) for b in range(len(self._acting))]
-        return {
-            name: map_tree(lambda *rows: np.stack(rows), *(world[name] for world in worlds)) for name in self._groups
-        }
+        envs = [self._act_in(b, observations) for b in range(len(self._acting))]
+        return {name: map_tree(lambda *rows: np.stack(rows), *(env[name] for env in envs)) for name in self._groups}
 
     def _act_in(self, b: int, observations: Mapping[str, GroupObservation]) -> dict[str, Any]:
-        here = {name: _world(observations[name], b) for name in self._groups}
+        here = {name: _env(observations[name], b) for name in self._groups}
         acting = random_actions(self._groups, here, self._acting[b])
         unmasked = {name: GroupObservation(seen.obs, seen.active) for name, seen in here.items()}
         idle = random_actions(self._groups, unmasked, self._idle[b])
@@ -60,7 +60,7 @@ class Player:
         return {name: map_tree(choose(here[name].active), acting[name], idle[name]) for name in self._groups}
 
 
-def _world(seen: GroupObservation, b: int) -> GroupObservation:
+def _env(seen: GroupObservation, b: int) -> GroupObservation:
     mask = None if seen.action_mask is None else seen.action_mask[b : b + 1]
     return GroupObservation(index(seen.obs, slice(b, b + 1)), seen.active[b : b + 1], mask)
 

@@ -24,8 +24,8 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    env_seeds,
     new_env_ids,
-    world_seeds,
 )
 from relayrl.errors import EnvError
 
@@ -73,7 +73,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         chosen = self._worlds_of(self.env_ids if env_ids is None else env_ids)
         if seed is not None:
-            self._seeds[chosen] = np.array(world_seeds(seed, self.num_envs), np.int64)[chosen]
+            self._seeds[chosen] = np.array(env_seeds(seed, self.num_envs), np.int64)[chosen]
             self._drawn[chosen] = 0
         self._begin(chosen)
         return self._look()

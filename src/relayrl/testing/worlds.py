@@ -103,7 +103,7 @@ class Crashing(CountingWorld):
     """A `CountingWorld` that fails in the `at_step`th step of its life, episodes notwithstanding.
 
     It raises `RuntimeError`, hangs for an hour, ends its process with status 3, or observes NaN. With `seeds`, only worlds
-    whose last seeded reset had one of them fail, so that one world of many can be chosen with `world_seeds`.
+    whose last seeded reset had one of them fail, so that one world of many can be chosen with `env_seeds`.
     """
 
     def __init__(

@@ -11,12 +11,12 @@ MAX_EPISODES = 1_000_000
 
 
 class TrainerSettings(Settings):
-    """The schedule of one run; all counts are environment steps, summed over worlds."""
+    """The schedule of one run; all counts are environment steps, summed over environments."""
 
     max_steps: int = Field(
         500_000, ge=1, le=10**15, description="environment steps of the run; whole rollouts, never more"
     )
-    time_horizon: int = Field(64, ge=1, le=1 << 24, description="steps of each world per rollout")
+    time_horizon: int = Field(64, ge=1, le=1 << 24, description="steps of each environment per rollout")
     summary_freq: int = Field(50_000, ge=1, description="steps between rows of statistics")
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"
@@ -28,7 +28,7 @@ class TrainerSettings(Settings):
 
 
 class EvaluationSettings(EvaluationBounds):
-    """Episodes played without learning, in worlds and with seeds of their own."""
+    """Episodes played without learning, in environments and with seeds of their own."""
 
     episodes: int = Field(
         20, ge=0, le=MAX_EPISODES, description="episodes at the end of the run, with the most likely actions; 0: none"

@@ -1,4 +1,4 @@
-"""Whether a central critic sees its world's global state, the observations of all agents, or both."""
+"""Whether a central critic sees its environment's global state, the observations of all agents, or both."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CentralInputs:
 
 @dataclass(frozen=True, slots=True)
 class JointObservations:
-    """What all agents of a world see, on each of its W = T · B steps, and what they see after some of them."""
+    """What all agents of an environment see, on each of its W = T · B steps, and what they see after some of them."""
 
     now: Array  # [W, J]
     moments: Array  # [U] the steps, of those W, after which somebody has a successor; sorted
@@ -59,8 +59,8 @@ class JointObservations:
             return part
         agents, successors, names = _num_agents(rollout), rollout.successors, list(self.following)
         num_before = sum(self.following[name].shape[1] for name in names[: names.index(group)])
-        world, agent = np.divmod(successors.lane, agents)
-        rows, seen = self.presence.own_views(successors.step, world, num_before + agent)
+        env, agent = np.divmod(successors.lane, agents)
+        rows, seen = self.presence.own_views(successors.step, env, num_before + agent)
         if not len(rows):
             return part
         followed = [following[part.line[rows]] for following in self.following.values()]
@@ -105,7 +105,7 @@ class CentralCritics:
         return 0 if self._state_encoder is None else self._state_encoder.num_features
 
     def inputs(self, rollouts: Mapping[str, Rollout]) -> dict[str, CentralInputs]:
-        """Inputs of every group's critic, from rollouts of the same worlds and steps."""
+        """Inputs of every group's critic, from rollouts of the same environments and steps."""
         joint = self._joint_observations(rollouts)
         return {name: self._of_group(name, rollout, joint) for name, rollout in rollouts.items()}
 
@@ -119,22 +119,22 @@ class CentralCritics:
             now.append(present(features, rollout.valid.reshape(features.shape[:2])))
             following[name] = _following(rollout, self._encoders[name], features, moments)
         presence = Presence.of(rollouts)
-        step, world = np.divmod(moments, len(rollout.header.env_ids))
-        shared = _side_by_side(list(following.values()), None if presence is None else presence.seen[step, world])
+        step, env = np.divmod(moments, len(rollout.header.env_ids))
+        shared = _side_by_side(list(following.values()), None if presence is None else presence.seen[step, env])
         return JointObservations(_side_by_side(now), moments, following, shared, presence)
 
     def _of_group(self, name: str, rollout: Rollout, joint: JointObservations | None) -> CentralInputs:
         group, successors = self._groups[name], rollout.successors
         agents = group.num_agents
-        world_step, agent = np.divmod(np.arange(rollout.reward.size), agents)
+        env_step, agent = np.divmod(np.arange(rollout.reward.size), agents)
         rows: list[SharedPart] = []
         followed: list[SharedPart] = []
         if group.sight.observations and joint is not None:
-            rows.append(SharedPart(joint.now, world_step))
+            rows.append(SharedPart(joint.now, env_step))
             followed.append(joint.after(name, rollout))
         if group.sight.state:
             state, state_next = self._states(rollout)
-            rows.append(SharedPart(state, world_step))
+            rows.append(SharedPart(state, env_step))
             followed.append(SharedPart(state_next, np.arange(len(successors))))
         identity = np.eye(agents, dtype=np.float32)
         rows.append(SharedPart(identity, agent))
@@ -151,12 +151,12 @@ class CentralCritics:
 
 
 def _num_agents(rollout: Rollout) -> int:
-    """Of each world."""
+    """Of each environment."""
     return rollout.num_lanes // len(rollout.header.env_ids)
 
 
 def _moments(rollout: Rollout) -> Array:
-    """[K] the step of its world, among all W, that each successor followed."""
+    """[K] the step of its environment, among all W, that each successor followed."""
     successors = rollout.successors
     return np.asarray(successors.step * len(rollout.header.env_ids) + successors.lane // _num_agents(rollout))
 
@@ -169,10 +169,10 @@ def _features(rollout: Rollout, encoder: ObservationEncoder) -> Array:
 
 def _following(rollout: Rollout, encoder: ObservationEncoder, features: Array, moments: Array) -> Array:
     """[U, N, F] features of what followed `moments`."""
-    worlds, successors = len(rollout.header.env_ids), rollout.successors
+    envs, successors = len(rollout.header.env_ids), rollout.successors
     following = np.zeros((len(moments), *features.shape[1:]), np.float32)
-    goes_on = moments + worlds < len(features)
-    following[goes_on] = features[moments[goes_on] + worlds]
+    goes_on = moments + envs < len(features)
+    following[goes_on] = features[moments[goes_on] + envs]
     where = np.searchsorted(moments, _moments(rollout)), successors.lane % _num_agents(rollout)
     following[where] = encoder.encode_numpy(successors.obs)
     return following

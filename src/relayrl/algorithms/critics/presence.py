@@ -22,7 +22,7 @@ from relayrl.data.trees import Array
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Agents of all groups side by side, G of them, in rows `[T, B, G]` of the same worlds and steps."""
+    """Agents of all groups side by side, G of them, in rows `[T, B, G]` of the same environments and steps."""
 
     seen: Array  # whom the critics of those see who acted on the row and are among them
     _sees_others: Array  # whether the critic of an agent is asked about the row and sees others than that
@@ -52,12 +52,12 @@ class Presence:
         sees_others = was_in & (last_acted >= 0) & ~terminated & ~(valid & seen)
         return Presence(seen, sees_others, valid, last_acted, stays, appears)
 
-    def own_views(self, step: Array, world: Array, agent: Array) -> tuple[Array, Array]:
-        """Which `agent`s [K] see others than `seen` after their rows `(step, world)`, and whom [R, G] those do."""
-        rows = np.flatnonzero(self._sees_others[step, world, agent])
-        step, world, agent = step[rows], world[rows], agent[rows]
-        beside = self._valid[self._last_acted[step, world, agent], world]
-        seen = beside & self._stays[step, world] | self._appears[step, world]
+    def own_views(self, step: Array, env: Array, agent: Array) -> tuple[Array, Array]:
+        """Which `agent`s [K] see others than `seen` after their rows `(step, env)`, and whom [R, G] those do."""
+        rows = np.flatnonzero(self._sees_others[step, env, agent])
+        step, env, agent = step[rows], env[rows], agent[rows]
+        beside = self._valid[self._last_acted[step, env, agent], env]
+        seen = beside & self._stays[step, env] | self._appears[step, env]
         seen[np.arange(len(rows)), agent] = True
         return rows, seen
 

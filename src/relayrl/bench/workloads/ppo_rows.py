@@ -51,7 +51,7 @@ def ppo_rows(name: str, num_envs: int, num_steps: int) -> list[Row]:
 def workload_settings(
     env: str, num_envs: int, num_steps: int, *, algo: str = "ppo", rollout_steps: int = ROLLOUT_STEPS, workers: int = 0
 ) -> RunSettings:
-    """The work: 128 steps a world, 4 epochs of 4 minibatches, two layers of 64 tanh units for actor and critic each."""
+    """The work: 128 steps an environment, 4 epochs of 4 minibatches, two layers of 64 tanh units for actor and critic each."""
     flags = {
         "algo": algo,
         "environment.workers": workers,

@@ -1,7 +1,8 @@
 """A block of trajectories as one Arrow record batch, and back: what sinks write and what one trajectory is encoded as.
 
-A batch has the columns of `relayrl.data.arrow.schema` with the rows of whole trajectories one after the other, and the dictionary
-of `trajectory_id` has an entry for each. Writing a trajectory at a time would cost a message and a dictionary for each.
+A batch has the columns of `relayrl.data.arrow.schema` with the rows of whole trajectories one after the other, and the
+dictionary of `trajectory_id` has an entry for each. Writing a trajectory at a time would cost a message and a dictionary for
+each.
 
 A batch shares memory with its block. What only headers say (who, which episode and step, how it ended) gets a value for every
 row, in one piece of memory from Arrow's pool; flags are bits there.
@@ -66,7 +67,7 @@ def to_batch(block: TrajectoryBlock) -> pa.RecordBatch:
         columns[leaf.name] = pa.Array.from_buffers(leaf.arrow_type, num_rows, [None, getattr(given, leaf.name)])
     for name, kind, numbers, texts in (
         ("trajectory_id", ID, given.trajectory, _uuid_texts(headers.trajectory_ids)),
-        ("env_id", ID, given.world, _uuid_texts(given.worlds)),
+        ("env_id", ID, given.env, _uuid_texts(given.envs)),
         ("agent_id", ID, given.agent, pa.array(given.agents, pa.string())),
         ("group", GROUP, given.group, pa.array([layout.group], pa.string())),
     ):
@@ -94,14 +95,14 @@ def _uuid_texts(ids: list[bytes]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderColumns:
-    """`R` rows of `K` trajectories, as Arrow's buffers. Names are numbers: of the trajectory, of `worlds` and of `agents`."""
+    """`R` rows of `K` trajectories, as Arrow's buffers. Names are numbers: of the trajectory, of `envs` and of `agents`."""
 
-    worlds: list[bytes]
+    envs: list[bytes]
     agents: list[str]
     episode: pa.Buffer  # [R] int64
     step: pa.Buffer  # [R] int64
     trajectory: pa.Buffer  # [R] int32
-    world: pa.Buffer  # [R] int32
+    env: pa.Buffer  # [R] int32
     agent: pa.Buffer  # [R] int32
     offset: pa.Buffer  # [R + 1] int32, how many trajectories have ended before each row
     group: pa.Buffer  # [R] int8, always 0: there is one
@@ -113,8 +114,8 @@ class HeaderColumns:
 
 def header_columns(headers: TrajectoryHeaders, num_rows: int) -> HeaderColumns:
     """The columns of trajectories whose lengths add up to `num_rows`."""
-    (worlds, world), (agents, agent) = _numbered(headers.env_ids), _numbered(headers.agent_ids)
-    numbers = (headers.num_steps, headers.episode, headers.first_step, world, agent)
+    (envs, env), (agents, agent) = _numbered(headers.env_ids), _numbered(headers.agent_ids)
+    numbers = (headers.num_steps, headers.episode, headers.first_step, env, agent)
     flags = (headers.terminated, headers.truncated, headers.failed)
     num_bits = (num_rows + 7) // 8
     sizes = (*[8 * num_rows] * 2, *[4 * num_rows] * 3, 4 * num_rows + 4, num_rows, *[num_bits] * 4)
@@ -128,20 +129,20 @@ def header_columns(headers: TrajectoryHeaders, num_rows: int) -> HeaderColumns:
         outs = [np.frombuffer(memory, kind, size // kind.itemsize, begin) for begin, size, kind in places]
         _spread(numbers, flags, num_rows, outs)
     buffers = (memory.slice(begin, size) for begin, size in zip(begins, sizes, strict=False))
-    return HeaderColumns(worlds, agents, *buffers)
+    return HeaderColumns(envs, agents, *buffers)
 
 
 def _spread(numbers: Sequence[Array], flags: Sequence[Array], num_rows: int, outs: Sequence[Array]) -> None:
     """What `spread_headers` does."""
-    num_steps, episodes, first_steps, worlds, agents = numbers
-    episode, step, trajectory, world, agent, offset, group, *bits, valid = outs
+    num_steps, episodes, first_steps, envs, agents = numbers
+    episode, step, trajectory, env, agent, offset, group, *bits, valid = outs
     ends = np.cumsum(num_steps)
     episode[:] = np.repeat(episodes, num_steps)
     step[:] = np.repeat(first_steps - (ends - num_steps), num_steps)
     step += np.arange(num_rows)
     trajectory[:] = offset[:-1] = np.repeat(np.arange(len(num_steps), dtype=np.int32), num_steps)
     offset[-1] = len(num_steps)
-    world[:] = np.repeat(worlds, num_steps)
+    env[:] = np.repeat(envs, num_steps)
     agent[:] = np.repeat(agents, num_steps)
     group[:] = 0
     for flag, out in zip(flags, bits, strict=True):
@@ -194,11 +195,11 @@ class _Split:
         layout, leading = self._layout, (self._batch.num_rows,)
         arrays = tuple(self._column(leaf.name, leaf, leading) for leaf in layout.stored)
         episode, step = self._column("episode", EPISODE, leading), self._column("step", STEP, leading)
-        worlds, agents = self._names("env_id"), self._names("agent_id")
+        envs, agents = self._names("env_id"), self._names("agent_id")
         self._check_rows(episode, step)
         headers = TrajectoryHeaders(
             [_uuid(self._ids[which]).bytes for which in self._which.tolist()],
-            [_uuid(world).bytes for world in worlds],
+            [_uuid(env).bytes for env in envs],
             agents,
             episode[self._begins],
             step[self._begins],

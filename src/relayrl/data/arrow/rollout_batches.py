@@ -71,9 +71,9 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
     episode, step = number_rows(ended, rollout.first_episode, rollout.first_step, pooled_empty)
     columns |= {"episode": to_arrow(EPISODE, episode, leading), "step": to_arrow(STEP, step, leading)}
 
-    worlds, agents = pooled_empty(leading, np.int32), pooled_empty(leading, np.int32)
-    worlds[...], agents[...] = np.divmod(np.arange(L, dtype=np.int32), len(header.agent_ids))
-    columns["env_id"] = names_to_arrow(ID, worlds.reshape(-1), _uuid_names(header.env_ids))
+    envs, agents = pooled_empty(leading, np.int32), pooled_empty(leading, np.int32)
+    envs[...], agents[...] = np.divmod(np.arange(L, dtype=np.int32), len(header.agent_ids))
+    columns["env_id"] = names_to_arrow(ID, envs.reshape(-1), _uuid_names(header.env_ids))
     columns["agent_id"] = names_to_arrow(ID, agents.reshape(-1), header.agent_ids)
     columns["group"] = names_to_arrow(GROUP, np.zeros(T * L, dtype=np.int8), [header.group])
 
@@ -97,7 +97,7 @@ def _write_steps(layout: Layout, rollout: Rollout, leading: tuple[int, int]) -> 
     if layout.memory_space is not None and rollout.memory is not None:
         pairs += zip(layout.memory, tree_leaves(layout.memory_space, rollout.memory, "memory"), strict=True)
     if layout.state_space is not None and rollout.state is not None:
-        # Every lane has the state of its world.
+        # Every lane has the state of its environment.
         num_agents = len(rollout.header.agent_ids)
         states = (np.repeat(leaf, num_agents, 1) for leaf in tree_leaves(layout.state_space, rollout.state, "state"))
         pairs += zip(layout.state, states, strict=True)
@@ -120,27 +120,29 @@ def _write_successors(layout: Layout, rollout: Rollout, rows: Array) -> pa.Array
 
 @lru_cache(maxsize=8)
 def _uuid_names(ids: tuple[UUID, ...]) -> tuple[str, ...]:
-    """A header with thousands of worlds comes again with every block, hence the cache."""
+    """A header with thousands of environments comes again with every block, hence the cache."""
     return tuple(map(str, ids))
 
 
 def rollout_from_batch(batch: pa.RecordBatch, layout: Layout) -> Rollout:
     """The rollout of a batch that `rollout_to_batch` made and that has passed Arrow's own `validate()`."""
-    env_index, worlds = names_from_arrow(batch.column("env_id"), "env_id")
+    env_index, envs = names_from_arrow(batch.column("env_id"), "env_id")
     agent_index, agents = names_from_arrow(batch.column("agent_id"), "agent_id")
-    B, N, L = len(worlds), len(agents), len(worlds) * len(agents)
+    B, N, L = len(envs), len(agents), len(envs) * len(agents)
     if L == 0 or batch.num_rows == 0 or batch.num_rows % L:
-        raise DecodeError(f"{batch.num_rows} rows are no whole number of steps of {L} lanes ({B} worlds × {N} agents)")
+        raise DecodeError(
+            f"{batch.num_rows} rows are no whole number of steps of {L} lanes ({B} environments × {N} agents)"
+        )
     T = batch.num_rows // L
     if not (env_index.reshape(T, B, N) == np.arange(B, dtype=np.int32)[:, None]).all():
-        raise DecodeError("column 'env_id' does not run through the worlds in every step")
+        raise DecodeError("column 'env_id' does not run through the environments in every step")
     if not (agent_index.reshape(T * B, N) == np.arange(N, dtype=np.int32)).all():
-        raise DecodeError("column 'agent_id' does not run through the agents in every world")
+        raise DecodeError("column 'agent_id' does not run through the agents in every environment")
     agent_ids = tuple(agents.to_pylist())
     if len(set(agent_ids)) != N:
         raise DecodeError("column 'agent_id' names an agent twice")
     _require_group(batch, layout)
-    env_ids = (_uuids if B > _MAX_CACHED_IDS else _cached_uuids)(tuple(worlds.to_numpy(zero_copy_only=False).tolist()))
+    env_ids = (_uuids if B > _MAX_CACHED_IDS else _cached_uuids)(tuple(envs.to_numpy(zero_copy_only=False).tolist()))
 
     leading = (T, L)
     flags = {leaf.name: _read(batch, leaf, leading) for leaf in (TERMINATED, TRUNCATED, FAILED, VALID)}
@@ -156,7 +158,7 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout) -> Rollout:
     obs, state, mask = _read_successors(batch, layout, has_successor)
     steps = _read_steps(batch, layout, leading)
     if steps["state"] is not None:
-        steps["state"] = map_tree(lambda leaf: _of_worlds(leaf, N), steps["state"])
+        steps["state"] = map_tree(lambda leaf: _of_envs(leaf, N), steps["state"])
     return Rollout(
         header=LaneHeader(layout.group, env_ids, agent_ids, layout.observation_space, layout.action_space),
         first_episode=episode[0],
@@ -191,13 +193,13 @@ def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...])
     }
 
 
-def _of_worlds(lanes: Array, num_agents: int) -> Array:
-    """[T, B, …] of `[T, L, …]`: a state is its world's, so all agents of a world have the same, bit for bit."""
+def _of_envs(lanes: Array, num_agents: int) -> Array:
+    """[T, B, …] of `[T, L, …]`: a state is its environment's, so all agents of an environment have the same, bit for bit."""
     T, L, *shape = lanes.shape
     joint = lanes.reshape(T, L // num_agents, num_agents, *shape)
     one_each = np.ascontiguousarray(joint[:, :, 0])
     if np.repeat(one_each, num_agents, axis=1).tobytes() != lanes.tobytes():
-        raise DecodeError("column 'state' differs between agents of the same world and step")
+        raise DecodeError("column 'state' differs between agents of the same environment and step")
     one_each.flags.writeable = False
     return one_each
 
@@ -235,4 +237,4 @@ def _uuids(names: tuple[str, ...]) -> tuple[UUID, ...]:
     return ids
 
 
-_cached_uuids = lru_cache(maxsize=8)(_uuids)  # the same worlds come again with every block
+_cached_uuids = lru_cache(maxsize=8)(_uuids)  # the same environments come again with every block

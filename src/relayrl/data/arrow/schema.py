@@ -13,7 +13,7 @@
     valid                         bool                the lane acted on this row; always true in trajectories
     logp, value                   float32             where the policy gave them
     memory, memory.…              any dtype           where the policy is recurrent
-    state, state.…                any dtype           where the world's global state is recorded
+    state, state.…                any dtype           where the environment's global state is recorded
     successor                     list<struct<…>>     0 or 1 records: the observation, and the state and action_mask where
                                                       recorded, that followed this row where the lane's next row does not show
                                                       them (`columns` says which rows)

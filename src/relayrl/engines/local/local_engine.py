@@ -59,7 +59,7 @@ class LocalEngine:
 
     @property
     def settings(self) -> RunSettings:
-        """The run's settings, with the number of worlds that a factory's own vector environment turned out to have."""
+        """The run's settings, with the number of environments that a factory's own vector environment turned out to have."""
         return self._settings
 
     def resume(self) -> bool:
@@ -93,7 +93,7 @@ class LocalEngine:
     def run(
         self, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool] = lambda: False
     ) -> RunResult:
-        """Train, evaluate, export. Whatever happens, worlds and writers are closed.
+        """Train, evaluate, export. Whatever happens, environments and writers are closed.
 
         When `is_interrupted` says so, the run saves its state and raises `RunInterrupted`.
         """
@@ -111,7 +111,7 @@ class LocalEngine:
             self.close()
 
     def _run(self, on_progress: Callable[[Progress], None]) -> RunResult:
-        logger.info("perceptrons on the CPU run in %s", describe())
+        logger.info("MLPs on the CPU run in %s", describe())
         warn_if_missing()
         self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
         self._started = time.perf_counter()
@@ -130,7 +130,7 @@ class LocalEngine:
         return result
 
     def close(self) -> None:
-        """Release worlds and writers."""
+        """Release environments and writers."""
         self._statistics.close()
         self._evaluation.close()
         self._parts.close()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from relayrl.data.action_masks import require_allowed
 from relayrl.data.columns import LaneHeader, Trajectory
-from relayrl.data.stacking import joint_worlds, stack_jointly
+from relayrl.data.stacking import joint_envs, stack_jointly
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.envs.environment_contract import AgentGroup
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]) -> int:
-    """Put everything at `url` into the trainer's replay; gives the number of world steps."""
+    """Put everything at `url` into the trainer's replay; gives the number of environment steps."""
     trainer.learn_from_records()
     with open_source(url) as source:
         url = source.url  # as it may be shown
@@ -47,7 +47,7 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
         require_allowed(trajectory)
     widths = {t.group: t.action_mask.shape[1] for t in trajectories if t.action_mask is not None}
     num_steps = 0
-    for members in joint_worlds(trajectories):
+    for members in joint_envs(trajectories):
         rollouts = stack_jointly(members, headers, widths)
         trainer.fill(rollouts)
         num_steps += next(iter(rollouts.values())).num_steps
@@ -55,7 +55,8 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
 
 
 def _by_the_only_agent(trajectory: Trajectory, groups: Mapping[str, AgentGroup]) -> Trajectory:
-    """An agent in a simulator names its actors by UUIDs; each acts in a world of its own, for the only agent there is."""
+    """An agent in a simulator names its actors by UUIDs; each acts in an environment of its own, for the only agent there
+    is."""
     agents = [agent for group in groups.values() for agent in group.agent_ids]
     if len(agents) > 1 or trajectory.agent_id == agents[0]:
         return trajectory

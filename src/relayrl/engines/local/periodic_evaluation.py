@@ -1,4 +1,4 @@
-"""Evaluating policies of a run: now and then while it learns, and at its end; in worlds and with seeds of their own.
+"""Evaluating policies of a run: now and then while it learns, and at its end; in environments and with seeds of their own.
 
 Nothing that learning draws from is touched, so a run with evaluations has the parameters of one without. The evaluations of
 one run all play the same episodes; the final one plays others, since the best policy was chosen by the former.
@@ -101,6 +101,6 @@ class PeriodicEvaluation:
         self.best_return, self.last_return = state["best_return"], state["last_return"]
 
     def close(self) -> None:
-        """Close the worlds."""
+        """Close the environments."""
         if self._env is not None:
             self._env.close()

@@ -24,7 +24,7 @@ from relayrl.envs.environment_contract import AgentGroup
 from relayrl.sinks.contract import open_source
 
 Lane = tuple[UUID, str]
-"""World and agent."""
+"""Environment and agent."""
 Position = tuple[int, int]
 """Episode and step."""
 
@@ -90,13 +90,13 @@ def find_ahead(url: str, positions: Mapping[Lane, Position]) -> RecordedAhead:
     """What the record at `url` holds of these lanes from these positions on."""
     env_ids = {env_id for env_id, _ in positions}
     with open_source(url, with_abandoned=True) as source:
-        found = source.of_worlds(env_ids, min(episode for episode, _ in positions.values()))
+        found = source.of_envs(env_ids, min(episode for episode, _ in positions.values()))
         ahead = (each for each in found if _lane(each) in positions and _position(each) >= positions[_lane(each)])
         return RecordedAhead(ahead, source.abandoned())
 
 
 def lane_positions(collector: Mapping[str, Any], groups: Mapping[str, AgentGroup]) -> dict[Lane, Position]:
-    """Where each lane was in the saved state of a collector; empty where that has no ids of worlds (older versions)."""
+    """Where each lane was in the saved state of a collector; empty where that has no ids of environments (older versions)."""
     env_ids = [UUID(text) for text in collector.get("env_ids", ())]
     found: dict[Lane, Position] = {}
     for name, group in groups.items():

@@ -23,7 +23,7 @@ from relayrl.config.plugin_registry import PluginKind, load_plugin
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
-from relayrl.engines.plugins import algorithm_plugin, network_kernels
+from relayrl.engines.plugins import algorithm_plugin, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
@@ -51,7 +51,7 @@ class Assembly:
     policies: dict[str, Policy]
     actors: dict[str, Actor]
     trainer: PolicyTrainer
-    rollout_steps: int  # steps of each world per rollout
+    rollout_steps: int  # steps of each environment per rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RunParts:
     trainer: PolicyTrainer
     collector: Collector
     signals: RewardSignals
-    block_steps: int  # environment steps per rollout, summed over worlds
+    block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
 
     def _on_rollouts(self, rollouts: Rollouts) -> None:
@@ -74,7 +74,7 @@ class RunParts:
         self.signals.add_to(rollouts)
 
     def close(self) -> None:
-        """Release the worlds, and make durable what was recorded."""
+        """Release the environments, and make durable what was recorded."""
         try:
             if self.recorder is not None:
                 self.recorder.close()
@@ -141,12 +141,12 @@ def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
         group.num_agents,
         network,
         settings.params_of(group.name),
-        network_kernels(network),
+        network_factory(network),
     )
 
 
 def build_parts(settings: RunSettings) -> RunParts:
-    """Make everything, with the threads that the settings allow; where that fails, the worlds are closed."""
+    """Make everything, with the threads that the settings allow; where that fails, the environments are closed."""
     limit_threads(settings.threads)
     env = on_host(make_vector(settings.env, settings.environment))
     try:

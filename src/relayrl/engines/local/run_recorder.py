@@ -23,7 +23,7 @@ from relayrl.training.queued.queues import TrajectoryQueue
 
 logger = logging.getLogger(__name__)
 RECORDED_STEPS = 256
-"""Steps of each world that are written together: fragments of one step each would cost more than the steps."""
+"""Steps of each environment that are written together: fragments of one step each would cost more than the steps."""
 MAX_WAITING = 4
 """Portions of so many steps that may wait for the sink."""
 DURABLE_ROWS = 8192

@@ -63,7 +63,7 @@ def _restore(
     if not parts.collector.load_state_dict(state["collector"], seed=seed):
         parts.trainer.worlds_restarted()
         logger.warning(
-            "the state of %s cannot be saved: worlds begin new episodes, and the run will differ from an uninterrupted one",
+            "the state of %s cannot be saved: environments begin new episodes, and the run differs from an uninterrupted one",
             settings.env,
         )
     seconds: float = state["seconds"]

@@ -144,7 +144,7 @@ def _ppo(hyper: _Remaining, result: Values, num_envs: int) -> None:
     epochs = hyper.take("num_epoch", 3)
     params |= {"train_pi_iters": epochs, "train_vf_iters": epochs}
     buffer, batch = hyper.take("buffer_size", 10_240), hyper.take("batch_size", 1_024)
-    # An update there takes `buffer_size` steps of all worlds; here it takes `time_horizon` steps of each.
+    # An update there takes `buffer_size` steps of all environments; here it takes `time_horizon` steps of each.
     trainer["time_horizon"] = max(1, buffer // num_envs)
     params["num_minibatches"] = max(1, math.ceil(buffer / batch))
     for key in ("beta_schedule", "epsilon_schedule"):

@@ -44,7 +44,7 @@ class RunSettings(Settings):
     algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
     seed: int = Field(0, ge=0, le=(1 << 63) - 1, description="all randomness of the run comes from it")
     engine: EngineKind = Field(
-        EngineKind.LOCAL, description="local: everything in this process, worlds also in workers"
+        EngineKind.LOCAL, description="local: everything in this process, environments also in workers"
     )
     threads: int = Field(
         1,
@@ -52,7 +52,7 @@ class RunSettings(Settings):
         le=1024,
         description="threads of torch and BLAS; small networks are fastest with one; 0: measured before the run",
     )
-    environment: EnvSettings = Field(default_factory=EnvSettings, description="how the worlds are run")
+    environment: EnvSettings = Field(default_factory=EnvSettings, description="how the environments are run")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
     trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")

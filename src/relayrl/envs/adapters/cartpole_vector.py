@@ -1,8 +1,9 @@
 """Gymnasium's own vectorised CartPole, kept to the contract exactly.
 
-`CartPoleVectorEnv` resets in the step after an end and draws for all worlds from one generator. Here ended worlds are reset
-in place within the step, and each world draws from a generator of its own: world `b` plays the very episodes that a scalar
-`CartPole` with the same seed plays, bit for bit.
+`CartPoleVectorEnv` resets in the step after an end and draws for all environments from one generator. Here ended
+environments are reset in place within the step, and each environment draws from a generator of its own: environment `b`
+plays the very episodes
+that a scalar `CartPole` with the same seed plays, bit for bit.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    env_seeds,
     new_env_ids,
-    world_seeds,
 )
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
 from relayrl.errors import CheckpointError, EnvError
 
 _STATE_SIZE = 4
 _STARTS_AHEAD = 32
-"""First states drawn per world at a time: one call of a generator costs as much as many numbers from it."""
+"""First states drawn per environment at a time: one call of a generator costs as much as many numbers from it."""
 _LOW, _HIGH = -0.05, 0.05
 
 
@@ -44,7 +45,7 @@ def is_cartpole(env: Any) -> bool:
 
 
 class CartPoleVector(VectorEnvironment, StatefulEnvironment):
-    """`CartPoleVectorEnv` with same-step resets and a random stream per world."""
+    """`CartPoleVectorEnv` with same-step resets and a random stream per environment."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         # Gymnasium declares `state`, which is an array here, as None.
@@ -57,7 +58,7 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._env.num_envs:
-            raise EnvError(f"asked for {num_envs} worlds, {self._env.num_envs} were built")
+            raise EnvError(f"asked for {num_envs} environments, {self._env.num_envs} were built")
         self.env_ids = new_env_ids(num_envs)
         self._env.state = np.zeros((_STATE_SIZE, num_envs))
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
@@ -69,27 +70,27 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
         return self.env_ids
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
-        worlds = range(self.num_envs) if env_ids is None else [self.env_ids.index(env_id) for env_id in env_ids]
+        envs = range(self.num_envs) if env_ids is None else [self.env_ids.index(env_id) for env_id in env_ids]
         if seed is not None:
-            seeds = world_seeds(seed, self.num_envs)
-            for b in worlds:
+            seeds = env_seeds(seed, self.num_envs)
+            for b in envs:
                 self._generators[b] = np.random.default_rng(seeds[b])
                 self._next_start[b] = _STARTS_AHEAD
-        self._begin(np.fromiter(worlds, dtype=np.int64))
+        self._begin(np.fromiter(envs, dtype=np.int64))
         self._has_reset = self._has_reset or env_ids is None
         return self.build_observation()
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         if not self._has_reset:
-            raise EnvError("step() before reset(); reset all worlds first")
+            raise EnvError("step() before reset(); reset all environments first")
         env = self._env
         self._obs, reward, terminated, truncated, _ = env.step(np.asarray(actions[SINGLE_AGENT])[:, 0])
         episode_over = env.prev_done
-        worlds = np.flatnonzero(episode_over)
+        envs = np.flatnonzero(episode_over)
         final = None
-        if worlds.size:
-            final = FinalObservations(worlds, np.zeros_like(worlds), self._obs[worlds])
-            self._begin(worlds)
+        if envs.size:
+            final = FinalObservations(envs, np.zeros_like(envs), self._obs[envs])
+            self._begin(envs)
         step = GroupStep(
             self._obs[:, None],
             self._active,
@@ -116,7 +117,7 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
     def set_state(self, state: Mapping[str, Array]) -> None:
         if state["state"].shape != (_STATE_SIZE, self.num_envs):
             raise CheckpointError(
-                f"the state holds {state['state'].shape[-1]} worlds, this environment {self.num_envs}"
+                f"the state holds {state['state'].shape[-1]} environments, this environment {self.num_envs}"
             )
         self._env.state = np.array(state["state"])
         self._env.steps = np.array(state["steps"])
@@ -130,16 +131,16 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
     def close(self) -> None:
         self._env.close()
 
-    def _begin(self, worlds: Array) -> None:
-        """Put `worlds` into their next first states."""
-        for b in worlds[self._next_start[worlds] == _STARTS_AHEAD].tolist():
+    def _begin(self, envs: Array) -> None:
+        """Put `envs` into their next first states."""
+        for b in envs[self._next_start[envs] == _STARTS_AHEAD].tolist():
             self._starts[b] = self._generators[b].uniform(_LOW, _HIGH, (_STARTS_AHEAD, _STATE_SIZE))
             self._next_start[b] = 0
-        first = self._starts[worlds, self._next_start[worlds]]
-        self._next_start[worlds] += 1
+        first = self._starts[envs, self._next_start[envs]]
+        self._next_start[envs] += 1
         env = self._env
-        env.state[:, worlds] = first.T
-        env.steps[worlds] = 0
+        env.state[:, envs] = first.T
+        env.steps[envs] = 0
         # A fresh array: the one that said who was done is the caller's result.
         env.prev_done = np.zeros(self.num_envs, dtype=np.bool_)
-        self._obs[worlds] = first
+        self._obs[envs] = first

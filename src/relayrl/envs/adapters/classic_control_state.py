@@ -17,11 +17,11 @@ _MODULE = "gymnasium.envs.classic_control."
 _NAMES = ("CartPoleEnv", "PendulumEnv", "MountainCarEnv", "Continuous_MountainCarEnv", "AcrobotEnv")
 
 
-def state_port(world: Any) -> StatefulEnvironment | None:
-    """Where the state of `world` can be read and set: itself, a port to it, or None when it cannot be saved."""
-    if isinstance(world, StatefulEnvironment):
-        return world
-    return ClassicControlState(world) if isinstance(world, gymnasium.Env) and _is_known(world) else None
+def state_port(env: Any) -> StatefulEnvironment | None:
+    """Where the state of `env` can be read and set: itself, a port to it, or None when it cannot be saved."""
+    if isinstance(env, StatefulEnvironment):
+        return env
+    return ClassicControlState(env) if isinstance(env, gymnasium.Env) and _is_known(env) else None
 
 
 class ClassicControlState(StatefulEnvironment):

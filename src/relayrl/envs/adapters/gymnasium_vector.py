@@ -4,11 +4,11 @@ Gymnasium knows three ways to begin the next episode; the contract knows one, in
 
 - `SAME_STEP`   is the contract's; the last observations are in `info["final_obs"]`;
 - `NEXT_STEP`   spends a step on the reset: the row after an end is handed out as inactive, its action ignored;
-- `DISABLED`    leaves it to the caller: ended worlds are reset here, through `options["reset_mask"]`.
+- `DISABLED`    leaves it to the caller: ended environments are reset here, through `options["reset_mask"]`.
 
 Action masks come in `info["action_mask"]`, as from scalar environments; the first reset tells whether there are any.
 
-A world's randomness depends on `(seed, b)` alone where the environment takes a list of seeds; where it takes only one
+An environment's randomness depends on `(seed, b)` alone where the environment takes a list of seeds; where it takes only one
 number, `independent_streams` is False.
 """
 
@@ -33,8 +33,8 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    env_seeds,
     new_env_ids,
-    world_seeds,
 )
 from relayrl.errors import ConfigError, EnvError, PartialResetError
 
@@ -65,13 +65,13 @@ class GymnasiumVector(VectorEnvironment):
 
     @property
     def built_num_envs(self) -> int:
-        """How many worlds there are, whatever number is asked for."""
+        """How many environments there are, whatever number is asked for."""
         return int(self._env.num_envs)
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._env.num_envs:
             raise ConfigError(
-                f"the vector environment was built with {self._env.num_envs} worlds; set num_envs to that"
+                f"the vector environment was built with {self._env.num_envs} environments; set num_envs to that"
             )
         self.env_ids = new_env_ids(num_envs)
         return self.env_ids
@@ -82,8 +82,8 @@ class GymnasiumVector(VectorEnvironment):
             np.ones(self.num_envs, np.bool_) if env_ids is None else np.isin(self._ids(), [str(i) for i in env_ids])
         )
         if not everyone and not self._resets_some:
-            raise PartialResetError(f"{self._env} can only reset all worlds at once")
-        obs, info = self._reset_worlds(seed, None if everyone else chosen)
+            raise PartialResetError(f"{self._env} can only reset all environments at once")
+        obs, info = self._reset_envs(seed, None if everyone else chosen)
         write(self._obs, chosen, index(obs, chosen))
         self._take_masks(info, chosen)
         self._active[chosen] = True
@@ -97,11 +97,11 @@ class GymnasiumVector(VectorEnvironment):
         self._take_masks(info, np.ones_like(over) if self._mode is AutoresetMode.SAME_STEP else ~over)
         final = None
         if over.any():
-            worlds = np.flatnonzero(over)
-            rows, masks = self._final_rows(obs, info, worlds), self._final_masks(info, worlds)
-            final = FinalObservations(worlds, np.zeros_like(worlds), rows, action_mask=masks)
+            envs = np.flatnonzero(over)
+            rows, masks = self._final_rows(obs, info, envs), self._final_masks(info, envs)
+            final = FinalObservations(envs, np.zeros_like(envs), rows, action_mask=masks)
             if self._mode is AutoresetMode.DISABLED:
-                first, info = self._reset_worlds(None, over)
+                first, info = self._reset_envs(None, over)
                 self._take_masks(info, over)
                 obs = map_tree(np.array, obs)
                 write(obs, over, index(first, over))
@@ -129,24 +129,24 @@ class GymnasiumVector(VectorEnvironment):
         seen = {"obs": map_tree(lambda leaf: leaf[:, None], self._obs), "active": self._active}
         return seen if self._mask is None else {**seen, "action_mask": self._mask}
 
-    def _take_masks(self, info: Mapping[str, Any], worlds: Array) -> None:
-        """Keep the masks of those `worlds` [B] that act next."""
-        if self._mask is None or not worlds.any():
+    def _take_masks(self, info: Mapping[str, Any], envs: Array) -> None:
+        """Keep the masks of those `envs` [B] that act next."""
+        if self._mask is None or not envs.any():
             return
-        if "action_mask" not in info or not np.asarray(info.get("_action_mask", worlds))[worlds].all():
+        if "action_mask" not in info or not np.asarray(info.get("_action_mask", envs))[envs].all():
             raise EnvError("info has no 'action_mask', though the first reset had one")
-        self._mask[worlds, 0] = np.asarray(info["action_mask"])[worlds]
+        self._mask[envs, 0] = np.asarray(info["action_mask"])[envs]
 
     def _ids(self) -> list[str]:
         return [str(env_id) for env_id in self.env_ids]
 
-    def _reset_worlds(self, seed: int | None, chosen: Array | None) -> tuple[Any, Mapping[str, Any]]:
-        """Reset the chosen worlds, all when None; observations of all worlds, and infos of the chosen."""
+    def _reset_envs(self, seed: int | None, chosen: Array | None) -> tuple[Any, Mapping[str, Any]]:
+        """Reset the chosen environments, all when None; observations of all environments, and infos of the chosen."""
         options = None if chosen is None else {"reset_mask": chosen.copy()}
         result: tuple[Any, Mapping[str, Any]]
         if seed is not None and self._takes_seed_list:
             try:
-                result = self._env.reset(seed=world_seeds(seed, self.num_envs), options=options)
+                result = self._env.reset(seed=env_seeds(seed, self.num_envs), options=options)
             except (gymnasium.error.Error, TypeError, ValueError):
                 self._takes_seed_list = self.independent_streams = False
             else:
@@ -154,25 +154,25 @@ class GymnasiumVector(VectorEnvironment):
         result = self._env.reset(seed=seed, options=options)
         return result
 
-    def _final_rows(self, obs: Tree, info: Mapping[str, Any], worlds: Array) -> Tree:
+    def _final_rows(self, obs: Tree, info: Mapping[str, Any], envs: Array) -> Tree:
         if self._mode is not AutoresetMode.SAME_STEP:
-            ended: Tree = map_tree(np.array, index(obs, worlds))
+            ended: Tree = map_tree(np.array, index(obs, envs))
             return ended
         if "final_obs" not in info:
             raise EnvError(f"{self._env} ended an episode in SAME_STEP mode without info['final_obs']")
-        rows: Tree = allocate(self._env.single_observation_space, (len(worlds),))
-        for k, world in enumerate(worlds.tolist()):
-            write(rows, k, info["final_obs"][world])
+        rows: Tree = allocate(self._env.single_observation_space, (len(envs),))
+        for k, env in enumerate(envs.tolist()):
+            write(rows, k, info["final_obs"][env])
         return rows
 
-    def _final_masks(self, info: Mapping[str, Any], worlds: Array) -> Array | None:
-        """[K, A] what was allowed at the ends of `worlds`; None where the environment does not tell."""
+    def _final_masks(self, info: Mapping[str, Any], envs: Array) -> Array | None:
+        """[K, A] what was allowed at the ends of `envs`; None where the environment does not tell."""
         if self._mask is None:
             return None
         told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         if (
             "action_mask" not in told
-            or not np.asarray(told.get("_action_mask", np.ones(self.num_envs, bool)))[worlds].all()
+            or not np.asarray(told.get("_action_mask", np.ones(self.num_envs, bool)))[envs].all()
         ):
             return None
-        return np.array(np.stack([np.asarray(told["action_mask"][world], np.bool_) for world in worlds.tolist()]))
+        return np.array(np.stack([np.asarray(told["action_mask"][env], np.bool_) for env in envs.tolist()]))

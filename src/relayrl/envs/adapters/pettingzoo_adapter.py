@@ -1,8 +1,8 @@
 """PettingZoo environments as `MultiAgentEnvironment`s: the parallel API where the library offers it, turns (AEC) otherwise.
 
 Responsible for PettingZoo's own conventions: the two APIs, dead agents that want a `None` action, action masks inside
-observations or infos, spaces behind methods, the global state. Not responsible for running many worlds (the vectorisers
-do that), for finding environments by name (`pettingzoo_modules`) nor for the state of mpe2's worlds (`mpe2_state`).
+observations or infos, spaces behind methods, the global state. Not responsible for running many environments (the vectorisers
+do that), for finding environments by name (`pettingzoo_modules`) nor for the state of mpe2's environments (`mpe2_state`).
 
 What the adapter adds to PettingZoo's promises:
 
@@ -259,10 +259,10 @@ class TurnsAdapter(_PettingZooAdapter):
 
 
 class Mpe2Adapter(ParallelAdapter, StatefulEnvironment):
-    """A parallel environment of mpe2, whose worlds can be saved and continued; steps without PettingZoo's layers.
+    """A parallel environment of mpe2, whose environments can be saved and continued; steps without PettingZoo's layers.
 
-    mpe2's agents take turns, and the world moves with the last of them. PettingZoo's conversion looks at every agent before
-    its turn, through two wrappers that only check, which is half of a step's cost; here the turns are taken directly.
+    mpe2's agents take turns, and the environment moves with the last of them. PettingZoo's conversion looks at every agent
+    before its turn, through two wrappers that only check, which is half of a step's cost; here the turns are taken directly.
     """
 
     def __init__(self, env: Any) -> None:
@@ -271,7 +271,7 @@ class Mpe2Adapter(ParallelAdapter, StatefulEnvironment):
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
         turns, acting = self._turns, self._alive
-        # All of them before the first turn: an action that is refused must leave the world as it was.
+        # All of them before the first turn: an action that is refused must leave the environment as it was.
         for action in [self._action_for(agent, actions) for agent in acting]:
             turns.step(action)
         self._observations = {agent: turns.observe(agent) for agent in acting}

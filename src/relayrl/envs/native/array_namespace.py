@@ -46,7 +46,7 @@ class ArrayNamespace:
     cast: Callable[[XArray, DTypeName], XArray]
     permute: Callable[[XArray, Sequence[int]], XArray]
     copy: Callable[[XArray, XArray], object]  # copy(target, source)
-    copy_worlds_first: Callable[[XArray, XArray], object]  # the same between layouts with different axis orders
+    copy_envs_first: Callable[[XArray, XArray], object]  # the same between layouts with different axis orders
     take: Callable[[XArray, XArray, int, XArray], object]  # take(source, index [K], axis, out)
     in_range: Callable[[XArray, int], bool]  # whether all of an int64 array lies in 0 … n − 1
     nonzero: Callable[[XArray], XArray]  # [B] bool → indices, ascending
@@ -119,7 +119,7 @@ _NUMPY = ArrayNamespace(
     permute=np.transpose,
     copy=np.copyto,
     # a ufunc walks the source's order, np.copyto the target's: reading along a power-of-two stride is three times slower
-    copy_worlds_first=lambda target, source: np.positive(source, out=target),
+    copy_envs_first=lambda target, source: np.positive(source, out=target),
     take=lambda source, index, axis, out: source.take(index, axis, out, "clip"),
     in_range=_numpy_in_range,
     nonzero=lambda source: source.nonzero()[0],
@@ -162,7 +162,7 @@ def _torch_namespace(device: str) -> ArrayNamespace:
         cast=lambda source, dtype: source.to(dtypes[dtype]),
         permute=lambda source, axes: source.permute(tuple(axes)),
         copy=lambda target, source: target.copy_(source),
-        copy_worlds_first=lambda target, source: target.copy_(source),
+        copy_envs_first=lambda target, source: target.copy_(source),
         take=lambda source, index, axis, out: torch.index_select(source, axis, index, out=out),
         in_range=lambda index, n: not bool(((index < 0) | (index >= n)).any()),
         nonzero=lambda source: torch.nonzero(source).squeeze(1),

@@ -1,4 +1,4 @@
-"""What RelayRL adds to vector environments that others wrote: checked observations, and errors that name a world.
+"""What RelayRL adds to vector environments that others wrote: checked observations, and errors that name an environment.
 
 The contract is kept by the environment inside; here its results are looked at and its exceptions are translated.
 """
@@ -19,10 +19,10 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
-    world_seeds,
+    env_seeds,
 )
 from relayrl.envs.environment_settings import ObservationCheck
-from relayrl.envs.failures import FailureKind, WorldFailure
+from relayrl.envs.failures import EnvFailure, FailureKind
 from relayrl.envs.vector.observation_check import ObservationChecker
 from relayrl.errors import RelayRLError
 
@@ -89,11 +89,11 @@ class _GuardedVector(VectorEnvironment):
             for name, group in groups.items():
                 self._check_lanes(name, group.obs, group.active, None)
 
-    def _check_lanes(self, name: str, obs: Tree, rows: Array, worlds: Array | None) -> None:
+    def _check_lanes(self, name: str, obs: Tree, rows: Array, envs: Array | None) -> None:
         for lane in self._checkers[name].find_bad(obs, rows):
-            world = lane.env if worlds is None else int(worlds[lane.env])
-            who = f"agent {self.groups[name].agent_ids[lane.agent]!r}: " if worlds is None else "final "
-            raise self._error(WorldFailure(world, FailureKind.OBSERVATION, f"{who}{lane.reason}"))
+            env = lane.env if envs is None else int(envs[lane.env])
+            who = f"agent {self.groups[name].agent_ids[lane.agent]!r}: " if envs is None else "final "
+            raise self._error(EnvFailure(env, FailureKind.OBSERVATION, f"{who}{lane.reason}"))
 
     @contextlib.contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
@@ -102,12 +102,12 @@ class _GuardedVector(VectorEnvironment):
         except RelayRLError:
             raise
         except BaseException as error:
-            raise self._error(WorldFailure.of_exception(0, error, doing)) from error
+            raise self._error(EnvFailure.of_exception(0, error, doing)) from error
 
-    def _error(self, failure: WorldFailure) -> RelayRLError:
-        b = failure.world
+    def _error(self, failure: EnvFailure) -> RelayRLError:
+        b = failure.env
         env_id = self.env_ids[b] if self.env_ids else uuid.uuid4()
-        seed = world_seeds(self._seed, b + 1)[b]
+        seed = env_seeds(self._seed, b + 1)[b]
         return failure.as_error(env_id, seed, self._num_steps)
 
 

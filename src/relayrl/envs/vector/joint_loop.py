@@ -1,4 +1,4 @@
-"""Steps worlds with several agents each: `MultiAgentEnvironment`.
+"""Steps environments with several agents each: `MultiAgentEnvironment`.
 
 Turns dicts keyed by agent into rows `[b, n]`, and keeps the book that the contract asks for: who is in the episode, who
 acts next, and that every lane ends once. An agent that leaves without a flag is truncated; one that has ended gets no more
@@ -18,13 +18,13 @@ from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import group_agents
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.environment_settings import ObservationCheck
-from relayrl.envs.failures import WorldFailure
-from relayrl.envs.vector.world_buffers import GroupBuffers, WorldBuffers, WorldLayout
-from relayrl.envs.vector.world_loop import WorldLoop, WorldState, verify_observation
+from relayrl.envs.failures import EnvFailure
+from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout, GroupBuffers
+from relayrl.envs.vector.env_loop import EnvLoop, EnvState, verify_observation
 from relayrl.errors import EnvError
 
 _ENDED = "ended_agents"
-"""Name of the loop's own array within a world's saved state."""
+"""Name of the loop's own array within an environment's saved state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,62 +38,62 @@ class _Place:
 
 @dataclass(slots=True)
 class _Cast:
-    """Who is who in one world's running episode."""
+    """Who is who in one environment's running episode."""
 
     alive: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     acting: tuple[str, ...] = ()
 
 
-class JointLoop(WorldLoop[MultiAgentEnvironment]):
-    """Worlds whose agents step together or take turns."""
+class JointLoop(EnvLoop[MultiAgentEnvironment]):
+    """Environments whose agents step together or take turns."""
 
-    def __init__(self, build: Callable[[], MultiAgentEnvironment], worlds: Sequence[MultiAgentEnvironment]) -> None:
-        first = worlds[0]
+    def __init__(self, build: Callable[[], MultiAgentEnvironment], envs: Sequence[MultiAgentEnvironment]) -> None:
+        first = envs[0]
         groups = group_agents(
             first.possible_agents, first.observation_spaces, first.action_spaces, masks_actions=first.masks_actions
         )
-        super().__init__(build, worlds, WorldLayout(groups, first.state_space, first.state_repeats_observations))
+        super().__init__(build, envs, EnvLayout(groups, first.state_space, first.state_repeats_observations))
         self._observation_spaces = first.observation_spaces
 
-    def attach(self, buffers: WorldBuffers, check: ObservationCheck) -> None:
+    def attach(self, buffers: EnvBuffers, check: ObservationCheck) -> None:
         self._places = {
             agent: _Place(name, buffers.groups[name], n)
             for name, group in self.layout.groups.items()
             for n, agent in enumerate(group.agent_ids)
         }
-        self._casts = [_Cast() for _ in range(self.num_worlds)]
-        self._infos: list[Mapping[str, Any]] = [{}] * self.num_worlds
+        self._casts = [_Cast() for _ in range(self.num_envs)]
+        self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         super().attach(buffers, check)
 
     @property
     def infos(self) -> Sequence[Mapping[str, Any]]:
         return self._infos
 
-    def get_state(self) -> list[WorldState]:
+    def get_state(self) -> list[EnvState]:
         return [{**state, _ENDED: self._is_ended(b)} for b, state in enumerate(super().get_state())]
 
-    def set_state(self, states: Sequence[WorldState]) -> None:
+    def set_state(self, states: Sequence[EnvState]) -> None:
         super().set_state([{name: array for name, array in state.items() if name != _ENDED} for state in states])
         half = self.buffers.half
         for b, state in enumerate(states):
             alive = {agent for agent, place in self._places.items() if place.arrays.alive[half][b, place.n]}
             ended = {agent for agent, is_ended in zip(self._places, state[_ENDED], strict=True) if is_ended}
-            acting = tuple(agent for agent in self._worlds[b].acting_agents() if agent in alive)
+            acting = tuple(agent for agent in self._envs[b].acting_agents() if agent in alive)
             self._casts[b] = _Cast(alive, ended, acting)
 
     def _is_ended(self, b: int) -> Array:
         return np.array([agent in self._casts[b].ended for agent in self._places], dtype=np.bool_)
 
-    def _install(self, b: int, world: MultiAgentEnvironment) -> None:
-        if tuple(world.possible_agents) != tuple(self._worlds[0].possible_agents):
-            raise EnvError("its possible_agents differ from those of the first world")
+    def _install(self, b: int, env: MultiAgentEnvironment) -> None:
+        if tuple(env.possible_agents) != tuple(self._envs[0].possible_agents):
+            raise EnvError("its possible_agents differ from those of the first environment")
         self._casts[b] = _Cast()
 
     def _begin(self, b: int, seed: int | None) -> None:
-        world = self._worlds[b]
-        observations = world.reset(seed=seed).observations
-        cast = self._casts[b] = _Cast(alive=set(world.agents))
+        env = self._envs[b]
+        observations = env.reset(seed=seed).observations
+        cast = self._casts[b] = _Cast(alive=set(env.agents))
         half = self.buffers.half
         for arrays in self.buffers.groups.values():
             arrays.alive[half][b] = False
@@ -104,37 +104,37 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
                 map_tree(partial(_zero, where=(b, place.n)), place.arrays.obs[half])
         for agent, observation in observations.items():
             self._put_first(b, agent, observation)
-        self._write_turn(b, world.action_masks() if world.masks_actions else {})
+        self._write_turn(b, env.action_masks() if env.masks_actions else {})
 
-    def _step_worlds(self) -> list[WorldFailure]:
+    def _step_envs(self) -> list[EnvFailure]:
         half = self.buffers.half
         actions: dict[str, Tree] = {}
         for name, arrays in self.buffers.groups.items():
             np.copyto(arrays.alive[half], arrays.alive[half ^ 1])
-            # A copy: worlds may keep the action that they were given, and the buffer is overwritten by the next step.
+            # A copy: environments may keep the action that they were given, and the buffer is overwritten by the next step.
             actions[name] = map_tree(np.copy, arrays.action)
         failures = []
-        for b in range(self.num_worlds):
+        for b in range(self.num_envs):
             self._busy[0] = b
             try:
-                self._step_world(b, actions)
-            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
-                failures.append(WorldFailure.of_exception(b, error, "step()"))
+                self._step_env(b, actions)
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever an environment raises is its failure
+                failures.append(EnvFailure.of_exception(b, error, "step()"))
         return failures
 
-    def _step_world(self, b: int, actions: Mapping[str, Tree]) -> None:
-        world, cast = self._worlds[b], self._casts[b]
+    def _step_env(self, b: int, actions: Mapping[str, Tree]) -> None:
+        env, cast = self._envs[b], self._casts[b]
         taken = {}
         for agent in cast.acting:
             place = self._places[agent]
             taken[agent] = index(actions[place.group], (b, place.n))
-        result = world.step(taken)
+        result = env.step(taken)
         self._infos[b] = result.infos
-        present = world.agents
+        present = env.agents
         self._welcome(b, present, result.observations)
         self._write_results(b, result)
         truncated = self._end_lanes(b, result, present)
-        masks = world.action_masks() if world.masks_actions and (cast.alive or truncated) else {}
+        masks = env.action_masks() if env.masks_actions and (cast.alive or truncated) else {}
         for arrays, row, agent in truncated:
             if arrays.final_mask is not None:
                 arrays.final_mask[row] = masks.get(agent, True)
@@ -143,7 +143,7 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
         else:
             self.buffers.episode_over[b] = True
             if self.buffers.states is not None:
-                write(self.buffers.states.final, b, world.state())
+                write(self.buffers.states.final, b, env.state())
             self._begin(b, None)
 
     def _welcome(self, b: int, present: Sequence[str], observations: Mapping[str, Any]) -> None:
@@ -192,8 +192,8 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
 
     def _write_turn(self, b: int, masks: Mapping[str, Array]) -> None:
         """Who acts next, under which masks, and the global state that goes with it."""
-        world, cast = self._worlds[b], self._casts[b]
-        cast.acting = tuple(agent for agent in world.acting_agents() if agent in cast.alive)
+        env, cast = self._envs[b], self._casts[b]
+        cast.acting = tuple(agent for agent in env.acting_agents() if agent in cast.alive)
         for arrays in self.buffers.groups.values():
             arrays.active[b] = False
             if arrays.action_mask is not None:
@@ -203,7 +203,7 @@ class JointLoop(WorldLoop[MultiAgentEnvironment]):
             place.arrays.active[b, place.n] = True
         self._write_masks(b, masks, cast.acting)
         if self.buffers.state is not None:
-            write(self.buffers.state, b, world.state())
+            write(self.buffers.state, b, env.state())
 
     def _write_masks(self, b: int, masks: Mapping[str, Any], acting: Iterable[str]) -> None:
         for agent in acting:

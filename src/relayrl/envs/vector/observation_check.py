@@ -1,7 +1,7 @@
 """Whether observations are what their space says, tested on whole batches.
 
 One pass of array comparisons per step when all is well; only a failed pass looks for the rows and entries to name.
-What happens to a world that fails is not decided here.
+What happens to an environment that fails is not decided here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Whether what worlds left in their buffers can be learned from: finite rewards, and observations as `ObservationCheck` asks.
+"""Whether what environments left in their buffers can be learned from: finite rewards, and observations as
+`ObservationCheck` asks.
 
-Every step pays for this, so the common case is a few array reductions; only when one of them fails are worlds looked for.
+Every step pays for this, so the common case is a few array reductions; only when one of them fails are environments looked for.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, leaves
 from relayrl.envs.environment_settings import ObservationCheck
-from relayrl.envs.failures import FailureKind, WorldFailure
+from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
 from relayrl.envs.vector.observation_check import ObservationChecker
-from relayrl.envs.vector.world_buffers import WorldBuffers, WorldLayout
 
 
 class ResultChecker:
     """Checks the buffers of one loop after each step or reset."""
 
-    def __init__(self, layout: WorldLayout, buffers: WorldBuffers, check: ObservationCheck) -> None:
+    def __init__(self, layout: EnvLayout, buffers: EnvBuffers, check: ObservationCheck) -> None:
         self._layout = layout
         self._buffers = buffers
         self._check = check
@@ -31,25 +32,25 @@ class ResultChecker:
             name: ObservationChecker(group.observation_space, check) for name, group in layout.groups.items()
         }
 
-    def find_failures(self, *, lanes_ended: bool, skip: set[int]) -> list[WorldFailure]:
-        """One failure for each world whose results fail the check, but for those in `skip`."""
+    def find_failures(self, *, lanes_ended: bool, skip: set[int]) -> list[EnvFailure]:
+        """One failure for each environment whose results fail the check, but for those in `skip`."""
         if self._check is ObservationCheck.OFF:
             return []
         if self._check is ObservationCheck.FINITE and self._seem_finite(lanes_ended):
             return []
-        failures: dict[int, WorldFailure] = {}
+        failures: dict[int, EnvFailure] = {}
         for name in self._checkers:
             for failure in self._find_in_group(name, lanes_ended):
-                failures.setdefault(failure.world, failure)
-        return [failure for world, failure in failures.items() if world not in skip]
+                failures.setdefault(failure.env, failure)
+        return [failure for env, failure in failures.items() if env not in skip]
 
     def _seem_finite(self, lanes_ended: bool) -> bool:
         return _all_finite(self._shown[self._buffers.half]) and not (lanes_ended and not _all_finite(self._final))
 
-    def _find_in_group(self, name: str, lanes_ended: bool) -> list[WorldFailure]:
+    def _find_in_group(self, name: str, lanes_ended: bool) -> list[EnvFailure]:
         arrays, agent_ids = self._buffers.groups[name], self._layout.groups[name].agent_ids
         failures = [
-            WorldFailure(b, FailureKind.RAISED, f"agent {agent_ids[n]!r}: the reward is {arrays.reward[b, n]}")
+            EnvFailure(b, FailureKind.RAISED, f"agent {agent_ids[n]!r}: the reward is {arrays.reward[b, n]}")
             for b, n in np.argwhere(~np.isfinite(arrays.reward)).tolist()
         ]
         bad = self._checkers[name].find_bad(arrays.obs[self._buffers.half], arrays.active)
@@ -57,7 +58,7 @@ class ResultChecker:
             bad += self._checkers[name].find_bad(arrays.final_obs, arrays.terminated | arrays.truncated)
         for lane in bad:
             reason = f"agent {agent_ids[lane.agent]!r}: {lane.reason}"
-            failures.append(WorldFailure(lane.env, FailureKind.OBSERVATION, reason))
+            failures.append(EnvFailure(lane.env, FailureKind.OBSERVATION, reason))
         return failures
 
 

@@ -1,4 +1,4 @@
-"""Buffers as named arrays: what the worlds showed last, which a saved environment must show again."""
+"""Buffers as named arrays: what the environments showed last, which a saved environment must show again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from relayrl.data.trees import Array, leaves
-from relayrl.envs.vector.world_buffers import WorldBuffers
+from relayrl.envs.vector.env_buffers import EnvBuffers
 from relayrl.errors import CheckpointError
 
 
-def read_buffers(buffers: WorldBuffers) -> dict[str, Array]:
+def read_buffers(buffers: EnvBuffers) -> dict[str, Array]:
     """Copies of everything that the next step builds on."""
     return {name: np.array(array) for name, array in _current_arrays(buffers)}
 
 
-def write_buffers(buffers: WorldBuffers, saved: Mapping[str, Array]) -> None:
+def write_buffers(buffers: EnvBuffers, saved: Mapping[str, Array]) -> None:
     """Put back what `read_buffers` gave."""
     for name, array in _current_arrays(buffers):
         if name not in saved or saved[name].shape != array.shape:
@@ -25,7 +25,7 @@ def write_buffers(buffers: WorldBuffers, saved: Mapping[str, Array]) -> None:
         array[...] = saved[name]
 
 
-def _current_arrays(buffers: WorldBuffers) -> Iterator[tuple[str, Array]]:
+def _current_arrays(buffers: EnvBuffers) -> Iterator[tuple[str, Array]]:
     half = buffers.half
     for group_name, group in buffers.groups.items():
         for path, leaf in leaves(group.obs[half]):

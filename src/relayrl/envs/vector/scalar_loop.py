@@ -1,7 +1,7 @@
-"""Steps worlds with one agent each: anything with Gymnasium's `reset` and `step`.
+"""Steps environments with one agent each: anything with Gymnasium's `reset` and `step`.
 
-The loop over worlds is the hot path of every plain Python environment: methods are bound once, observations and rewards are
-gathered in lists and copied into the buffers by one call each, flags are touched only where an episode ends.
+The loop over environments is the hot path of every plain Python environment: methods are bound once, observations and
+rewards are gathered in lists and copied into the buffers by one call each, flags are touched only where an episode ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup
 from relayrl.envs.environment_settings import ObservationCheck
-from relayrl.envs.failures import FailureKind, WorldFailure
-from relayrl.envs.vector.world_buffers import WorldBuffers, WorldLayout
-from relayrl.envs.vector.world_loop import WorldLoop, verify_observation
+from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
+from relayrl.envs.vector.env_loop import EnvLoop, verify_observation
 from relayrl.errors import ConfigError, EnvError
 
 _NUM_LANE_AXES = 2
@@ -30,26 +30,26 @@ _OLD_API = (
 )
 
 
-class ScalarLoop(WorldLoop[Any]):
-    """Worlds that satisfy `ScalarEnvironment`, by inheritance or by shape as `gymnasium.Env` does."""
+class ScalarLoop(EnvLoop[Any]):
+    """Environments that satisfy `ScalarEnvironment`, by inheritance or by shape as `gymnasium.Env` does."""
 
-    def __init__(self, build: Callable[[], Any], worlds: Sequence[Any]) -> None:
-        first = worlds[0]
+    def __init__(self, build: Callable[[], Any], envs: Sequence[Any]) -> None:
+        first = envs[0]
         spaces: list[Any] = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
         group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
         masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
         group = replace(group, masks_actions=masked)
-        super().__init__(build, worlds, WorldLayout({SINGLE_AGENT: group}))
+        super().__init__(build, envs, EnvLayout({SINGLE_AGENT: group}))
         self._space = group.observation_space
 
-    def attach(self, buffers: WorldBuffers, check: ObservationCheck) -> None:
+    def attach(self, buffers: EnvBuffers, check: ObservationCheck) -> None:
         group = self._group = buffers.groups[SINGLE_AGENT]
-        num_worlds = self.num_worlds
-        self._steps: list[Callable[[Any], Any]] = [_not_installed] * num_worlds
+        num_envs = self.num_envs
+        self._steps: list[Callable[[Any], Any]] = [_not_installed] * num_envs
         self._actions: Tree = index(group.action, (slice(None), 0))  # [B, …]
         self._batches = tuple(_concatenation_target(obs) for obs in group.obs)
-        self._infos: list[Mapping[str, Any]] = [_NO_INFO] * num_worlds
-        self._masks: list[Any] = [None] * num_worlds
+        self._infos: list[Mapping[str, Any]] = [_NO_INFO] * num_envs
+        self._masks: list[Any] = [None] * num_envs
         for alive in group.alive:
             alive.fill(True)
         group.active.fill(True)
@@ -59,49 +59,46 @@ class ScalarLoop(WorldLoop[Any]):
     def infos(self) -> Sequence[Mapping[str, Any]]:
         return self._infos
 
-    def _install(self, b: int, world: Any) -> None:
-        if (
-            world.observation_space != self._space
-            or world.action_space != self.layout.groups[SINGLE_AGENT].action_space
-        ):
-            raise EnvError("its spaces differ from those of the first world")
-        self._steps[b] = world.step
+    def _install(self, b: int, env: Any) -> None:
+        if env.observation_space != self._space or env.action_space != self.layout.groups[SINGLE_AGENT].action_space:
+            raise EnvError("its spaces differ from those of the first environment")
+        self._steps[b] = env.step
 
     def _begin(self, b: int, seed: int | None) -> None:
-        observation, info = self._worlds[b].reset(seed=seed)
+        observation, info = self._envs[b].reset(seed=seed)
         verify_observation(observation, self._space)
         write(self._group.obs[self.buffers.half], (b, 0), observation)
         if self._group.action_mask is not None:
             self._group.action_mask[b, 0] = info["action_mask"]
 
-    def _step_worlds(self) -> list[WorldFailure]:
-        num_worlds = self.num_worlds
-        observations: list[Any] = [None] * num_worlds
-        rewards: list[Any] = [0.0] * num_worlds
-        self._infos = [_NO_INFO] * num_worlds
-        self._masks = [None] * num_worlds
-        # A copy: worlds may keep the action that they were given, and the buffer is overwritten by the next step.
-        actions = _rows(self._actions, num_worlds)
-        worlds = zip(range(num_worlds), self._steps, actions, strict=True)
-        failures: list[WorldFailure] = []
+    def _step_envs(self) -> list[EnvFailure]:
+        num_envs = self.num_envs
+        observations: list[Any] = [None] * num_envs
+        rewards: list[Any] = [0.0] * num_envs
+        self._infos = [_NO_INFO] * num_envs
+        self._masks = [None] * num_envs
+        # A copy: environments may keep the action that they were given, and the buffer is overwritten by the next step.
+        actions = _rows(self._actions, num_envs)
+        envs = zip(range(num_envs), self._steps, actions, strict=True)
+        failures: list[EnvFailure] = []
         while True:
             try:
-                self._advance(worlds, observations, rewards)
+                self._advance(envs, observations, rewards)
                 break
-            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a world raises is its failure
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever an environment raises is its failure
                 b = self._busy[0]
                 failures.append(_failure_of_step(b, error))
                 observations[b], rewards[b] = index(self._group.obs[self.buffers.half ^ 1], (b, 0)), 0.0
         failures += self._write_observations(observations)
         failures += self._write_rewards(rewards)
         if self._group.action_mask is not None:
-            failures += self._write_masks({failure.world for failure in failures})
+            failures += self._write_masks({failure.env for failure in failures})
         return failures
 
-    def _advance(self, worlds: Iterator[tuple[int, Any, Any]], observations: list[Any], rewards: list[Any]) -> None:
-        """Step worlds until the iterator is exhausted; where one raises, the next call goes on after it."""
+    def _advance(self, envs: Iterator[tuple[int, Any, Any]], observations: list[Any], rewards: list[Any]) -> None:
+        """Step environments until the iterator is exhausted; where one raises, the next call goes on after it."""
         busy, infos = self._busy, self._infos
-        for b, step, action in worlds:
+        for b, step, action in envs:
             busy[0] = b
             observations[b], rewards[b], terminated, truncated, infos[b] = step(action)
             if terminated or truncated:
@@ -117,12 +114,12 @@ class ScalarLoop(WorldLoop[Any]):
         if group.final_mask is not None:
             last_mask = self._infos[b].get("action_mask")
             group.final_mask[b, 0] = True if last_mask is None else last_mask
-        first_observation, info = self._worlds[b].reset()
+        first_observation, info = self._envs[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")
         return first_observation
 
-    def _write_observations(self, observations: list[Any]) -> list[WorldFailure]:
+    def _write_observations(self, observations: list[Any]) -> list[EnvFailure]:
         batch = self._batches[self.buffers.half]
         if batch is not None:
             with contextlib.suppress(TypeError, ValueError):
@@ -134,56 +131,56 @@ class ScalarLoop(WorldLoop[Any]):
                 verify_observation(observation, self._space)
                 write(self._group.obs[self.buffers.half], (b, 0), observation)
             except EnvError as error:
-                failures.append(WorldFailure.of_exception(b, error, "step()"))
+                failures.append(EnvFailure.of_exception(b, error, "step()"))
         return failures
 
-    def _write_rewards(self, rewards: list[Any]) -> list[WorldFailure]:
+    def _write_rewards(self, rewards: list[Any]) -> list[EnvFailure]:
         try:
             self._group.reward[:, 0] = rewards
         except (TypeError, ValueError):
             return [failure for b, reward in enumerate(rewards) if (failure := self._write_reward(b, reward))]
         return []
 
-    def _write_reward(self, b: int, reward: Any) -> WorldFailure | None:
+    def _write_reward(self, b: int, reward: Any) -> EnvFailure | None:
         try:
             self._group.reward[b, 0] = float(reward)
         except (TypeError, ValueError) as error:
-            return WorldFailure.of_exception(b, error, f"the reward {reward!r}")
+            return EnvFailure.of_exception(b, error, f"the reward {reward!r}")
         return None
 
-    def _write_masks(self, skip: set[int]) -> list[WorldFailure]:
+    def _write_masks(self, skip: set[int]) -> list[EnvFailure]:
         """Masks come in `info`; after an episode's end, in the `info` of the reset."""
         failures = []
-        for b in range(self.num_worlds):
+        for b in range(self.num_envs):
             mask = self._masks[b] if self.buffers.episode_over[b] else self._infos[b].get("action_mask")
             if b in skip:
                 continue
             if mask is None:
                 error = EnvError("info has no 'action_mask', though the first reset had one")
-                failures.append(WorldFailure.of_exception(b, error, "step()"))
+                failures.append(EnvFailure.of_exception(b, error, "step()"))
             else:
                 self._group.action_mask[b, 0] = mask  # type: ignore[index]
         return failures
 
 
-def _failure_of_step(b: int, error: BaseException) -> WorldFailure:
+def _failure_of_step(b: int, error: BaseException) -> EnvFailure:
     where = error.__traceback__
-    # A world's own code may say the same of something else, from further in.
+    # An environment's own code may say the same of something else, from further in.
     is_ours = where is not None and where.tb_next is not None and where.tb_next.tb_next is None
     if is_ours and str(error) == "not enough values to unpack (expected 5, got 4)":
-        return WorldFailure(b, FailureKind.RAISED, f"step() gave 4 values: {_OLD_API}")
-    return WorldFailure.of_exception(b, error, "step()")
+        return EnvFailure(b, FailureKind.RAISED, f"step() gave 4 values: {_OLD_API}")
+    return EnvFailure.of_exception(b, error, "step()")
 
 
-def _info_of_reset(world: Any) -> Mapping[str, Any]:
-    result = world.reset()
+def _info_of_reset(env: Any) -> Mapping[str, Any]:
+    result = env.reset()
     if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], Mapping):
         raise ConfigError(f"reset() gave a {type(result).__name__}, not observation and info: {_OLD_API}")
     return result[1]
 
 
 def _not_installed(action: Any) -> Any:
-    raise EnvError("this row has no world yet")
+    raise EnvError("this row has no environment yet")
 
 
 def _concatenation_target(obs: Tree) -> Array | None:
@@ -193,9 +190,9 @@ def _concatenation_target(obs: Tree) -> Array | None:
     return obs.reshape(-1, *obs.shape[_NUM_LANE_AXES + 1 :])
 
 
-def _rows(actions: Any, num_worlds: int) -> Sequence[Any]:
-    """One action per world: scalars or arrays of their own for plain spaces, trees for nested ones."""
+def _rows(actions: Any, num_envs: int) -> Sequence[Any]:
+    """One action per environment: scalars or arrays of their own for plain spaces, trees for nested ones."""
     if isinstance(actions, np.ndarray):
         return list(actions.copy())
     own = map_tree(np.copy, actions)
-    return [index(own, b) for b in range(num_worlds)]
+    return [index(own, b) for b in range(num_envs)]

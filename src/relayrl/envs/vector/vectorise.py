@@ -1,8 +1,8 @@
-"""Makes one `VectorEnvironment` out of many worlds, and decides what their failures mean.
+"""Makes one `VectorEnvironment` out of many environments, and decides what their failures mean.
 
-Whoever runs the worlds (`WorldRunner`: a loop in this process, or a pool of workers) only writes into buffers and
+Whoever runs the environments (`VectorRunner`: a loop in this process, or a pool of workers) only writes into buffers and
 reports; this file keeps the contract's promises: seeds, ids, results, and on failure either an error or a voided step and
-a world that begins anew.
+an environment that begins anew.
 """
 
 from __future__ import annotations
@@ -22,61 +22,61 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    env_seeds,
     new_env_ids,
-    world_seeds,
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
-from relayrl.envs.failures import FailureKind, RestartBudget, WorldFailedError, WorldFailure, failure_set_aside
+from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind, RestartBudget, failure_set_aside
+from relayrl.envs.vector.env_buffers import NO_SEED, allocate_buffers, copy_actions
+from relayrl.envs.vector.env_loop import EnvLoop, VectorRunner
 from relayrl.envs.vector.joint_loop import JointLoop
 from relayrl.envs.vector.saved_buffers import read_buffers, write_buffers
 from relayrl.envs.vector.scalar_loop import ScalarLoop
-from relayrl.envs.vector.world_buffers import NO_SEED, allocate_buffers, copy_actions
-from relayrl.envs.vector.world_loop import WorldLoop, WorldRunner
 from relayrl.errors import EnvError, RelayRLError
 
 
-def build_loop(build: Callable[[], Any], first: Any, num_worlds: int) -> WorldLoop[Any]:
-    """A loop over `first` and as many more worlds as make `num_worlds`, not yet attached to buffers.
+def build_loop(build: Callable[[], Any], first: Any, num_envs: int) -> EnvLoop[Any]:
+    """A loop over `first` and as many more environments as make `num_envs`, not yet attached to buffers.
 
-    Raises `WorldFailedError`, with everything closed that was built, when a world cannot be built.
+    Raises `EnvFailureError`, with everything closed that was built, when an environment cannot be built.
     """
-    worlds = [first]
+    envs = [first]
     try:
-        while len(worlds) < num_worlds:
-            worlds.append(build())
-        return JointLoop(build, worlds) if isinstance(first, MultiAgentEnvironment) else ScalarLoop(build, worlds)
+        while len(envs) < num_envs:
+            envs.append(build())
+        return JointLoop(build, envs) if isinstance(first, MultiAgentEnvironment) else ScalarLoop(build, envs)
     except BaseException as error:
-        for world in worlds:
+        for env in envs:
             with failure_set_aside():
-                world.close()
+                env.close()
         if isinstance(error, RelayRLError):
             raise
-        failure = WorldFailure.of_exception(min(len(worlds), num_worlds - 1), error, "building it")
-        raise WorldFailedError(failure) from error
+        failure = EnvFailure.of_exception(min(len(envs), num_envs - 1), error, "building it")
+        raise EnvFailureError(failure) from error
 
 
-def run_in_process(build: Callable[[], Any], first: Any, num_worlds: int, check: ObservationCheck) -> WorldRunner:
+def run_in_process(build: Callable[[], Any], first: Any, num_envs: int, check: ObservationCheck) -> VectorRunner:
     """A loop with private buffers, ready to reset."""
-    loop = build_loop(build, first, num_worlds)
-    loop.attach(allocate_buffers(loop.layout, num_worlds), check)
+    loop = build_loop(build, first, num_envs)
+    loop.attach(allocate_buffers(loop.layout, num_envs), check)
     return loop
 
 
-def vectorise(launch: Callable[[], WorldRunner], settings: EnvSettings) -> VectorisedWorlds:
-    """The vector environment over the worlds that `launch` sets up."""
+def vectorise(launch: Callable[[], VectorRunner], settings: EnvSettings) -> VectorisedWorlds:
+    """The vector environment over the environments that `launch` sets up."""
     try:
         runner = launch()
-    except WorldFailedError as error:
+    except EnvFailureError as error:
         raise error.failure.as_error(uuid.uuid4(), None, 0) from error
     env = StatefulVectorisedWorlds(runner, settings) if runner.stateful else VectorisedWorlds(runner, settings)
-    env.init_num_envs(runner.num_worlds)
+    env.init_num_envs(runner.num_envs)
     return env
 
 
 class VectorisedWorlds(VectorEnvironment):
-    """The vector environment over a runner's worlds, which it owns and closes."""
+    """The vector environment over a runner's environments, which it owns and closes."""
 
-    def __init__(self, runner: WorldRunner, settings: EnvSettings) -> None:
+    def __init__(self, runner: VectorRunner, settings: EnvSettings) -> None:
         self._runner = runner
         self._buffers = runner.buffers
         self._policy = settings.on_failure
@@ -89,8 +89,8 @@ class VectorisedWorlds(VectorEnvironment):
         self.state_repeats_observations = runner.layout.state_repeats_observations
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
-        if num_envs != self._runner.num_worlds:
-            raise EnvError(f"asked for {num_envs} worlds, {self._runner.num_worlds} were built")
+        if num_envs != self._runner.num_envs:
+            raise EnvError(f"asked for {num_envs} environments, {self._runner.num_envs} were built")
         self.env_ids = new_env_ids(num_envs)
         self._seeds: list[int | None] = [None] * num_envs
         self._seeded_at_step = [0] * num_envs
@@ -99,22 +99,22 @@ class VectorisedWorlds(VectorEnvironment):
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         self._require_open()
-        worlds = range(self.num_envs) if env_ids is None else [self._world_of(env_id) for env_id in env_ids]
+        envs = range(self.num_envs) if env_ids is None else [self._env_of(env_id) for env_id in env_ids]
         if seed is not None:
-            seeds = world_seeds(seed, self.num_envs)
-            for b in worlds:
+            seeds = env_seeds(seed, self.num_envs)
+            for b in envs:
                 self._seeds[b], self._seeded_at_step[b], self._num_restarts[b] = seeds[b], self._num_steps, 0
-        self._select(worlds, [self._seeds[b] if seed is not None else None for b in worlds])
-        self._restart_until_well(self._runner.reset_selected(), may_fail=set(worlds))
+        self._select(envs, [self._seeds[b] if seed is not None else None for b in envs])
+        self._restart_until_well(self._runner.reset_selected(), may_fail=set(envs))
         self._has_reset = self._has_reset or env_ids is None
         return self.build_observation()
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         self._require_open()
         if not self._has_reset:
-            raise EnvError("step() before reset(), or after an interrupted step; reset all worlds first")
+            raise EnvError("step() before reset(), or after an interrupted step; reset all environments first")
         copy_actions(self._buffers.groups, actions)
-        self._has_reset = False  # An interrupt leaves some worlds ahead of others: they cannot just go on.
+        self._has_reset = False  # An interrupt leaves some environments ahead of others: they cannot just go on.
         self._buffers.flip()
         self._num_steps += 1
         failures = self._runner.step()
@@ -140,17 +140,17 @@ class VectorisedWorlds(VectorEnvironment):
         self._closed = True
         try:
             self._runner.close()
-        except WorldFailedError as error:
+        except EnvFailureError as error:
             # What matters is over: one line, with the environment's own traceback as the cause.
             raise self._error(replace(error.failure, traceback="")) from error
 
-    def _restart_until_well(self, failures: list[WorldFailure], *, may_fail: set[int], void: bool = False) -> Array:
-        """Restart failed worlds until all are well, or raise; which worlds failed, [B] bool."""
+    def _restart_until_well(self, failures: list[EnvFailure], *, may_fail: set[int], void: bool = False) -> Array:
+        """Restart failed environments until all are well, or raise; which environments failed, [B] bool."""
         failed = np.zeros(self.num_envs, dtype=np.bool_)
         while failures:
             lost: set[int] = set()
             for failure in failures:
-                lost |= {failure.world, *failure.lost_with_it}
+                lost |= {failure.env, *failure.lost_with_it}
                 if self._policy is FailurePolicy.RAISE:
                     raise self._fatal(failure)
                 if not self._budget.spend():
@@ -158,48 +158,48 @@ class VectorisedWorlds(VectorEnvironment):
                     too_often = replace(failure, kind=FailureKind.STOPPED)
                     raise self._fatal(too_often, f" (not restarted: {limit} restarts in the last minute are the limit)")
                 if not lost <= may_fail:
-                    raise self._fatal(failure, " (not restarted: it took worlds along that were not being reset)")
+                    raise self._fatal(failure, " (not restarted: it took environments along that were not being reset)")
             if void:
                 self._buffers.void([b for b in sorted(lost) if not failed[b]])
             failed[list(lost)] = True
             failures = self._restart(sorted(lost))
         return failed
 
-    def _restart(self, worlds: Sequence[int]) -> list[WorldFailure]:
-        for b in worlds:
+    def _restart(self, envs: Sequence[int]) -> list[EnvFailure]:
+        for b in envs:
             self._num_restarts[b] += 1
-        self._select(worlds, [_restart_seed(self._seeds[b], self._num_restarts[b]) for b in worlds])
+        self._select(envs, [_restart_seed(self._seeds[b], self._num_restarts[b]) for b in envs])
         return self._runner.restart_selected()
 
-    def _select(self, worlds: Sequence[int], seeds: Sequence[int | None]) -> None:
+    def _select(self, envs: Sequence[int], seeds: Sequence[int | None]) -> None:
         self._buffers.selected.fill(False)
-        self._buffers.selected[list(worlds)] = True
-        self._buffers.reset_seed[list(worlds)] = [NO_SEED if seed is None else seed for seed in seeds]
+        self._buffers.selected[list(envs)] = True
+        self._buffers.reset_seed[list(envs)] = [NO_SEED if seed is None else seed for seed in seeds]
 
-    def _fatal(self, failure: WorldFailure, note: str = "") -> EnvError:
-        # Worlds that have just failed may fail to close as well; the first failure is the one to tell.
+    def _fatal(self, failure: EnvFailure, note: str = "") -> EnvError:
+        # Environments that have just failed may fail to close as well; the first failure is the one to tell.
         with failure_set_aside():
             self.close()
         return self._error(failure, note)
 
-    def _error(self, failure: WorldFailure, note: str = "") -> EnvError:
-        b = failure.world
+    def _error(self, failure: EnvFailure, note: str = "") -> EnvError:
+        b = failure.env
         return failure.as_error(self.env_ids[b], self._seeds[b], self._num_steps - self._seeded_at_step[b], note)
 
-    def _world_of(self, env_id: uuid.UUID) -> int:
+    def _env_of(self, env_id: uuid.UUID) -> int:
         if env_id not in self.env_ids:
-            raise EnvError(f"{env_id} is not a world of this environment; its ids are in env_ids")
+            raise EnvError(f"{env_id} is not an environment of this environment; its ids are in env_ids")
         return self.env_ids.index(env_id)
 
     def _require_open(self) -> None:
         if self._closed:
             raise EnvError("this environment is closed, by close() or by a failure; make a new one")
         if not self.env_ids:
-            raise EnvError("no worlds yet; call init_num_envs() first")
+            raise EnvError("no environments yet; call init_num_envs() first")
 
 
 class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
-    """Vectorised worlds whose states can be saved."""
+    """Vectorised environments whose states can be saved."""
 
     def get_state(self) -> dict[str, Array]:
         self._require_open()
@@ -210,8 +210,8 @@ class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
         state["seeds"] = np.array([NO_SEED if seed is None else seed for seed in self._seeds])
         state["seeded_at_step"] = np.array(self._seeded_at_step)
         state["num_restarts"] = np.array(self._num_restarts)
-        for b, world_state in enumerate(self._runner.get_state()):
-            state |= {f"world{b}/{name}": array for name, array in world_state.items()}
+        for b, env_state in enumerate(self._runner.get_state()):
+            state |= {f"world{b}/{name}": array for name, array in env_state.items()}
         return state
 
     def set_state(self, state: Mapping[str, Array]) -> None:
@@ -230,7 +230,7 @@ def _under(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _restart_seed(seed: int | None, num_restarts: int) -> int | None:
-    """The seed of a restarted world: another one than before, and as reproducible."""
+    """The seed of a restarted environment: another one than before, and as reproducible."""
     if seed is None:
         return None
     return int(np.random.SeedSequence([seed, num_restarts]).generate_state(1, np.uint32)[0]) & 0x7FFF_FFFF

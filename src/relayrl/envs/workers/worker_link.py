@@ -45,7 +45,7 @@ def anonymous_file(name: str) -> int:
 
 
 class WorkerLink:
-    """A running worker that owns worlds `first` to `last` (exclusive)."""
+    """A running worker that owns environments `first` to `last` (exclusive)."""
 
     def __init__(self, first: int, last: int, memory_fd: int) -> None:
         self.first = first
@@ -72,7 +72,7 @@ class WorkerLink:
         return self._channel.read_fd
 
     @property
-    def worlds(self) -> range:
+    def envs(self) -> range:
         return range(self.first, self.last)
 
     @property
@@ -141,7 +141,7 @@ def _start_process(handed_over: Sequence[int]) -> subprocess.Popen[bytes]:
     """A new interpreter, never a fork of this one: the parent may hold threads and locks that a fork would break.
 
     `-P` keeps the current directory off its path until the parent's path is set, whatever files lie there. It has a process
-    group of its own, so that a Ctrl-C reaches the parent alone and what the worlds start ends with them.
+    group of its own, so that a Ctrl-C reaches the parent alone and what the environments start ends with them.
     """
     path = [str(entry) for entry in sys.path]
     return subprocess.Popen(
@@ -154,7 +154,7 @@ def _start_process(handed_over: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def stop_links(links: Sequence[WorkerLink], grace_s: float) -> None:
-    """Ask the workers to end, give them `grace_s` together to close their worlds, and end those that have not."""
+    """Ask the workers to end, give them `grace_s` together to close their environments, and end those that have not."""
     for link in links:
         if link.alive:
             link.send(messages.QUIT)
@@ -168,14 +168,14 @@ def stop_links(links: Sequence[WorkerLink], grace_s: float) -> None:
 
 
 def _warn_of_a_bad_end(link: WorkerLink, grace_s: float) -> None:
-    """A warning, for the results are whole; a world that crashes or hangs in `close()` is still to be known of."""
+    """A warning, for the results are whole; an environment that crashes or hangs in `close()` is still to be known of."""
     if not link.has_exited():
         link.dump_traceback()
-        how = f"was stopped: it was not done {grace_s:g} s after it was asked to close its worlds"
+        how = f"was stopped: it was not done {grace_s:g} s after it was asked to close its environments"
     else:
         how = link.how_it_ended()
         if how == GOOD_END:
             return
-        how = f"{how} when it was asked to close its worlds"
+        how = f"{how} when it was asked to close its environments"
     log = link.fault_log()
     logger.warning("a worker process %s%s", how, f"\n--- traceback of the environment ---\n{log}" if log else "")

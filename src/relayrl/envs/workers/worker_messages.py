@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relayrl.envs.environment_settings import ObservationCheck
-from relayrl.envs.vector.world_buffers import WorldLayout
+from relayrl.envs.vector.env_buffers import EnvLayout
 
 STEP, RESET, RESTART, QUIT, GET_STATE = b"s", b"r", b"x", b"q", b"g"
 BUILD, ATTACH, SET_STATE = b"B", b"A", b"P"
@@ -28,30 +28,30 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """Build `num_worlds` worlds by a pickled `EnvRecipe`; the answer is a `BuiltWorlds`.
+    """Build `num_envs` environments by a pickled `EnvRecipe`; the answer is a `BuiltWorlds`.
 
     `main_module` is what `multiprocessing.spawn.prepare` needs to import the parent's script, for factories defined there.
     """
 
     recipe: bytes
-    num_worlds: int
+    num_envs: int
     main_module: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltWorlds:
-    """What a worker's worlds look like."""
+    """What a worker's environments look like."""
 
-    layout: WorldLayout
+    layout: EnvLayout
     stateful: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AttachTask:
-    """Use rows `first` to `last` (exclusive) of buffers for `num_worlds` worlds in the shared memory."""
+    """Use rows `first` to `last` (exclusive) of buffers for `num_envs` environments in the shared memory."""
 
-    layout: WorldLayout
-    num_worlds: int
+    layout: EnvLayout
+    num_envs: int
     first: int
     last: int
     num_bytes: int

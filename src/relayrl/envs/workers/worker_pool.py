@@ -1,8 +1,8 @@
-"""Worlds in worker processes: each worker runs a slice of them and writes into memory that all processes share.
+"""Environments in worker processes: each worker runs a slice of them and writes into memory that all processes share.
 
 A step is one byte to each worker and one byte back; results are where they are needed already. A worker that dies is seen
-at once, one that hangs at its deadline; both are reported as the failure of the world it was in, with the others that were
-lost with it, and `restart_selected` starts a new worker for them. No process or memory outlives the pool, however it ends.
+at once, one that hangs at its deadline; both are reported as the failure of the environment it was in, with the others that
+were lost with it, and `restart_selected` starts a new worker for them. No process or memory outlives the pool, however it ends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from relayrl.envs.environment_settings import EnvSettings
-from relayrl.envs.failures import FailureKind, WorldFailedError, WorldFailure
+from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind
 from relayrl.envs.recipes import EnvRecipe
-from relayrl.envs.vector.world_buffers import BufferCarver, ByteCounter, WorldBuffers, allocate_buffers
-from relayrl.envs.vector.world_loop import WorldRunner, WorldState
+from relayrl.envs.vector.env_buffers import BufferCarver, ByteCounter, EnvBuffers, allocate_buffers
+from relayrl.envs.vector.env_loop import EnvState, VectorRunner
 from relayrl.envs.workers import worker_messages as messages
 from relayrl.envs.workers.worker_link import WorkerLink, anonymous_file, stop_links
 from relayrl.envs.workers.worker_process import in_worker
@@ -38,19 +38,19 @@ _LIVENESS_S = 0.5
 
 @dataclass(slots=True)
 class _Answers:
-    """What came back from an exchange: values by the first world of their worker, and failures of worlds."""
+    """What came back from an exchange: values by the first environment of their worker, and failures of environments."""
 
     values: dict[int, Any] = field(default_factory=dict)
-    failures: list[WorldFailure] = field(default_factory=list)
+    failures: list[EnvFailure] = field(default_factory=list)
 
 
-class WorkerPool(WorldRunner):
-    """`settings.workers` processes that share `settings.num_envs` worlds evenly."""
+class WorkerPool(VectorRunner):
+    """`settings.workers` processes that share `settings.num_envs` environments evenly."""
 
     def __init__(self, recipe: EnvRecipe, settings: EnvSettings) -> None:
         self._recipe, self._main_module = _portable(recipe)
         self._settings = settings
-        self._buffers: WorldBuffers | None = None
+        self._buffers: EnvBuffers | None = None
         self._memory_fd = anonymous_file("relayrl-worlds")
         self._links: list[WorkerLink] = []
         self._poller = select.poll()
@@ -65,33 +65,33 @@ class WorkerPool(WorldRunner):
             raise
 
     @property
-    def num_worlds(self) -> int:
+    def num_envs(self) -> int:
         return self._settings.num_envs
 
     @property
     def process_ids(self) -> list[int]:
-        """The worker processes, in the order of their worlds."""
+        """The worker processes, in the order of their environments."""
         return [link.process_id for link in self._links]
 
-    def step(self) -> list[WorldFailure]:
+    def step(self) -> list[EnvFailure]:
         return self._exchange(self._links, messages.STEP, self._settings.step_timeout_s).failures
 
-    def reset_selected(self) -> list[WorldFailure]:
+    def reset_selected(self) -> list[EnvFailure]:
         return self._exchange(self._with_selected(), messages.RESET, self._settings.start_timeout_s).failures
 
-    def restart_selected(self) -> list[WorldFailure]:
+    def restart_selected(self) -> list[EnvFailure]:
         chosen = self._with_selected()
         living = [link for link in chosen if link.alive]
         new, failures = self._respawn([link for link in chosen if not link.alive])
         failures += self._exchange(new, messages.RESET, self._settings.start_timeout_s).failures
         return failures + self._exchange(living, messages.RESTART, self._settings.start_timeout_s).failures
 
-    def get_state(self) -> list[WorldState]:
+    def get_state(self) -> list[EnvState]:
         answers = self._exchange(self._links, messages.GET_STATE, self._settings.start_timeout_s)
         _raise_first(answers.failures)
         return [state for link in self._links for state in answers.values[link.first]]
 
-    def set_state(self, states: Sequence[WorldState]) -> None:
+    def set_state(self, states: Sequence[EnvState]) -> None:
         slices = {link.first: list(states[link.first : link.last]) for link in self._links}
         answers = self._exchange(self._links, messages.SET_STATE, self._settings.start_timeout_s, slices)
         _raise_first(answers.failures)
@@ -113,26 +113,26 @@ class WorkerPool(WorldRunner):
         self.layout = built.values[0].layout
         self.stateful = built.values[0].stateful
         counter = ByteCounter()
-        allocate_buffers(self.layout, self.num_worlds, counter)
+        allocate_buffers(self.layout, self.num_envs, counter)
         self._num_bytes = counter.num_bytes
         os.ftruncate(self._memory_fd, self._num_bytes)
         memory = mmap.mmap(self._memory_fd, self._num_bytes)
-        self.buffers = self._buffers = allocate_buffers(self.layout, self.num_worlds, BufferCarver(memory))
+        self.buffers = self._buffers = allocate_buffers(self.layout, self.num_envs, BufferCarver(memory))
         _raise_first(self._attach(self._links).failures)
 
     def _build(self, links: Sequence[WorkerLink]) -> _Answers:
-        tasks = {link.first: messages.BuildTask(self._recipe, len(link.worlds), self._main_module) for link in links}
+        tasks = {link.first: messages.BuildTask(self._recipe, len(link.envs), self._main_module) for link in links}
         return self._exchange(links, messages.BUILD, self._settings.start_timeout_s, tasks)
 
     def _attach(self, links: Sequence[WorkerLink]) -> _Answers:
         check = self._settings.observation_check
         tasks = {
-            link.first: messages.AttachTask(self.layout, self.num_worlds, link.first, link.last, self._num_bytes, check)
+            link.first: messages.AttachTask(self.layout, self.num_envs, link.first, link.last, self._num_bytes, check)
             for link in links
         }
         return self._exchange(links, messages.ATTACH, self._settings.start_timeout_s, tasks)
 
-    def _respawn(self, dead: Sequence[WorkerLink]) -> tuple[list[WorkerLink], list[WorldFailure]]:
+    def _respawn(self, dead: Sequence[WorkerLink]) -> tuple[list[WorkerLink], list[EnvFailure]]:
         """New workers in place of `dead` ones: those that are ready, and the failures of those that are not."""
         new = []
         for old in dead:
@@ -212,19 +212,20 @@ class WorkerPool(WorldRunner):
                 answers.failures.append(self._give_up(link, f"its worker process {link.how_it_ended()}"))
                 del waiting[fd]
 
-    def _give_up(self, link: WorkerLink, reason: str, failure: WorldFailure | None = None) -> WorldFailure:
-        """The failure of all worlds of a worker, which is ended; blamed on `failure` or on the world that it was in."""
+    def _give_up(self, link: WorkerLink, reason: str, failure: EnvFailure | None = None) -> EnvFailure:
+        """The failure of all environments of a worker, which is ended; blamed on `failure` or on the environment that it was
+        in."""
         link.kill()
         with contextlib.suppress(KeyError):
             self._poller.unregister(link.reply_fd)
         blamed = link.first
         if failure is not None:
-            blamed += failure.world
+            blamed += failure.env
         elif self._buffers is not None:
             blamed += int(self._buffers.busy_world[link.first])
-        lost = tuple(world for world in link.worlds if world != blamed)
+        lost = tuple(env for env in link.envs if env != blamed)
         log = link.fault_log() if failure is None else failure.traceback
-        return WorldFailure(blamed, FailureKind.STOPPED, reason, log, lost)
+        return EnvFailure(blamed, FailureKind.STOPPED, reason, log, lost)
 
 
 def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
@@ -252,9 +253,9 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
     )
 
 
-def _raise_first(failures: Sequence[WorldFailure]) -> None:
+def _raise_first(failures: Sequence[EnvFailure]) -> None:
     if failures:
-        raise WorldFailedError(failures[0])
+        raise EnvFailureError(failures[0])
 
 
 def _release(links: list[WorkerLink], memory_fd: int, owner: int) -> None:

@@ -20,11 +20,11 @@ from multiprocessing.spawn import prepare
 from typing import Any
 
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.envs.failures import WorldFailedError, WorldFailure
+from relayrl.envs.failures import EnvFailure, EnvFailureError
 from relayrl.envs.recipes import EnvRecipe
+from relayrl.envs.vector.env_buffers import BufferCarver, allocate_buffers
+from relayrl.envs.vector.env_loop import EnvLoop
 from relayrl.envs.vector.vectorise import build_loop
-from relayrl.envs.vector.world_buffers import BufferCarver, allocate_buffers
-from relayrl.envs.vector.world_loop import WorldLoop
 from relayrl.envs.workers import worker_messages as messages
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -46,7 +46,7 @@ def main(command_fd: int, reply_fd: int, memory_fd: int, fault_fd: int) -> None:
         os.set_inheritable(fd, False)
     faulthandler.enable(fault_fd, all_threads=False)
     faulthandler.register(DUMP_TRACEBACK, fault_fd, all_threads=False)
-    # A Ctrl-C is the parent's; with a handler, not ignored, for what the worlds start would inherit that.
+    # A Ctrl-C is the parent's; with a handler, not ignored, for what the environments start would inherit that.
     signal.signal(signal.SIGINT, lambda *_: None)
     threading.Thread(target=_die_with_parent, args=(command_fd,), daemon=True).start()
     worker = _Worker(messages.Channel(command_fd, reply_fd), memory_fd)
@@ -59,12 +59,12 @@ def main(command_fd: int, reply_fd: int, memory_fd: int, fault_fd: int) -> None:
 
 
 class _Worker:
-    """The worlds of this process, and the answers to what the parent asks of them."""
+    """The environments of this process, and the answers to what the parent asks of them."""
 
     def __init__(self, channel: messages.Channel, memory_fd: int) -> None:
         self._channel = channel
         self._memory_fd = memory_fd
-        self._loop: WorldLoop[Any] | None = None
+        self._loop: EnvLoop[Any] | None = None
 
     def serve(self) -> None:
         """Answer message after message."""
@@ -79,7 +79,7 @@ class _Worker:
             else:
                 self._answer(self._loop, code, payload)
 
-    def _answer(self, loop: WorldLoop[Any], code: bytes, payload: Any) -> None:
+    def _answer(self, loop: EnvLoop[Any], code: bytes, payload: Any) -> None:
         if code == messages.RESET:
             self._report(loop.reset_selected())
         elif code == messages.RESTART:
@@ -93,15 +93,15 @@ class _Worker:
             self._channel.send(messages.DONE)
 
     def close(self) -> None:
-        """Close the worlds; one that cannot be closed says so on stderr, since nobody waits for an answer any more."""
+        """Close the environments; one that cannot be closed says so on stderr, since nobody waits for an answer any more."""
         loop, self._loop = self._loop, None
         if loop is not None:
             try:
                 loop.close()
-            except WorldFailedError as error:
+            except EnvFailureError as error:
                 sys.stderr.write(error.failure.traceback)
 
-    def _report(self, failures: list[WorldFailure]) -> None:
+    def _report(self, failures: list[EnvFailure]) -> None:
         if failures:
             self._channel.send(messages.FAILURES, failures)
         else:
@@ -115,26 +115,26 @@ class _Worker:
             first = recipe.build()
             if isinstance(first, VectorEnvironment):
                 first.close()
-                raise ConfigError(f"{recipe.name} steps all worlds in one call; set workers to 0")
-            self._loop = build_loop(recipe.build, first, task.num_worlds)
-        except WorldFailedError as error:
+                raise ConfigError(f"{recipe.name} steps all environments in one call; set workers to 0")
+            self._loop = build_loop(recipe.build, first, task.num_envs)
+        except EnvFailureError as error:
             self._channel.send(messages.UNBUILT, error.failure)
         except RelayRLError as error:
             self._channel.send(messages.REFUSED, str(error))
         except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a factory raises is its failure
-            self._channel.send(messages.UNBUILT, WorldFailure.of_exception(0, error, "building it"))
+            self._channel.send(messages.UNBUILT, EnvFailure.of_exception(0, error, "building it"))
         else:
             self._channel.send(messages.VALUE, messages.BuiltWorlds(self._loop.layout, self._loop.stateful))
 
-    def _attach(self, loop: WorldLoop[Any], task: messages.AttachTask) -> None:
+    def _attach(self, loop: EnvLoop[Any], task: messages.AttachTask) -> None:
         memory = mmap.mmap(self._memory_fd, task.num_bytes)
-        buffers = allocate_buffers(task.layout, task.num_worlds, BufferCarver(memory))
+        buffers = allocate_buffers(task.layout, task.num_envs, BufferCarver(memory))
         loop.attach(buffers.part(slice(task.first, task.last)), task.check)
         self._channel.send(messages.DONE)
 
 
 def _die_with_parent(command_fd: int) -> None:
-    """End the whole process group soon after the parent's end of the pipe is closed, whatever the worlds are doing."""
+    """End the whole process group soon after the parent's end of the pipe is closed, whatever the environments are doing."""
     hangup = select.poll()
     hangup.register(command_fd, 0)  # No events asked for: only a hang-up or an error ends the wait.
     while not hangup.poll():

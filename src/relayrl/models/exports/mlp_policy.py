@@ -15,7 +15,7 @@ from relayrl.models.exports.mlp_description import Mlp, MlpDescription, Normaliz
 from relayrl.models.heads.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
 from relayrl.models.heads.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.networks.built_in import BuiltIns
-from relayrl.models.networks.mlp import Perceptron, is_plain
+from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 from relayrl.models.policy import Policy
 
@@ -92,7 +92,7 @@ def mlp_text(policy: Policy) -> str:
 
 
 def _live(network: nn.Module) -> Mlp | None:
-    if not is_plain(network) or not isinstance(network, Perceptron):
+    if not is_plain(network) or not isinstance(network, MLP):
         return None
     layers = tuple((layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in network.linears())
     return Mlp(network.activation, layers)

@@ -18,7 +18,7 @@ from relayrl.models.networks.built_in import BuiltIns
 MODULES: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
 
 
-class Perceptron(nn.Sequential):
+class MLP(nn.Sequential):
     """Linear layers with an activation between them; orthogonal weights, zero biases."""
 
     def __init__(
@@ -40,12 +40,12 @@ class Perceptron(nn.Sequential):
         return [layer for layer in self if isinstance(layer, nn.Linear)]
 
 
-_NETWORKS, _LAYERS = BuiltIns(Perceptron), BuiltIns(nn.Linear, *MODULES.values())
+_NETWORKS, _LAYERS = BuiltIns(MLP), BuiltIns(nn.Linear, *MODULES.values())
 
 
 def is_plain(network: nn.Module) -> bool:
-    """Whether a network is a `Perceptron` on the CPU whose layers and methods are the built-in ones, without hooks."""
-    if network not in _NETWORKS or not isinstance(network, Perceptron):
+    """Whether a network is a `MLP` on the CPU whose layers and methods are the built-in ones, without hooks."""
+    if network not in _NETWORKS or not isinstance(network, MLP):
         return False
     layers = list(network)
     kinds = [MODULES[network.activation] if i % 2 else nn.Linear for i in range(len(layers))]

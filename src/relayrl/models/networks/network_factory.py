@@ -1,7 +1,7 @@
 """Networks that turn features into outputs: what a policy is made of, and what a caller may bring instead.
 
 A kernel is any `nn.Module` with `forward(features [..., F]) -> outputs [..., O]`, float32, row by row: a row's output depends
-on no other row. `KernelFactory` makes one for given widths; the built-in one makes MLPs, with convolutions in front
+on no other row. `NetworkFactory` makes one for given widths; the built-in one makes MLPs, with convolutions in front
 where the observation has images. Everything else (training, checkpoints, export) works on whatever module comes out.
 """
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import ImageLayout
 from relayrl.models.networks.input_layout import InputLayout
-from relayrl.models.networks.mlp import Perceptron
+from relayrl.models.networks.mlp import MLP
 
 
-class KernelFactory(Protocol):
+class NetworkFactory(Protocol):
     """Makes a network of `num_outputs` outputs for what an encoder gives."""
 
     def __call__(
@@ -27,7 +27,7 @@ class KernelFactory(Protocol):
     ) -> nn.Module: ...
 
 
-class BuiltInKernels:
+class BuiltInNetworks:
     """MLPs of the settings' shape; convolutions in front of it for images."""
 
     def __init__(self, network: NetworkSettings) -> None:
@@ -39,7 +39,7 @@ class BuiltInKernels:
         if any(encoding.image_layout() is not None for encoding in encoder.encodings):
             return ImageNetwork(encoder, num_outputs, output_gain, self._network, generator)
         sizes = (encoder.num_features, *self._network.hidden_sizes, num_outputs)
-        return Perceptron(sizes, self._network.activation, output_gain, generator)
+        return MLP(sizes, self._network.activation, output_gain, generator)
 
 
 class ImageNetwork(nn.Module):
@@ -66,7 +66,7 @@ class ImageNetwork(nn.Module):
             with torch.no_grad():
                 width += self.convolutions[str(i)](torch.zeros(1, *layout.channels_first)).shape[-1]
         sizes = (width, *network.hidden_sizes, num_outputs)
-        self.perceptron = Perceptron(sizes, network.activation, output_gain, generator)
+        self.mlp = MLP(sizes, network.activation, output_gain, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         leading = features.shape[:-1]
@@ -78,7 +78,7 @@ class ImageNetwork(nn.Module):
                 continue
             image = part.reshape(-1, *layout.shape).permute(0, *(1 + axis for axis in layout.axes))
             parts.append(self.convolutions[str(i)](image.reshape(-1, *layout.channels_first)))
-        output: Tensor = self.perceptron(torch.cat(parts, -1))
+        output: Tensor = self.mlp(torch.cat(parts, -1))
         return output.reshape(*leading, output.shape[-1])
 
 

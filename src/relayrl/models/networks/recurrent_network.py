@@ -13,7 +13,7 @@ from relayrl.models.network_settings import MemorySettings, NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.memory_cell import MemoryCell
 from relayrl.models.networks.mlp import MODULES
-from relayrl.models.networks.network_factory import BuiltInKernels, KernelFactory
+from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 
 HIDDEN_GAIN = 2.0**0.5
 
@@ -63,13 +63,13 @@ class RecurrentNetwork(nn.Module):
         return outputs
 
 
-class RecurrentKernels:
+class RecurrentNetworks:
     """Makes recurrent networks out of a factory of hidden layers."""
 
-    def __init__(self, network: NetworkSettings, trunks: KernelFactory | None) -> None:
+    def __init__(self, network: NetworkSettings, trunks: NetworkFactory | None) -> None:
         self._network = network
         *before, self._width = network.hidden_sizes or (memory_of(network).size,)
-        self._trunks = trunks or BuiltInKernels(network.model_copy(update={"hidden_sizes": tuple(before)}))
+        self._trunks = trunks or BuiltInNetworks(network.model_copy(update={"hidden_sizes": tuple(before)}))
 
     def __call__(
         self, encoder: InputLayout, num_outputs: int, output_gain: float, generator: torch.Generator

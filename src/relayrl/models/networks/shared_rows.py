@@ -1,7 +1,8 @@
 """Rows of which many share a part: what they share is stored once and looked up.
 
-What a central critic sees is its world, the same for all of the world's agents, beside the number of the agent that is judged.
-Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's first layer.
+What a central critic sees is its environment, the same for all of the environment's agents, beside the number of the agent
+that is judged. Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's
+first layer.
 MLPs on the CPU take such rows as they are; other networks are given a few of them at a time, laid out.
 """
 

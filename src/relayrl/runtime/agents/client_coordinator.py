@@ -5,7 +5,7 @@
                       ├─ ActionService       requests and ended episodes
                       ├─ RouterDispatcher ── Router ── TrajectoryBuffer, sink
                       ├─ ScaleManager        how many routers?
-                      ├─ EnvRunner           actors with worlds of their own
+                      ├─ EnvRunner           actors with environments of their own
                       └─ ConfigWatcher       has the file changed?
 
 Invariants: after `shutdown` every step is durable or named in the report; actors and policies outlive a restart, routers,
@@ -181,7 +181,7 @@ class ClientCoordinator:
         self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
-        """Step an actor's worlds; ends early, with an error, when the agent shuts down."""
+        """Step an actor's environments; ends early, with an error, when the agent shuts down."""
         environment = self._environments.of(self.state.handle(actor_id))
 
         def before_block(lane_key: UUID) -> None:

@@ -1,4 +1,4 @@
-"""Actors that play in environments of their own: `set_env` gives one its worlds, `run_env` steps them.
+"""Actors that play in environments of their own: `set_env` gives one its environments, `run_env` steps them.
 
 Steps go through the same `Collector` as training, and from there as trajectories to the actor's router. A block of steps is
 played with one version of the policy; the next block takes the newest.
@@ -36,7 +36,7 @@ class EnvRunSummary:
     """What `run_env` did."""
 
     num_env_steps: int
-    """Steps, summed over worlds."""
+    """Steps, summed over environments."""
     returns: tuple[float, ...]
     """Returns of the episodes that ended."""
     lengths: tuple[int, ...]
@@ -65,7 +65,7 @@ class NewestPolicy(Actor):
 
 
 class ActorEnvironment:
-    """The worlds of one actor."""
+    """The environments of one actor."""
 
     def __init__(self, handle: ActorHandle, env: VectorEnvironment, seed: int) -> None:
         self._handle, self._env, self._seed = handle, env, seed
@@ -76,7 +76,7 @@ class ActorEnvironment:
         _check_spaces(handle, env)
 
     def run(self, num_steps: int, dispatcher: RouterDispatcher, before_block: Callable[[UUID], None]) -> EnvRunSummary:
-        """Step every world `num_steps` times, in blocks; `before_block` may raise to stop."""
+        """Step every environment `num_steps` times, in blocks; `before_block` may raise to stop."""
         if num_steps < 1:
             raise ConfigError(f"run_env() of {num_steps} steps; give at least one")
         key = self._handle.lane.key
@@ -87,7 +87,7 @@ class ActorEnvironment:
                 before_block(key)
                 if self._is_closed:
                     raise ConfigError(
-                        f"actor {self._handle.actor_id} was removed, or given other worlds, while it played"
+                        f"actor {self._handle.actor_id} was removed, or given other environments, while it played"
                     )
                 block_steps = min(self._max_block_steps, num_steps - done)
                 for rollout in collector.collect(self._actor.take_newest(), block_steps).values():
@@ -99,7 +99,7 @@ class ActorEnvironment:
         return EnvRunSummary(done * self._env.num_envs, tuple(returns), tuple(lengths))
 
     def close(self) -> None:
-        """Close the worlds; who plays in them stops before the next block."""
+        """Close the environments; who plays in them stops before the next block."""
         self._is_closed = True
         with self._lock:
             self._env.close()
@@ -119,14 +119,14 @@ class ActorEnvironment:
 
 
 class EnvRunner:
-    """The worlds of all actors that have some."""
+    """The environments of all actors that have some."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._environments: dict[UUID, ActorEnvironment] = {}
 
     def set_env(self, handle: ActorHandle, env: Any, settings: EnvSettings, seed: int) -> None:
-        """Give an actor worlds, in place of those it has."""
+        """Give an actor environments, in place of those it has."""
         from relayrl.envs.environment_registry import make_vector
         from relayrl.envs.vector.on_host import on_host
 
@@ -144,14 +144,14 @@ class EnvRunner:
             return self._environments[handle.lane.key]
 
     def drop(self, handle: ActorHandle) -> None:
-        """The actor is gone; so are its worlds."""
+        """The actor is gone; so are its environments."""
         with self._lock:
             environment = self._environments.pop(handle.lane.key, None)
         if environment is not None:
             environment.close()
 
     def close(self) -> None:
-        """Close all worlds."""
+        """Close all environments."""
         with self._lock:
             environments, self._environments = self._environments, {}
         for environment in environments.values():

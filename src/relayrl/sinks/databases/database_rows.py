@@ -1,8 +1,9 @@
 """Trajectories as rows of the tables `trajectories` and `steps`, and back; the same for every database.
 
 A row of `trajectories` is a whole trajectory: its header in plain columns, and its arrays as binary columns, each the leaves
-of `relayrl.data.arrow.schema` one after the other, `[T, …]`, little-endian, in C order. Those are what is read back, bit for bit.
-Global states stand behind the memory in `memory_data`, the last one behind the last observation in `final_obs_data`; the last
+of `relayrl.data.arrow.schema` one after the other, `[T, …]`, little-endian, in C order. Those are what is read back, bit for
+bit. Global states stand behind the memory in `memory_data`, the last one behind the last observation in `final_obs_data`;
+the last
 action mask stands behind both.
 `steps` repeats what people ask about, a row per step in plain columns, for queries only: `step`, `policy_version`, `reward`,
 `logp`, `value` and the action's elements.

@@ -204,7 +204,7 @@ class PostgresSource(TrajectorySource):
     def __iter__(self) -> Iterator[Trajectory]:
         return self._pass("true", ())
 
-    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+    def of_envs(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
         return self._pass("env_id = ANY(%s) AND episode >= %s", (list(env_ids), first_episode))
 
     def _pass(self, condition: str, values: tuple[object, ...]) -> Iterator[Trajectory]:

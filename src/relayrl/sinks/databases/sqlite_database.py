@@ -225,7 +225,7 @@ class SqliteSource(TrajectorySource):
     def __iter__(self) -> Iterator[Trajectory]:
         return self._pass("true", ())
 
-    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+    def of_envs(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
         wanted = json.dumps([str(env_id) for env_id in env_ids])
         return self._pass("env_id IN (SELECT value FROM json_each(?)) AND episode >= ?", (wanted, first_episode))
 

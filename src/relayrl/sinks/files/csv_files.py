@@ -4,8 +4,9 @@
     DIR/part-….json    group and spaces: what the numbers mean
     DIR/part-….sums    checksums of both (`part_sums`)
 
-Columns are those of `relayrl.data.arrow.schema` with one cell per leaf (`csv_cells`). `successor` is 1 on a trajectory's last row,
-where `successor.obs…` hold the observation after it, and 0 elsewhere. Nothing is quoted: commas, quotes, percent signs and
+Columns are those of `relayrl.data.arrow.schema` with one cell per leaf (`csv_cells`). `successor` is 1 on a trajectory's
+last row, where `successor.obs…` hold the observation after it, and 0 elsewhere. Nothing is quoted: commas, quotes, percent
+signs and
 control characters in names are written `%2C`, `%22`, …, so that a row is a line and a cut-off end is found.
 """
 

@@ -5,8 +5,8 @@ A killed writer leaves at most a `.tmp` file, which readers leave out and report
 flushes make many small files. Row groups are whole trajectories. Pages have Parquet's own checksums, and `part_sums` covers the
 footer as well.
 
-Columns are those of `relayrl.data.arrow.schema`. Leaves without elements, and the successor of an observation without any, carry
-nothing and cannot be written; they are left out and come back from the layout, which stands as JSON in the metadata
+Columns are those of `relayrl.data.arrow.schema`. Leaves without elements, and the successor of an observation without any,
+carry nothing and cannot be written; they are left out and come back from the layout, which stands as JSON in the metadata
 `relayrl.layout`.
 """
 

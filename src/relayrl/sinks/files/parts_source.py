@@ -70,7 +70,7 @@ class PartsSource(TrajectorySource):
                     yield trajectory
             self._note_unchecked(path, num_checked_bytes, len(seen) - num_before)
 
-    def of_worlds(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
+    def of_envs(self, env_ids: Collection[UUID], first_episode: int) -> Iterator[Trajectory]:
         names = set(map(str, env_ids))
 
         def may_hold(batch: pa.RecordBatch) -> bool:

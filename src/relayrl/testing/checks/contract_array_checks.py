@@ -25,11 +25,11 @@ def runs(bench: Workbench) -> str | None:
 
 
 def ids_are_unique_and_stable(bench: Workbench) -> str | None:
-    """every world has an id of its own, which resets and steps leave alone"""
+    """every environment has an id of its own, which resets and steps leave alone"""
     env = bench.fresh()
     given = tuple(env.env_ids)
     if len(given) != bench.num_envs or len(set(given)) != len(given):
-        return f"{bench.num_envs} worlds have the ids {[str(env_id) for env_id in given]}"
+        return f"{bench.num_envs} environments have the ids {[str(env_id) for env_id in given]}"
     if not all(isinstance(env_id, uuid.UUID) for env_id in given):
         return f"ids must be uuid.UUID, not {type(given[0]).__name__}"
     result = env.reset(seed=bench.seed)
@@ -157,7 +157,7 @@ def rewards_are_finite(bench: Workbench) -> str | None:
         for name, group in step.groups.items():
             if not np.isfinite(group.reward).all():
                 b, n = np.argwhere(~np.isfinite(group.reward))[0]
-                return f"step {t}: {bench.recording.groups[name].agent_ids[n]} in world {b} gets {group.reward[b, n]}"
+                return f"step {t}: {bench.recording.groups[name].agent_ids[n]} in environment {b} gets {group.reward[b, n]}"
     return None
 
 
@@ -198,7 +198,7 @@ def masks_allow_an_action(bench: Workbench) -> str | None:
             stuck = got.active & allows_nothing(got.action_mask, mask_parts(group.action_space))
             if stuck.any():
                 b, n = np.argwhere(stuck)[0]
-                return f"{moment}: the mask of {group.agent_ids[n]} in world {b} allows nothing"
+                return f"{moment}: the mask of {group.agent_ids[n]} in environment {b} allows nothing"
     return None
 
 
@@ -220,7 +220,7 @@ def state_fits_its_space(bench: Workbench) -> str | None:
 
 
 def final_state_is_given_where_episodes_end(bench: Workbench) -> str | None:
-    """where there is a global state, final_state has a row for each world whose episode is over"""
+    """where there is a global state, final_state has a row for each environment whose episode is over"""
     space = bench.recording.state_space
     for t, step in enumerate(bench.recording.steps, start=1):
         num_over = 0 if space is None else int(step.episode_over.sum())

@@ -19,18 +19,18 @@ class NothingToSee(Exception):  # noqa: N818 - no error: the check could not loo
 
 
 def someone_acts(bench: Workbench) -> str | None:
-    """in every world at least one lane acts at any time, but for the one step that a reset may take"""
+    """in every environment at least one lane acts at any time, but for the one step that a reset may take"""
     for moment, result in bench.recording.moments():
         acts = _acts(result)
         if isinstance(result, VectorStep):
             acts |= result.episode_over
         if not acts.all():
-            return f"{moment}: nobody acts in world {int(np.argmin(acts))}"
+            return f"{moment}: nobody acts in environment {int(np.argmin(acts))}"
     return None
 
 
 def _acts(result: VectorReset | VectorStep) -> Array:
-    """[B] whether any lane of a world acts next."""
+    """[B] whether any lane of an environment acts next."""
     active: Array = np.concatenate([group.active for group in result.groups.values()], axis=1)
     return np.asarray(active.any(axis=1))
 
@@ -54,10 +54,10 @@ def final_shows_the_ended_episode(bench: Workbench) -> str | None:
         if _same_first(firsts, b) and not _looks_always_alike(bench.recording, b):
             suspects.setdefault(b, []).append(_final_equals(bench.recording.steps[t - 1], firsts[0], b))
     if not suspects:
-        raise NothingToSee("no episode ended in a world that always begins alike and then changes")
+        raise NothingToSee("no episode ended in an environment that always begins alike and then changes")
     for b, looks_first in suspects.items():
         if all(looks_first):
-            return f"in world {b} final always shows what every episode begins with"
+            return f"in environment {b} final always shows what every episode begins with"
     return None
 
 
@@ -69,7 +69,7 @@ def lanes_end_at_most_once(bench: Workbench) -> str | None:
             ends = step.groups[name].terminated | step.groups[name].truncated
             if (ended & ends).any():
                 b, n = np.argwhere(ended & ends)[0]
-                return f"step {t}: {group.agent_ids[n]} in world {b} ends again"
+                return f"step {t}: {group.agent_ids[n]} in environment {b} ends again"
             ended = (ended | ends) & ~step.episode_over[:, None]
     return None
 
@@ -83,7 +83,7 @@ def ended_lanes_stay_idle(bench: Workbench) -> str | None:
             ended = (ended | got.terminated | got.truncated) & ~step.episode_over[:, None]
             if (ended & got.active).any():
                 b, n = np.argwhere(ended & got.active)[0]
-                return f"step {t}: {group.agent_ids[n]} in world {b} acts after its end"
+                return f"step {t}: {group.agent_ids[n]} in environment {b} acts after its end"
     return None
 
 
@@ -98,7 +98,7 @@ def episode_over_ends_every_lane(bench: Workbench) -> str | None:
             forgotten = acted & ~ended & over
             if forgotten.any():
                 b, n = np.argwhere(forgotten)[0]
-                return f"step {t}: the episode of world {b} is over, {group.agent_ids[n]} has not ended"
+                return f"step {t}: the episode of environment {b} is over, {group.agent_ids[n]} has not ended"
             acted, ended = (acted & ~over) | got.active, ended & ~over
     return None
 
@@ -118,22 +118,22 @@ def an_episode_begins_where_one_ends(bench: Workbench) -> str | None:
         if _same_first(firsts, b):
             found = result_difference(_sight(shown), _sight(firsts[0]), np.array([b]))
             if found:
-                return f"step {t}: world {b} is over and should show a first observation: {found}"
+                return f"step {t}: environment {b} is over and should show a first observation: {found}"
         else:
             stale.setdefault(b, []).append(_final_equals(step, shown, b))
     for b, shows_last in stale.items():
         if all(shows_last):
-            return f"world {b} shows the last observation of the ended episode instead of the first of the next"
+            return f"environment {b} shows the last observation of the ended episode instead of the first of the next"
     return None
 
 
 def _same_first(firsts: list[Any], b: int) -> bool:
-    """Whether world `b` looks alike at the beginning under all seeds."""
+    """Whether environment `b` looks alike at the beginning under all seeds."""
     return all(result_difference(_sight(firsts[0]), _sight(other), np.array([b])) is None for other in firsts[1:])
 
 
 def _looks_always_alike(recording: Recording, b: int) -> bool:
-    """Whether no observation of world `b` can be told from a first one."""
+    """Whether no observation of environment `b` can be told from a first one."""
     first, where = _sight(recording.first), np.array([b])
     return all(result_difference(_sight(step), first, where) is None for step in recording.steps)
 
@@ -150,7 +150,7 @@ def without_results(step: VectorReset | VectorStep) -> VectorReset:
 
 
 def _final_equals(step: VectorStep, result: Any, b: int) -> bool:
-    """Whether every lane of world `b` that ended in `step` saw last what `result` shows it."""
+    """Whether every lane of environment `b` that ended in `step` saw last what `result` shows it."""
     for name, group in step.groups.items():
         if group.final is None:
             continue

@@ -51,7 +51,7 @@ class Recording:
         yield from ((f"step {t}", step) for t, step in enumerate(self.steps, start=1))
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """`(t, b)` for every end of an episode: step number and world."""
+        """`(t, b)` for every end of an episode: step number and environment."""
         for t, step in enumerate(self.steps, start=1):
             yield from ((t, int(b)) for b in np.flatnonzero(step.episode_over))
 
@@ -94,7 +94,7 @@ def copied(result: Any) -> Any:
 
 
 def begin(env: VectorEnvironment, seed: int) -> Recording:
-    """Reset all worlds and begin a recording."""
+    """Reset all environments and begin a recording."""
     return Recording(env.groups, env.state_space, env.env_ids, copied(env.reset(seed=seed)))
 
 
@@ -118,7 +118,7 @@ class Workbench:
     _made: list[VectorEnvironment] = field(default_factory=list)
 
     def fresh_unconverted(self, num_envs: int | None = None) -> VectorEnvironment:
-        """A new environment as `make` gives it, with its worlds."""
+        """A new environment as `make` gives it, with its environments."""
         count = num_envs or self.num_envs
         env = self.make(count)
         self._made.append(env)
@@ -164,28 +164,26 @@ class Workbench:
         self._made.clear()
 
 
-def first_difference(one: Recording, other: Recording, worlds: Array) -> str | None:
-    """Where two recordings of `worlds` part: the first difference in what a learner may look at, or None."""
+def first_difference(one: Recording, other: Recording, envs: Array) -> str | None:
+    """Where two recordings of `envs` part: the first difference in what a learner may look at, or None."""
     for (moment, a), (_, b) in zip(one.moments(), other.moments(), strict=True):
-        found = result_difference(a, b, worlds)
+        found = result_difference(a, b, envs)
         if found:
             return f"{moment}, {found}"
     return None
 
 
-def result_difference(a: Any, b: Any, worlds: Array) -> str | None:
-    """The first difference between two results in `worlds`, where observations of lanes that do not act do not count."""
+def result_difference(a: Any, b: Any, envs: Array) -> str | None:
+    """The first difference between two results in `envs`, where observations of lanes that do not act do not count."""
     for name in a.groups:
-        for what, left, right in zip(
-            _NAMES, _facts(a.groups[name], worlds), _facts(b.groups[name], worlds), strict=False
-        ):
+        for what, left, right in zip(_NAMES, _facts(a.groups[name], envs), _facts(b.groups[name], envs), strict=False):
             for (path, x), (_, y) in zip(leaves(left), leaves(right), strict=True):
                 if x.shape != y.shape or not np.array_equal(x, y, equal_nan=x.dtype.kind == "f"):
                     return f"group {name!r}: {what}{path and '.' + path} is {_shown(x, y)}"
     for what in ("state", "episode_over"):
         x, y = getattr(a, what, None), getattr(b, what, None)
         if x is not None and y is not None:
-            for (_, one), (_, other) in zip(leaves(index(x, worlds)), leaves(index(y, worlds)), strict=True):
+            for (_, one), (_, other) in zip(leaves(index(x, envs)), leaves(index(y, envs)), strict=True):
                 if not np.array_equal(one, other):
                     return f"{what} is {_shown(one, other)}"
     return None
@@ -194,16 +192,16 @@ def result_difference(a: Any, b: Any, worlds: Array) -> str | None:
 _NAMES = ("active", "obs", "action_mask", "reward", "terminated", "truncated", "final lanes", "final obs", "final mask")
 
 
-def _facts(group: GroupObservation, worlds: Array) -> Iterator[Any]:
+def _facts(group: GroupObservation, envs: Array) -> Iterator[Any]:
     """What a learner may look at, in the order of `_NAMES`."""
-    active = group.active[worlds]
+    active = group.active[envs]
     yield active
-    yield index(index(group.obs, worlds), active)
-    yield np.zeros(0) if group.action_mask is None else group.action_mask[worlds][active]
+    yield index(index(group.obs, envs), active)
+    yield np.zeros(0) if group.action_mask is None else group.action_mask[envs][active]
     if isinstance(group, GroupStep):
-        yield from (group.reward[worlds], group.terminated[worlds], group.truncated[worlds])
+        yield from (group.reward[envs], group.terminated[envs], group.truncated[envs])
         if group.final is not None:
-            rows = np.isin(group.final.env, worlds)
+            rows = np.isin(group.final.env, envs)
             yield np.stack([group.final.env[rows], group.final.agent[rows]])
             yield index(group.final.obs, rows)
             yield np.zeros(0) if group.final.action_mask is None else group.final.action_mask[rows]

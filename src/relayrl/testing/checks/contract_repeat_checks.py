@@ -42,11 +42,11 @@ def seeded_reset_begins_again(bench: Workbench) -> str | None:
     return first_difference(bench.recording, bench.record(env), np.arange(bench.num_envs))
 
 
-def worlds_do_not_depend_on_their_number(bench: Workbench) -> str | None:
-    """world b goes the same way however many worlds there are beside it"""
+def envs_do_not_depend_on_their_number(bench: Workbench) -> str | None:
+    """environment b goes the same way however many environments there are beside it"""
     env = bench.fresh(bench.num_envs + 2)
     if env.num_envs == bench.num_envs:
-        raise NothingToSee(f"there are {env.num_envs} worlds, whatever number is asked for")
+        raise NothingToSee(f"there are {env.num_envs} environments, whatever number is asked for")
     _require_independent_streams(env)
     return first_difference(bench.recording, bench.record(env), np.arange(bench.num_envs))
 
@@ -60,15 +60,15 @@ def idle_actions_are_ignored(bench: Workbench) -> str | None:
 
 
 def partial_reset_shows_the_others_unchanged(bench: Workbench) -> str | None:
-    """reset(env_ids) gives the other worlds' current observations along with the new ones"""
+    """reset(env_ids) gives the other environments' current observations along with the new ones"""
     _, before, result = _after_partial_reset(bench)
     others = np.arange(1, bench.num_envs)
     found = result_difference(result, before.last, others)
-    return None if found is None else f"after a reset of world 0 alone, in the others {found}"
+    return None if found is None else f"after a reset of environment 0 alone, in the others {found}"
 
 
 def partial_reset_leaves_the_others_alone(bench: Workbench) -> str | None:
-    """worlds that reset(env_ids) does not name go on as if nothing had happened"""
+    """environments that reset(env_ids) does not name go on as if nothing had happened"""
     env, played, result = _after_partial_reset(bench)
     _require_independent_streams(env)
     now, later = bench.recording.steps[len(played.steps) - 1], bench.recording.steps[len(played.steps) :]
@@ -79,11 +79,11 @@ def partial_reset_leaves_the_others_alone(bench: Workbench) -> str | None:
         player.act(moment.groups)
     play(env, resumed, player, len(untouched.steps))
     found = first_difference(untouched, resumed, np.arange(1, bench.num_envs))
-    return None if found is None else f"after a reset of world 0 alone, in the others at {found}"
+    return None if found is None else f"after a reset of environment 0 alone, in the others at {found}"
 
 
 def seeded_partial_reset_begins_as_a_full_one(bench: Workbench) -> str | None:
-    """reset(seed, env_ids) begins the named world as reset(seed) would"""
+    """reset(seed, env_ids) begins the named environment as reset(seed) would"""
     env, _, _ = _after_partial_reset(bench)
     _require_independent_streams(env)
     last = bench.num_envs - 1
@@ -92,9 +92,9 @@ def seeded_partial_reset_begins_as_a_full_one(bench: Workbench) -> str | None:
 
 
 def _after_partial_reset(bench: Workbench) -> tuple[VectorEnvironment, Recording, Any]:
-    """An environment whose world 0 has been reset in the middle of things, what came before, and what the reset gave."""
+    """An environment whose environment 0 has been reset in the middle of things, what came before, and what the reset gave."""
     if bench.num_envs < 2:
-        raise NothingToSee("there is one world only; give num_envs of at least 2")
+        raise NothingToSee("there is one environment only; give num_envs of at least 2")
     env = bench.fresh()
     played = play(env, begin(env, bench.seed), bench.player(env), max(1, bench.num_steps // 3))
     return env, played, copied(env.reset(env_ids=[env.env_ids[0]]))
@@ -102,7 +102,7 @@ def _after_partial_reset(bench: Workbench) -> tuple[VectorEnvironment, Recording
 
 def _require_independent_streams(env: VectorEnvironment) -> None:
     if not env.independent_streams:
-        raise NothingToSee("independent_streams is False: worlds draw from one generator")
+        raise NothingToSee("independent_streams is False: environments draw from one generator")
 
 
 def observation_can_be_asked_again(bench: Workbench) -> str | None:
@@ -162,11 +162,11 @@ def _from(played: Recording) -> Recording:
 
 
 def wrong_shape_is_refused(bench: Workbench) -> str | None:
-    """step() with actions for too few worlds raises a RelayRLError"""
+    """step() with actions for too few environments raises a RelayRLError"""
     env = bench.fresh()
     actions = bench.player(env).act(copied(env.reset(seed=bench.seed)).groups)
     short = {name: index(tree, slice(0, bench.num_envs - 1)) for name, tree in actions.items()}
-    return _refusal(lambda: env.step(short), "step() with actions for too few worlds")
+    return _refusal(lambda: env.step(short), "step() with actions for too few environments")
 
 
 def missing_group_is_refused(bench: Workbench) -> str | None:
@@ -178,7 +178,7 @@ def missing_group_is_refused(bench: Workbench) -> str | None:
 
 
 def unknown_id_is_refused(bench: Workbench) -> str | None:
-    """reset() of a world that does not exist raises a RelayRLError"""
+    """reset() of an environment that does not exist raises a RelayRLError"""
     env = bench.fresh()
     env.reset(seed=bench.seed)
     return _refusal(lambda: env.reset(env_ids=[uuid.UUID(int=0)]), "reset() of an unknown id")

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.models.networks.input_layout import SideBySide, plain_numbers
-from relayrl.testing.checks.kernel_bench import KernelBench
+from relayrl.testing.checks.network_bench import NetworkBench
 
 TOLERANCE = 1e-5
 
 
-def makes_modules(bench: KernelBench) -> str | None:
+def makes_modules(bench: NetworkBench) -> str | None:
     """the factory gives an nn.Module for an actor and for a critic"""
     for role in bench.roles:
         made: object = bench.make(role)
@@ -24,7 +24,7 @@ def makes_modules(bench: KernelBench) -> str | None:
     return None
 
 
-def takes_any_leading_axes(bench: KernelBench) -> str | None:
+def takes_any_leading_axes(bench: NetworkBench) -> str | None:
     """features [..., F] become outputs [..., O], with any number of leading axes"""
     features = bench.features(6)
     for role, (name, network) in zip(bench.roles, bench.networks(), strict=True):
@@ -35,17 +35,17 @@ def takes_any_leading_axes(bench: KernelBench) -> str | None:
     return None
 
 
-def outputs_are_float32(bench: KernelBench) -> str | None:
+def outputs_are_float32(bench: NetworkBench) -> str | None:
     """outputs are float32"""
     return next((f"{name}: {out.dtype}" for name, out in _outputs(bench) if out.dtype != torch.float32), None)
 
 
-def outputs_are_finite(bench: KernelBench) -> str | None:
+def outputs_are_finite(bench: NetworkBench) -> str | None:
     """outputs are finite"""
     return next((f"{name}: NaN or infinity" for name, out in _outputs(bench) if not bool(out.isfinite().all())), None)
 
 
-def same_rows_same_outputs(bench: KernelBench) -> str | None:
+def same_rows_same_outputs(bench: NetworkBench) -> str | None:
     """the same features give the same outputs again"""
     features = bench.features()
     for name, network in bench.networks():
@@ -55,7 +55,7 @@ def same_rows_same_outputs(bench: KernelBench) -> str | None:
     return None
 
 
-def rows_are_independent(bench: KernelBench) -> str | None:
+def rows_are_independent(bench: NetworkBench) -> str | None:
     """a row's output depends on no other row"""
     features = bench.features()
     for name, network in bench.networks():
@@ -65,7 +65,7 @@ def rows_are_independent(bench: KernelBench) -> str | None:
     return None
 
 
-def evaluation_mode_changes_nothing(bench: KernelBench) -> str | None:
+def evaluation_mode_changes_nothing(bench: NetworkBench) -> str | None:
     """outputs are the same in training and in evaluation mode, in which policies are exported"""
     features = bench.features()
     for name, network in bench.networks():
@@ -75,7 +75,7 @@ def evaluation_mode_changes_nothing(bench: KernelBench) -> str | None:
     return None
 
 
-def gradients_reach_all_parameters(bench: KernelBench) -> str | None:
+def gradients_reach_all_parameters(bench: NetworkBench) -> str | None:
     """every parameter gets a gradient from the outputs"""
     for name, network in bench.networks():
         outputs = network(bench.features())
@@ -88,7 +88,7 @@ def gradients_reach_all_parameters(bench: KernelBench) -> str | None:
     return None
 
 
-def gradients_reach_the_input(bench: KernelBench) -> str | None:
+def gradients_reach_the_input(bench: NetworkBench) -> str | None:
     """outputs have a gradient by the features, through which Q-networks move a policy"""
     for name, network in bench.networks():
         features = bench.features().requires_grad_()
@@ -98,7 +98,7 @@ def gradients_reach_the_input(bench: KernelBench) -> str | None:
     return None
 
 
-def judges_features_with_actions(bench: KernelBench) -> str | None:
+def judges_features_with_actions(bench: NetworkBench) -> str | None:
     """a network is made for features with an action behind them, as Q-networks and central critics see them"""
     width = 3
     layout = SideBySide([bench.encoder, plain_numbers(width)])
@@ -108,7 +108,7 @@ def judges_features_with_actions(bench: KernelBench) -> str | None:
     return None if got == (4, 1) else f"4 rows became {list(got)}, expected [4, 1]; take the width from num_features"
 
 
-def outputs_follow_the_parameters(bench: KernelBench) -> str | None:
+def outputs_follow_the_parameters(bench: NetworkBench) -> str | None:
     """outputs follow parameters whose memory an optimiser has replaced"""
     features = bench.features()
     for (name, used), (_, fresh) in zip(bench.networks(), bench.networks(), strict=True):
@@ -121,7 +121,7 @@ def outputs_follow_the_parameters(bench: KernelBench) -> str | None:
     return None
 
 
-def same_generator_same_parameters(bench: KernelBench) -> str | None:
+def same_generator_same_parameters(bench: NetworkBench) -> str | None:
     """the generator alone decides the first parameters"""
     for role in bench.roles:
         one, other = bench.make(role).state_dict(), bench.make(role).state_dict()
@@ -131,7 +131,7 @@ def same_generator_same_parameters(bench: KernelBench) -> str | None:
     return None
 
 
-def networks_share_nothing(bench: KernelBench) -> str | None:
+def networks_share_nothing(bench: NetworkBench) -> str | None:
     """two networks of a factory share no parameters"""
     actor, critic = (bench.make(role) for role in bench.roles)
     again = bench.make(bench.roles[0])
@@ -140,7 +140,7 @@ def networks_share_nothing(bench: KernelBench) -> str | None:
     return f"{shared[0]} is the same object in two networks" if shared else None
 
 
-def can_be_copied(bench: KernelBench) -> str | None:
+def can_be_copied(bench: NetworkBench) -> str | None:
     """a deep copy gives the same outputs, and goes on when the original changes"""
     for name, network in bench.networks():
         copied, before = copy.deepcopy(network), network(bench.features()).detach()
@@ -152,7 +152,7 @@ def can_be_copied(bench: KernelBench) -> str | None:
     return None
 
 
-def state_dict_round_trip(bench: KernelBench) -> str | None:
+def state_dict_round_trip(bench: NetworkBench) -> str | None:
     """a network that loads another's state_dict gives the same outputs"""
     for role, (name, network) in zip(bench.roles, bench.networks(), strict=True):
         other = bench.make(role, seed=1)
@@ -162,7 +162,7 @@ def state_dict_round_trip(bench: KernelBench) -> str | None:
     return None
 
 
-def _outputs(bench: KernelBench) -> Iterator[tuple[str, Tensor]]:
+def _outputs(bench: NetworkBench) -> Iterator[tuple[str, Tensor]]:
     for name, network in bench.networks():
         yield name, network(bench.features())
 

@@ -13,13 +13,13 @@ from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.minibatches import Batch, PassPlan
 from relayrl.data.trees import Array, map_tree
 from relayrl.models.actor_critic import ActorCritic
-from relayrl.testing.checks.kernel_bench import NUM_ROWS, KernelBench
+from relayrl.testing.checks.network_bench import NUM_ROWS, NetworkBench
 
 RELATIVE, TOLERANCE = 1e-4, 1e-5
 OBJECTIVE = Objective(ClippedSurrogate(0.2), entropy_coef=0.01)
 
 
-def acts_and_learns_as_the_module(bench: KernelBench) -> str | None:
+def acts_and_learns_as_the_module(bench: NetworkBench) -> str | None:
     """acting, learning and the module itself give the same outputs, and learning the module's gradients"""
     policy, obs = bench.policy(), bench.observations(NUM_ROWS)
     with torch.no_grad():

@@ -7,7 +7,7 @@
         trainer.save("epoch-0001")
         model = trainer.acquire_model("onnx")
 
-`params` are the algorithm's hyper-parameters, upstream's defaults where None. `kernel` is a `KernelFactory` or a pair of
+`params` are the algorithm's hyper-parameters, upstream's defaults where None. `kernel` is a `NetworkFactory` or a pair of
 modules. The trainers themselves are `TrajectoryTrainer` and, for several agents, `MultiAgentTrainer`.
 """
 

@@ -107,4 +107,4 @@ class Trainer(ABC, Generic[T]):
 
     @abstractmethod
     def end_episode(self) -> None:
-        """All worlds were reset from outside: forget running episodes."""
+        """All environments were reset from outside: forget running episodes."""

@@ -1,7 +1,8 @@
-"""Replay: a ring of joint transitions, one row per world and step, time-aligned over all agents of all groups.
+"""Replay: a ring of joint transitions, one row per environment and step, time-aligned over all agents of all groups.
 
-Rows lie world by world inside each step (a row of world `b` is followed by the row `B` further on), so that what followed,
-and n-step returns, are read off at sampling time. A group's row is one record in memory: drawing a transition touches one
+Rows lie environment by environment inside each step (a row of environment `b` is followed by the row `B` further on), so
+that what followed, and n-step returns, are read off at sampling time. A group's row is one record in memory: drawing a
+transition touches one
 place, whatever the number of columns, and memory is what the columns need.
 
 Not its job: deciding when to sample, and turning observations into features.
@@ -43,7 +44,7 @@ class GroupTransitions:
 
 @dataclass(slots=True)
 class JointTransitions:
-    """Sampled joint transitions: all groups' rows are of the same worlds and steps."""
+    """Sampled joint transitions: all groups' rows are of the same environments and steps."""
 
     groups: dict[str, GroupTransitions]
     rows: Array  # where they lie, for `set_priorities`
@@ -56,7 +57,7 @@ class JointTransitions:
 
 
 class JointReplay:
-    """A ring of at least `capacity` transitions of `num_envs` worlds."""
+    """A ring of at least `capacity` transitions of `num_envs` environments."""
 
     def __init__(
         self, capacity: int, num_envs: int, *, priority_exponent: float = 0.0, state_space: Space | None = None
@@ -122,8 +123,9 @@ class JointReplay:
             weight /= weight.max()
         looks_ahead = num_step_returns > 1 or self._looks_ahead
         path = [rows, *(self._ahead(rows, k) for k in range(1, num_step_returns + 1) if looks_ahead)]
-        # A return of several steps stops, for all agents of a world at once, where one of them ends, before a row on which
-        # the world failed, and where the ring does.
+        # A return of several steps stops, for all agents of an environment at once, where one of them ends, before a row on
+        # which
+        # the environment failed, and where the ring does.
         going = np.ones(num_rows, bool)
         length = np.zeros(num_rows, np.int64)
         for k in range(1, num_step_returns):
@@ -168,12 +170,12 @@ class JointReplay:
         self._priorities.set(rows, priority)
 
     def cut(self) -> None:
-        """The worlds have begun anew: no return may run on from the newest rows."""
+        """The environments have begun anew: no return may run on from the newest rows."""
         for group in self._groups.values() if self._size else ():
             group.cut(self._newest())
 
     def _newest(self) -> Array:
-        """The newest row of each world, in order."""
+        """The newest row of each environment, in order."""
         return (self._head - self._num_envs + np.arange(self._num_envs)) % self.capacity
 
     def num_bytes(self) -> int:
@@ -204,7 +206,7 @@ class JointReplay:
         that fit are kept.
         """
         if state["num_envs"] != self._num_envs:
-            raise CheckpointError(f"the replay was filled by {state['num_envs']} worlds; resume with as many")
+            raise CheckpointError(f"the replay was filled by {state['num_envs']} environments; resume with as many")
         size = min(int(state["size"]), self.capacity)
         self._size, self._head = size, size % self.capacity
         if state["capacity"] == self.capacity:
@@ -344,10 +346,10 @@ class _GroupRecords:
 
 def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
     """A rollout's columns as joint rows `[T·B, N, …]`, with what followed each."""
-    worlds, agents = len(rollout.header.env_ids), len(rollout.header.agent_ids)
+    envs, agents = len(rollout.header.env_ids), len(rollout.header.agent_ids)
 
     def joint(leaf: Array) -> Array:
-        return leaf.reshape(rollout.num_steps * worlds, agents, *leaf.shape[2:])
+        return leaf.reshape(rollout.num_steps * envs, agents, *leaf.shape[2:])
 
     def followed(leaf: Array, successor: Array) -> Array:
         following = np.empty_like(leaf)

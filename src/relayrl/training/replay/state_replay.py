@@ -1,4 +1,4 @@
-"""The global states of worlds in replay: one record per joint transition, beside those of the groups."""
+"""The global states of environments in replay: one record per joint transition, beside those of the groups."""
 
 from __future__ import annotations
 

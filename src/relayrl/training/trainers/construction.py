@@ -30,7 +30,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import MIN_IMAGE_SIDE
-from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
@@ -53,7 +53,7 @@ class GroupPlan:
     num_agents: int
     network: NetworkSettings
     params: Settings
-    kernels: KernelFactory | None = None
+    kernels: NetworkFactory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class OffPolicyTrainer(PolicyTrainer):
         }
 
     def learn_from_records(self) -> None:
-        """Have a replay of single worlds, one episode after the other."""
+        """Have a replay of single environments, one episode after the other."""
         self.replay = self._empty_replay(num_envs=1)
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:

@@ -21,7 +21,7 @@ class OnPolicyTrainer(PolicyTrainer):
     def __init__(
         self, algorithms: Mapping[str, OnPolicyAlgorithm], max_steps: int, central: CentralCritics | None = None
     ) -> None:
-        """With `central`, critics see what that makes of their world."""
+        """With `central`, critics see what that makes of their environment."""
         super().__init__(max_steps)
         self.central = central
         self.needs_states = central is not None and central.sees_state

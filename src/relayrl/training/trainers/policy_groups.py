@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
-from relayrl.data.stacking import empty_rollout, joint_worlds, stack_jointly, stack_trajectories
+from relayrl.data.stacking import empty_rollout, joint_envs, stack_jointly, stack_trajectories
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.heads.head_registry import likelihood_head
@@ -95,7 +95,7 @@ def side_by_side(epoch: Sequence[Trajectory], groups: Groups, *, aligned: bool) 
 
 def by_environment(epoch: Sequence[Trajectory], groups: Groups) -> Iterator[dict[str, Rollout]]:
     """The epoch environment by environment, each as one aligned rollout per group."""
-    for part in joint_worlds(_with_the_same_optional_columns(epoch)):
+    for part in joint_envs(_with_the_same_optional_columns(epoch)):
         yield _jointly(part, groups)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.data.stacking import num_world_steps
+from relayrl.data.stacking import count_env_steps
 from relayrl.errors import ConfigError
 from relayrl.models.acting.exploration import Exploration
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
@@ -73,7 +73,7 @@ class PolicyTrainer(ABC):
 
     def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
         """Take trajectories of `groups`, whose policies these are."""
-        num_env_steps = self.num_env_steps + num_world_steps(trajectories)
+        num_env_steps = self.num_env_steps + count_env_steps(trajectories)
         self.receive(side_by_side(trajectories, groups, aligned=self.needs_aligned_agents))
         self.num_env_steps = num_env_steps  # without the rows that fill up shorter lanes
 

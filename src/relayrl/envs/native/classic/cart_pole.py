@@ -89,7 +89,7 @@ class CartPoleWorlds(SingleAgentWorlds):
         self.observe()
 
     def observe(self) -> None:
-        self.xp.copy_worlds_first(self.observation_columns, self._motion)
+        self.xp.copy_envs_first(self.observation_columns, self._motion)
 
     def _accelerate(self, action: XArray) -> None:
         """ẍ and θ̈ from the equations of motion, into `_accelerations`."""

@@ -103,7 +103,7 @@ class MountainCarContinuousWorlds(SingleAgentWorlds):
         self.observe()
 
     def observe(self) -> None:
-        self.xp.copy_worlds_first(self.observation_columns, self._motion)
+        self.xp.copy_envs_first(self.observation_columns, self._motion)
 
     def _pay(self, action: XArray) -> None:
         """r = 100 at the flag − 0.1 a², of the action before it was clipped."""

@@ -37,7 +37,7 @@ class ObservationColumns:
 def show_nearest(xp: ArrayNamespace, columns: XArray, vectors: XArray, distance: XArray, limit: int | None) -> None:
     """Write `vectors` `[2, N, K, B]`, or those of the `limit` nearest bodies; slots beyond K stay zero."""
     if limit is None:
-        xp.copy_worlds_first(columns, vectors)
+        xp.copy_envs_first(columns, vectors)
     else:
         order = nearest(xp, distance, limit)
-        xp.copy_worlds_first(columns[:, :, : order.shape[1]], xp.take_along(vectors, order[None], 2))
+        xp.copy_envs_first(columns[:, :, : order.shape[1]], xp.take_along(vectors, order[None], 2))

@@ -68,7 +68,7 @@ class SimpleAdversaryWorlds(ParticleWorlds):
         offset, distance, n = self._geometry.offset, self._geometry.distance, options.N
         for rows, goal, landmarks, others in self._columns:
             if goal is not None:
-                xp.copy_worlds_first(goal, self._to_goal[:, rows])
+                xp.copy_envs_first(goal, self._to_goal[:, rows])
             limit = options.num_landmark_neighbors
             show_nearest(xp, landmarks, offset[:, rows, :n], distance[rows, :n], limit)
             show_nearest(xp, others, offset[:, rows, n:], distance[rows, n:], options.num_agent_neighbors)

@@ -66,8 +66,8 @@ class SimpleCryptoWorlds(ParticleWorlds):
 
     def show(self) -> None:
         said = self.message[:, _ALICE : _ALICE + 1]
-        self.xp.copy_worlds_first(self._bob_hears, said)
-        self.xp.copy_worlds_first(self._eve_hears, said)
+        self.xp.copy_envs_first(self._bob_hears, said)
+        self.xp.copy_envs_first(self._eve_hears, said)
 
     def _errors(self, words: XArray) -> XArray:
         """[listener, B] squared distance of each listener's word `[4, listener, B]` to the message; 0 for silence."""

@@ -73,7 +73,7 @@ class SimplePushWorlds(ParticleWorlds):
         self.xp.copy(self._agent_colour, self._agent_colours[:, self.choice])
 
     def show(self) -> None:
-        copy, offset = self.xp.copy_worlds_first, self._geometry.offset
+        copy, offset = self.xp.copy_envs_first, self._geometry.offset
         copy(self._adversary_velocity, self.velocity[:, :1])
         copy(self._adversary_sight, offset[:, :1])
         copy(self._agent_velocity, self.velocity[:, 1:])

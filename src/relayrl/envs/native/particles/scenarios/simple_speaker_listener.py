@@ -61,7 +61,7 @@ class SimpleSpeakerListenerWorlds(ParticleWorlds):
         self.xp.copy(self._goal_colour, self._colour_table[:, self.choice])
 
     def show(self) -> None:
-        copy = self.xp.copy_worlds_first
+        copy = self.xp.copy_envs_first
         copy(self._velocity_columns, self.velocity[:, 1:])
         copy(self._landmark_columns, self._geometry.offset)
         copy(self._heard, self.message)

@@ -71,8 +71,8 @@ class SimpleSpreadWorlds(ParticleWorlds):
 
     def show(self) -> None:
         xp, options = self.xp, self._options
-        xp.copy_worlds_first(self._velocity_columns, self.velocity)
-        xp.copy_worlds_first(self._position_columns, self.position[:, : options.N])
+        xp.copy_envs_first(self._velocity_columns, self.velocity)
+        xp.copy_envs_first(self._position_columns, self.position[:, : options.N])
         show_nearest(
             xp, self._landmark_columns, self._to_landmarks, self._landmark_distance, options.num_landmark_neighbors
         )

@@ -94,15 +94,15 @@ class _Sight:
     def show(self, offset: XArray, distance: XArray, other_velocity: XArray) -> None:
         xp, rows, settings = self._worlds.xp, self._rows, self._settings
         obstacles, others = slice(0, settings.num_obstacles), slice(settings.num_obstacles, None)
-        xp.copy_worlds_first(self._velocity_columns, self._worlds.velocity[:, rows])
-        xp.copy_worlds_first(self._position_columns, self._worlds.position[:, rows])
+        xp.copy_envs_first(self._velocity_columns, self._worlds.velocity[:, rows])
+        xp.copy_envs_first(self._position_columns, self._worlds.position[:, rows])
         limit = settings.num_landmark_neighbors
         show_nearest(xp, self._landmark_columns, offset[:, rows, obstacles], distance[rows, obstacles], limit)
         limit = settings.num_agent_neighbors
         near = distance[rows, others]
         show_nearest(xp, self._agent_columns, offset[:, rows, others], near, limit)
         if limit is None:
-            xp.copy_worlds_first(self._prey_columns, other_velocity[:, rows, self._prey_slots])
+            xp.copy_envs_first(self._prey_columns, other_velocity[:, rows, self._prey_slots])
         else:
             other_velocity[:, rows, : self._prey_slots.start] = 0.0  # adversaries' velocities are hidden
             show_nearest(xp, self._prey_columns, other_velocity[:, rows], near, limit)

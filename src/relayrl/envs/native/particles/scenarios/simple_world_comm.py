@@ -145,7 +145,7 @@ class _Sight:
             self._heard = None
 
     def show(self, offset: XArray, to_others: XArray, other_velocity: XArray, in_forest: XArray) -> None:
-        copy, rows = self._worlds.xp.copy_worlds_first, self._rows
+        copy, rows = self._worlds.xp.copy_envs_first, self._rows
         num_free, num_obstacles = self._free_columns.shape[2], self._obstacle_columns.shape[2]
         copy(self._velocity_columns, self._worlds.velocity[:, rows])
         copy(self._position_columns, self._worlds.position[:, rows])

@@ -3,10 +3,11 @@
 In a test of yours:
 
     def test_my_kernel_keeps_the_contract():
-        check_kernel(MyKernel, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).raise_if_failed()
+        check_network(MyKernel, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).raise_if_failed()
 
-What a kernel is, is in `relayrl.models.networks.network_factory`. Each check states one fact, which is its function's docstring, about the
-networks that the factory makes for an actor and for a critic. A check is skipped where one that it builds on has failed. The
+What a kernel is, is in `relayrl.models.networks.network_factory`. Each check states one fact, which is its function's
+docstring, about the networks that the factory makes for an actor and for a critic. A check is skipped where one that it
+builds on has failed. The
 suite knows nothing of pytest, and leaves no files.
 """
 
@@ -16,14 +17,14 @@ from dataclasses import dataclass
 
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, RelayRLError
-from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.testing.checks import kernel_checks as checks
-from relayrl.testing.checks import kernel_export_checks as exports
 from relayrl.testing.checks import kernel_path_checks as paths
-from relayrl.testing.checks.kernel_bench import KernelBench
+from relayrl.testing.checks import network_export_checks as exports
+from relayrl.testing.checks.network_bench import NetworkBench
 from relayrl.testing.contract_report import Check, CheckResult, ContractReport, Outcome, run_in_order
 
-__all__ = ["CHECKS", "Check", "CheckResult", "KernelReport", "Outcome", "check_kernel"]
+__all__ = ["CHECKS", "Check", "CheckResult", "NetworkReport", "Outcome", "check_kernel", "check_network"]
 
 RAISED = (
     RelayRLError,
@@ -39,7 +40,7 @@ RAISED = (
 
 
 @dataclass(frozen=True, slots=True)
-class KernelReport(ContractReport):
+class NetworkReport(ContractReport):
     """All checks of one kernel, in the order in which they ran."""
 
     def raise_if_failed(self) -> None:
@@ -78,17 +79,21 @@ CHECKS = (
 """All checks, in the order in which they run; what a check needs comes before it."""
 
 
-def check_kernel(
-    factory: KernelFactory, observation_space: Space, action_space: Space, *, seed: int = 0
-) -> KernelReport:
+def check_network(
+    factory: NetworkFactory, observation_space: Space, action_space: Space, *, seed: int = 0
+) -> NetworkReport:
     """Run all checks on networks that `factory` makes for these spaces."""
-    bench = KernelBench(factory, observation_space, action_space, seed)
-    return KernelReport(run_in_order(CHECKS, lambda check: _run(check, bench)))
+    bench = NetworkBench(factory, observation_space, action_space, seed)
+    return NetworkReport(run_in_order(CHECKS, lambda check: _run(check, bench)))
 
 
-def _run(check: Check[KernelBench], bench: KernelBench) -> CheckResult:
+def _run(check: Check[NetworkBench], bench: NetworkBench) -> CheckResult:
     try:
         broken = check.run(bench)
     except RAISED as error:
         broken = f"{type(error).__name__}: {error}"
     return check.found(broken)
+
+
+check_kernel = check_network
+"""The old name, for one release."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from relayrl.errors import ConfigError
 from relayrl.models.network_settings import Activation, NetworkSettings
-from relayrl.models.networks.mlp import Perceptron
-from relayrl.models.networks.network_factory import BuiltInKernels
+from relayrl.models.networks.mlp import MLP
+from relayrl.models.networks.network_factory import BuiltInNetworks
 from relayrl.models.networks.observation_encoder import ObservationEncoder
-from relayrl.testing.kernel_contract import CHECKS, Outcome, check_kernel
+from relayrl.testing.network_contract import CHECKS, Outcome, check_network
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 BROKEN: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def test_every_check_is_broken_by_a_kernel() -> None:
 
 @pytest.mark.parametrize("check", BROKEN)
 def test_a_broken_kernel_is_found(check):
-    report = check_kernel(BROKEN[check], OBSERVATIONS, ACTIONS)
+    report = check_network(BROKEN[check], OBSERVATIONS, ACTIONS)
     assert [failure.name for failure in report.failures] == [check], str(report)
 
 
@@ -194,7 +194,7 @@ def test_a_frozen_batch_size_is_found() -> None:
         def forward(self, features):
             return super().forward(features) + torch.zeros(*(int(n) for n in features.shape[:-1]), 1)
 
-    failures = check_kernel(CountsItsRows, OBSERVATIONS, ACTIONS).failures
+    failures = check_network(CountsItsRows, OBSERVATIONS, ACTIONS).failures
     assert {failure.name for failure in failures} == {"leaves_as_onnx", "leaves_as_torchscript"}
 
 
@@ -208,15 +208,17 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("kernel", [Plain, BuiltInKernels(NetworkSettings(hidden_sizes=(8,)))], ids=["own", "built in"])
+@pytest.mark.parametrize(
+    "kernel", [Plain, BuiltInNetworks(NetworkSettings(hidden_sizes=(8,)))], ids=["own", "built in"]
+)
 @pytest.mark.parametrize("name", SPACES)
 def test_good_kernels_pass(name, kernel):
-    report = check_kernel(kernel, *SPACES[name])
+    report = check_network(kernel, *SPACES[name])
     report.raise_if_failed()
     assert {check.outcome for check in report.checks} == {Outcome.PASSED}
 
 
-class HalvedPerceptron(Perceptron):
+class HalvedMLP(MLP):
     """Derived from the built-in network, with another forward pass."""
 
     def __init__(self, encoder, num_outputs, output_gain, generator):
@@ -227,7 +229,7 @@ class HalvedPerceptron(Perceptron):
 
 
 def test_a_kernel_derived_from_the_built_in_one_passes() -> None:
-    assert check_kernel(HalvedPerceptron, OBSERVATIONS, ACTIONS).passed
+    assert check_network(HalvedMLP, OBSERVATIONS, ACTIONS).passed
 
 
 def test_a_last_layer_of_zeros_is_fine() -> None:
@@ -236,14 +238,14 @@ def test_a_last_layer_of_zeros_is_fine() -> None:
             super().__init__(encoder, num_outputs, output_gain, generator)
             nn.init.zeros_(self.outer.weight)
 
-    assert check_kernel(BeginsAtZero, OBSERVATIONS, ACTIONS).passed
+    assert check_network(BeginsAtZero, OBSERVATIONS, ACTIONS).passed
 
 
 def test_failures_are_raised_with_what_was_seen() -> None:
     with pytest.raises(
         ConfigError, match=r"(?s)outside the kernel contract.*outputs_are_float32: actor: torch.float64"
     ):
-        check_kernel(IsTooExact, OBSERVATIONS, ACTIONS).raise_if_failed()
+        check_network(IsTooExact, OBSERVATIONS, ACTIONS).raise_if_failed()
 
 
 def test_what_a_kernel_raises_is_a_finding() -> None:
@@ -251,7 +253,7 @@ def test_what_a_kernel_raises_is_a_finding() -> None:
         def forward(self, features):
             raise ValueError("ouch")
 
-    report = check_kernel(Stumbles, OBSERVATIONS, ACTIONS)
+    report = check_network(Stumbles, OBSERVATIONS, ACTIONS)
     assert report.of("takes_any_leading_axes").explanation == "ValueError: ouch"
     assert report.of("leaves_as_onnx").outcome is Outcome.SKIPPED
 

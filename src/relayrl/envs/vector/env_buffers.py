@@ -1,11 +1,11 @@
-"""The arrays in which worlds leave what they see, and find what to do.
+"""The arrays in which environments leave what they see, and find what to do.
 
 `allocate_buffers` lays out the same arrays in the same order for whoever asks, so that the memory may be private or
-shared between processes. A world loop fills its slice of them, a vector environment reads all of them; nothing here
+shared between processes. An environment loop fills its slice of them, a vector environment reads all of them; nothing here
 knows about processes or steps.
 
 Observations, states and `alive` are kept twice: a step writes the half that `flip` made current, so that the last good
-observation of a world survives whatever happens while the next one is written.
+observation of an environment survives whatever happens while the next one is written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class WorldLayout:
-    """What every world of a run looks like: enough to size its arrays."""
+class EnvLayout:
+    """What every environment of a run looks like: enough to size its arrays."""
 
     groups: Mapping[str, AgentGroup]
     state_space: Space | None = None
@@ -38,14 +38,14 @@ class WorldLayout:
 
 @dataclass(frozen=True, slots=True)
 class StateBuffers:
-    """Global states of the worlds."""
+    """Global states of the environments."""
 
     now: tuple[Tree, Tree]  # two halves, [B, …] each
     final: Tree  # [B, …], holds something where an episode ended in the current step
 
-    def part(self, worlds: slice) -> StateBuffers:
-        """The same arrays, seen by a slice of the worlds."""
-        return StateBuffers((index(self.now[0], worlds), index(self.now[1], worlds)), index(self.final, worlds))
+    def part(self, envs: slice) -> StateBuffers:
+        """The same arrays, seen by a slice of the environments."""
+        return StateBuffers((index(self.now[0], envs), index(self.now[1], envs)), index(self.final, envs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +90,32 @@ class GroupBuffers:
         self.terminated.fill(False)
         self.truncated.fill(False)
 
-    def part(self, worlds: slice) -> GroupBuffers:
-        """The same arrays, seen by a slice of the worlds."""
+    def part(self, envs: slice) -> GroupBuffers:
+        """The same arrays, seen by a slice of the environments."""
         return GroupBuffers(
-            action=index(self.action, worlds),
-            obs=(index(self.obs[0], worlds), index(self.obs[1], worlds)),
-            alive=(self.alive[0][worlds], self.alive[1][worlds]),
-            active=self.active[worlds],
-            action_mask=None if self.action_mask is None else self.action_mask[worlds],
-            reward=self.reward[worlds],
-            terminated=self.terminated[worlds],
-            truncated=self.truncated[worlds],
-            final_obs=index(self.final_obs, worlds),
-            final_mask=None if self.final_mask is None else self.final_mask[worlds],
+            action=index(self.action, envs),
+            obs=(index(self.obs[0], envs), index(self.obs[1], envs)),
+            alive=(self.alive[0][envs], self.alive[1][envs]),
+            active=self.active[envs],
+            action_mask=None if self.action_mask is None else self.action_mask[envs],
+            reward=self.reward[envs],
+            terminated=self.terminated[envs],
+            truncated=self.truncated[envs],
+            final_obs=index(self.final_obs, envs),
+            final_mask=None if self.final_mask is None else self.final_mask[envs],
         )
 
 
 @dataclass(frozen=True, slots=True)
-class WorldBuffers:
-    """Everything that passes between worlds and the vector environment that they make up."""
+class EnvBuffers:
+    """Everything that passes between environments and the vector environment that they make up."""
 
     groups: Mapping[str, GroupBuffers]
     states: StateBuffers | None
     episode_over: Array  # [B] bool
-    selected: Array  # [B] bool: the worlds that a reset or restart is about
+    selected: Array  # [B] bool: the environments that a reset or restart is about
     reset_seed: Array  # [B] int64: the seed of that reset, NO_SEED for none
-    busy_world: Array  # [B] int64: entry 0 of a slice is the world that its loop is in, counted within the slice
+    busy_world: Array  # [B] int64: entry 0 of a slice is the environment that its loop is in, counted within the slice
     current: Array  # [1] int64: which half is current
 
     @property
@@ -125,7 +125,7 @@ class WorldBuffers:
 
     @property
     def state(self) -> Tree | None:
-        """[B, …] the state of each world now."""
+        """[B, …] the state of each environment now."""
         return None if self.states is None else self.states.now[self.half]
 
     @property
@@ -139,22 +139,22 @@ class WorldBuffers:
         """Make the other half current, before a step."""
         self.current[0] ^= 1
 
-    def part(self, worlds: slice) -> WorldBuffers:
-        """The same arrays, seen by a slice of the worlds."""
-        return WorldBuffers(
-            groups={name: group.part(worlds) for name, group in self.groups.items()},
-            states=None if self.states is None else self.states.part(worlds),
-            episode_over=self.episode_over[worlds],
-            selected=self.selected[worlds],
-            reset_seed=self.reset_seed[worlds],
-            busy_world=self.busy_world[worlds],
+    def part(self, envs: slice) -> EnvBuffers:
+        """The same arrays, seen by a slice of the environments."""
+        return EnvBuffers(
+            groups={name: group.part(envs) for name, group in self.groups.items()},
+            states=None if self.states is None else self.states.part(envs),
+            episode_over=self.episode_over[envs],
+            selected=self.selected[envs],
+            reset_seed=self.reset_seed[envs],
+            busy_world=self.busy_world[envs],
             current=self.current,
         )
 
-    def void(self, worlds: Sequence[int]) -> None:
-        """Make the current step of `worlds` a failed one: no reward, every living lane truncated at its last good row."""
+    def void(self, envs: Sequence[int]) -> None:
+        """Make the current step of `envs` a failed one: no reward, every living lane truncated at its last good row."""
         before = self.half ^ 1
-        rows = list(worlds)
+        rows = list(envs)
         for group in self.groups.values():
             group.reward[rows] = 0.0
             group.terminated[rows] = False
@@ -167,27 +167,27 @@ class WorldBuffers:
         self.episode_over[rows] = True
 
 
-def allocate_buffers(layout: WorldLayout, num_worlds: int, make: Allocator = np.zeros) -> WorldBuffers:
-    """Arrays for `num_worlds` worlds; `make` is called in an order that depends on the arguments alone."""
+def allocate_buffers(layout: EnvLayout, num_envs: int, make: Allocator = np.zeros) -> EnvBuffers:
+    """Arrays for `num_envs` environments; `make` is called in an order that depends on the arguments alone."""
     flag, count = np.dtype(np.bool_), np.dtype(np.int64)
-    return WorldBuffers(
-        groups={name: _allocate_group(group, num_worlds, make) for name, group in layout.groups.items()},
-        states=None if layout.state_space is None else _allocate_states(layout.state_space, num_worlds, make),
-        episode_over=make((num_worlds,), flag),
-        selected=make((num_worlds,), flag),
-        reset_seed=make((num_worlds,), count),
-        busy_world=make((num_worlds,), count),
+    return EnvBuffers(
+        groups={name: _allocate_group(group, num_envs, make) for name, group in layout.groups.items()},
+        states=None if layout.state_space is None else _allocate_states(layout.state_space, num_envs, make),
+        episode_over=make((num_envs,), flag),
+        selected=make((num_envs,), flag),
+        reset_seed=make((num_envs,), count),
+        busy_world=make((num_envs,), count),
         current=make((1,), count),
     )
 
 
-def _allocate_states(space: Space, num_worlds: int, make: Allocator) -> StateBuffers:
-    both = allocate(space, (2, num_worlds), make)
-    return StateBuffers((index(both, 0), index(both, 1)), allocate(space, (num_worlds,), make))
+def _allocate_states(space: Space, num_envs: int, make: Allocator) -> StateBuffers:
+    both = allocate(space, (2, num_envs), make)
+    return StateBuffers((index(both, 0), index(both, 1)), allocate(space, (num_envs,), make))
 
 
-def _allocate_group(group: AgentGroup, num_worlds: int, make: Allocator) -> GroupBuffers:
-    lanes = (num_worlds, group.num_agents)
+def _allocate_group(group: AgentGroup, num_envs: int, make: Allocator) -> GroupBuffers:
+    lanes = (num_envs, group.num_agents)
     flag = np.dtype(np.bool_)
     obs = allocate(group.observation_space, (2, *lanes), make)
     alive = make((2, *lanes), flag)

@@ -17,18 +17,18 @@ from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.testing.checks.kernel_bench import KernelBench
+from relayrl.testing.checks.network_bench import NetworkBench
 
 NUM_ROWS = (1, 7, 1000)
 RELATIVE, TOLERANCE = 1e-4, 1e-5
 
 
-def leaves_as_onnx(bench: KernelBench) -> str | None:
+def leaves_as_onnx(bench: NetworkBench) -> str | None:
     """a policy with this kernel becomes an ONNX file that gives its outputs for any number of rows"""
     return _compared(bench, ExportFormat.ONNX, lambda path: ExportedActor(path).distribution)
 
 
-def leaves_as_torchscript(bench: KernelBench) -> str | None:
+def leaves_as_torchscript(bench: NetworkBench) -> str | None:
     """a policy with this kernel becomes a TorchScript file that gives its outputs for any number of rows"""
     return _compared(bench, ExportFormat.TORCHSCRIPT, _script)
 
@@ -39,7 +39,7 @@ def _script(path: Path) -> Callable[[Any], Array]:
 
 
 def _compared(
-    bench: KernelBench, file_format: ExportFormat, load: Callable[[Path], Callable[[Any], Array]]
+    bench: NetworkBench, file_format: ExportFormat, load: Callable[[Path], Callable[[Any], Array]]
 ) -> str | None:
     policy = bench.policy()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -59,6 +59,6 @@ def _compared(
     return None
 
 
-def _exported(bench: KernelBench, policy: ActorCritic, path: Path, file_format: ExportFormat) -> Path:
+def _exported(bench: NetworkBench, policy: ActorCritic, path: Path, file_format: ExportFormat) -> Path:
     spaces = (bench.observation_space, bench.action_space)
     return export_policy(policy, PolicyMetadata("kernel", "contract", "agent", 0, False, *spaces), path, file_format)

@@ -1,4 +1,4 @@
-/* A perceptron on tiles of rows: every activation of a tile stays in the cache from the forward to the backward pass.
+/* A mlp on tiles of rows: every activation of a tile stays in the cache from the forward to the backward pass.
  *
  * Widths are padded to whole vectors with units that are 0 and stay 0.
  */
@@ -20,25 +20,25 @@ typedef struct {
     int32_t *live;                                  /* the units of a layer that `find_live` found */
     int32_t order[TILE_ROWS];                       /* rows as `order_rows` has them */
     float *memory;
-} Perceptron;
+} MLP;
 
 static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-static int is_along(const Perceptron *net, int l) { return net->size[l] >= net->size[l + 1]; }
+static int is_along(const MLP *net, int l) { return net->size[l] >= net->size[l + 1]; }
 
-static int64_t gradient_size(const Perceptron *net, int l) {
+static int64_t gradient_size(const MLP *net, int l) {
     return is_along(net, l) ? (int64_t)net->size[l + 1] * net->wide[l] : (int64_t)net->size[l] * net->wide[l + 1];
 }
 
 /* Whether a layer has so few outputs that a dot product for each costs less than a padded matrix product. */
-static int is_narrow(const Perceptron *net, int l) { return l > 0 && net->size[l + 1] <= LANES / 4; }
+static int is_narrow(const MLP *net, int l) { return l > 0 && net->size[l + 1] <= LANES / 4; }
 
-static int64_t across_size(const Perceptron *net, int l) {
+static int64_t across_size(const MLP *net, int l) {
     return is_narrow(net, l) ? (int64_t)net->size[l + 1] * net->wide[l] : (int64_t)net->size[l] * net->wide[l + 1];
 }
 
 /* Lay the arrays out: in numbers only where `next` is NULL. */
-static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next) {
+static int64_t lay_out(MLP *net, int trains, int has_inputs, float *next) {
     int64_t used = 0, widest = 0;
 #define TAKE(pointer, count)                                                                                           \
     do {                                                                                                               \
@@ -64,7 +64,7 @@ static int64_t lay_out(Perceptron *net, int trains, int has_inputs, float *next)
     return used;
 }
 
-static void take_shape(Perceptron *net, const Network *network) {
+static void take_shape(MLP *net, const Network *network) {
     memset(net, 0, sizeof *net);
     net->num_layers = network->num_layers;
     net->is_tanh = network->is_tanh;
@@ -74,14 +74,14 @@ static void take_shape(Perceptron *net, const Network *network) {
     }
 }
 
-static void place(Perceptron *net, int trains, int has_inputs, float *memory) {
+static void place(MLP *net, int trains, int has_inputs, float *memory) {
     lay_out(net, trains, has_inputs, memory);
     if (has_inputs) memset(net->value[0], 0, (size_t)TILE_ROWS * net->wide[0] * sizeof(float));
     if (trains) memset(net->delta[net->num_layers], 0, (size_t)TILE_ROWS * net->wide[net->num_layers] * sizeof(float));
 }
 
 /* Without inputs, which are wide where many see each other, tiles begin with the first layer's sums in value[1]. */
-static int open_layers(Perceptron *net, const Network *network, int trains, int has_inputs) {
+static int open_layers(MLP *net, const Network *network, int trains, int has_inputs) {
     take_shape(net, network);
     void *memory;
     if (posix_memalign(&memory, 64, (size_t)lay_out(net, trains, has_inputs, NULL) * sizeof(float))) return -1;
@@ -90,14 +90,14 @@ static int open_layers(Perceptron *net, const Network *network, int trains, int 
     return 0;
 }
 
-static int open_perceptron(Perceptron *net, const Network *network, int trains) {
+static int open_mlp(MLP *net, const Network *network, int trains) {
     return open_layers(net, network, trains, 1);
 }
 
-static void close_perceptron(Perceptron *net) { free(net->memory); }
+static void close_mlp(MLP *net) { free(net->memory); }
 
-/* A perceptron in the thread's own memory: there until the next is borrowed, and not to be closed. */
-static int borrow_perceptron(Perceptron *net, const Network *network) {
+/* A mlp in the thread's own memory: there until the next is borrowed, and not to be closed. */
+static int borrow_mlp(MLP *net, const Network *network) {
     take_shape(net, network);
     float *memory = thread_memory(lay_out(net, 1, 1, NULL));
     if (!memory) return -1;
@@ -143,7 +143,7 @@ static void read_across(float *across, const float *weight, int in, int out, int
 }
 
 /* Take over the parameters as they are now, for the forward pass. */
-static void read_for_forward(Perceptron *net, const Network *network) {
+static void read_for_forward(MLP *net, const Network *network) {
     for (int l = 0; l < net->num_layers; l++) {
         const int in = net->size[l], out = net->size[l + 1];
         if (is_narrow(net, l)) copy_padded(net->across[l], network->weight[l], out, in, net->wide[l]);
@@ -153,7 +153,7 @@ static void read_for_forward(Perceptron *net, const Network *network) {
 }
 
 /* The same for the backward pass. */
-static void read_for_backward(Perceptron *net, const Network *network) {
+static void read_for_backward(MLP *net, const Network *network) {
     for (int l = 1; l < net->num_layers; l++) {
         const int in = net->size[l], wide = net->wide[l];
         net->along[l] = in == wide ? network->weight[l] : net->along_copy[l];
@@ -161,7 +161,7 @@ static void read_for_backward(Perceptron *net, const Network *network) {
     }
 }
 
-static void read_parameters(Perceptron *net, const Network *network, int trains) {
+static void read_parameters(MLP *net, const Network *network, int trains) {
     read_for_forward(net, network);
     if (trains) read_for_backward(net, network);
 }
@@ -175,7 +175,7 @@ static void activate(float *x, int64_t count, int is_tanh) {
 }
 
 /* The outputs of a narrow layer. */
-static void narrow_layer(Perceptron *net, int l, int num_rows) {
+static void narrow_layer(MLP *net, int l, int num_rows) {
     const int wide = net->wide[l], out = net->size[l + 1];
     for (int r = 0; r < num_rows; r++) {
         const float *x = net->value[l] + (int64_t)r * wide;
@@ -191,7 +191,7 @@ static void narrow_layer(Perceptron *net, int l, int num_rows) {
 
 /* Whether zeros of layer l, of which relu makes many, are worth skipping in a product with `width` columns. Where the weights
  * are finite, skipping changes no result, not even its last bit. */
-static int has_zeros(const Perceptron *net, int l, int width) {
+static int has_zeros(const MLP *net, int l, int width) {
     const int is_relu = !net->is_tanh && l > 0 && l < net->num_layers;
     return is_relu && width >= MIN_SKIPPED_WIDTH && net->size[l] <= MAX_SKIPPED_DEPTH;
 }
@@ -199,7 +199,7 @@ static int has_zeros(const Perceptron *net, int l, int width) {
 #define PATTERN_BITS 8 /* units that are looked at; twice as many hardly bring more zeros together */
 
 /* The rows of a tile by the pattern in which some units of layer l are 0: rows side by side then have more zeros in common. */
-static const int32_t *order_rows(Perceptron *net, int l, int num_rows) {
+static const int32_t *order_rows(MLP *net, int l, int num_rows) {
     const int wide = net->wide[l];
     uint8_t pattern[TILE_ROWS];
     int begin[(1 << PATTERN_BITS) + 1] = {0};
@@ -216,7 +216,7 @@ static const int32_t *order_rows(Perceptron *net, int l, int num_rows) {
 }
 
 /* Outputs into value[num_layers], by the layers from number `first` on, from `x` with rows `stride` apart. */
-static void forward_layers(Perceptron *net, int first, const float *x, int64_t stride, int num_rows) {
+static void forward_layers(MLP *net, int first, const float *x, int64_t stride, int num_rows) {
     for (int l = first; l < net->num_layers; l++) {
         const int wide = net->wide[l + 1];
         Left left = {l > first ? net->value[l] : x, l > first ? net->wide[l] : stride, 1, NULL, has_zeros(net, l, wide)};
@@ -228,12 +228,12 @@ static void forward_layers(Perceptron *net, int first, const float *x, int64_t s
     }
 }
 
-static void forward_tile(Perceptron *net, const float *x, int64_t stride, int num_rows) {
+static void forward_tile(MLP *net, const float *x, int64_t stride, int num_rows) {
     forward_layers(net, 0, x, stride, num_rows);
 }
 
 /* A tile's outputs, without padding. */
-static void copy_outputs(const Perceptron *net, int num_rows, float *to) {
+static void copy_outputs(const MLP *net, int num_rows, float *to) {
     const int last = net->num_layers, outputs = net->size[last];
     for (int r = 0; r < num_rows; r++) {
         memcpy(to + (int64_t)r * outputs, net->value[last] + (int64_t)r * net->wide[last], (size_t)outputs * sizeof(float));
@@ -251,7 +251,7 @@ static void multiply_by_slope(float *delta, const float *output, int64_t count, 
 
 /* The units of layer l with derivatives other than 0, into `live`; gives how many. Units of relu that are silent in a whole tile,
  * of which trained networks have many, have none. */
-static int64_t find_live(Perceptron *net, int l, int num_rows) {
+static int64_t find_live(MLP *net, int l, int num_rows) {
     int64_t count = 0;
     for (int i = 0; i < net->size[l]; i += LANES) {
         ivec bits = {0};
@@ -270,7 +270,7 @@ static void add_rows(float *sum, const float *rows, int num_rows, int wide, Begi
 }
 
 /* delta[l] from delta[l + 1]: by what went into layer l - 1's activation. */
-static void delta_below(Perceptron *net, int l, int num_rows) {
+static void delta_below(MLP *net, int l, int num_rows) {
     const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
     Left left = {net->delta[l + 1], wide_out, 1, NULL, has_zeros(net, l + 1, wide_in)};
     product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
@@ -278,13 +278,13 @@ static void delta_below(Perceptron *net, int l, int num_rows) {
 }
 
 /* Derivatives by the first layer's sums, into delta[1], with those by the outputs in delta[num_layers]. */
-static void deltas_below(Perceptron *net, int num_rows) {
+static void deltas_below(MLP *net, int num_rows) {
     for (int l = net->num_layers - 1; l > 0; l--) delta_below(net, l, num_rows);
 }
 
 /* Gradients of the layers from number `first` on, for the tile whose outputs' derivatives are delta[num_layers], added to those
  * of the tiles before it where it is not the first. */
-static void backward_layers(Perceptron *net, int first, int num_rows, int is_first) {
+static void backward_layers(MLP *net, int first, int num_rows, int is_first) {
     const Beginning beginning = is_first ? FROM_ZERO : FROM_TARGET;
     for (int l = net->num_layers - 1; l >= first; l--) {
         const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
@@ -309,10 +309,10 @@ static void backward_layers(Perceptron *net, int first, int num_rows, int is_fir
 }
 
 /* The same for all layers, where the tile's inputs are value[0]. */
-static void backward_tile(Perceptron *net, int num_rows, int is_first) { backward_layers(net, 0, num_rows, is_first); }
+static void backward_tile(MLP *net, int num_rows, int is_first) { backward_layers(net, 0, num_rows, is_first); }
 
 /* Have gradients computed where they are wanted, in the order of the parameters, as far as layouts agree. */
-static void aim_gradients(Perceptron *net, float *flat) {
+static void aim_gradients(MLP *net, float *flat) {
     for (int l = 0; l < net->num_layers; l++) {
         net->is_in_place[l] = is_along(net, l) && net->size[l] == net->wide[l];
         if (net->is_in_place[l]) net->weight_gradient[l] = flat;
@@ -321,7 +321,7 @@ static void aim_gradients(Perceptron *net, float *flat) {
 }
 
 /* The rest of the gradients to where `aim_gradients` wants them. */
-static void write_gradients(const Perceptron *net, float *flat) {
+static void write_gradients(const MLP *net, float *flat) {
     for (int l = 0; l < net->num_layers; l++) {
         const int in = net->size[l], out = net->size[l + 1];
         const int64_t unit_stride = is_along(net, l) ? net->wide[l] : 1, stride = is_along(net, l) ? 1 : net->wide[l + 1];

@@ -14,7 +14,7 @@ from relayrl.data.trees import Space, leaf_dtype, space_leaves, unflatten
 from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
-from relayrl.models.networks.network_factory import KernelFactory
+from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder
 from relayrl.models.policy import ACTOR_OUTPUT_GAIN
 
@@ -30,10 +30,10 @@ class Role:
     output_gain: float
 
 
-class KernelBench:
+class NetworkBench:
     """Makes networks with a factory, and observations for them."""
 
-    def __init__(self, factory: KernelFactory, observation_space: Space, action_space: Space, seed: int) -> None:
+    def __init__(self, factory: NetworkFactory, observation_space: Space, action_space: Space, seed: int) -> None:
         self.factory, self.observation_space, self.action_space = factory, observation_space, action_space
         self.encoder, self._seed = ObservationEncoder(observation_space), seed
         outputs = likelihood_head(action_space).num_network_outputs

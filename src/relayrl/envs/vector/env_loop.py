@@ -1,0 +1,190 @@
+"""How a slice of environments is stepped one after the other, whatever kind they are and whichever process runs them.
+
+A loop owns its environments and writes what they give into `EnvBuffers`. It reports failures and goes on with the other
+environments; what a failure means is decided by the vector environment (`vectorise`). The two kinds are `scalar_loop` and
+`joint_loop`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+
+from relayrl.data.trees import Array, Space, leaf_dtype
+from relayrl.envs.adapters.classic_control_state import state_port
+from relayrl.envs.environment_contract import StatefulEnvironment
+from relayrl.envs.environment_settings import ObservationCheck
+from relayrl.envs.failures import EnvFailure, EnvFailureError, failure_set_aside
+from relayrl.envs.vector.env_buffers import NO_SEED, EnvBuffers, EnvLayout
+from relayrl.envs.vector.result_check import ResultChecker
+from relayrl.errors import EnvError
+
+Env = TypeVar("Env")
+EnvState: TypeAlias = Mapping[str, Array]
+"""One environment's state as named arrays."""
+
+
+class VectorRunner(ABC):
+    """Environments that write into buffers: a loop in this process, or a pool of workers."""
+
+    layout: EnvLayout
+    buffers: EnvBuffers
+    stateful: bool
+
+    @property
+    @abstractmethod
+    def num_envs(self) -> int: ...
+
+    @abstractmethod
+    def step(self) -> list[EnvFailure]:
+        """Advance every environment with the actions in the buffers; rows of failed environments are left undefined."""
+
+    @abstractmethod
+    def reset_selected(self) -> list[EnvFailure]:
+        """Begin an episode in the selected environments."""
+
+    @abstractmethod
+    def restart_selected(self) -> list[EnvFailure]:
+        """Build the selected environments anew and begin an episode in them."""
+
+    @property
+    def infos(self) -> Sequence[Mapping[str, Any]]:
+        """What the environments said beside their results in the last step, where they run in this process."""
+        return ()
+
+    @abstractmethod
+    def get_state(self) -> list[EnvState]:
+        """Every environment's own state; only of stateful environments."""
+
+    @abstractmethod
+    def set_state(self, states: Sequence[EnvState]) -> None:
+        """Put every environment into the state that `get_state` gave; the buffers hold what the environments showed last
+        already."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the environments; may be called again. `EnvFailureError` where one cannot be closed."""
+
+
+class EnvLoop(VectorRunner, Generic[Env]):
+    """What the loops over scalar and over multi-agent environments share."""
+
+    def __init__(self, build: Callable[[], Env], envs: Sequence[Env], layout: EnvLayout) -> None:
+        self._build = build
+        self._envs = list(envs)
+        self._lanes_ended = False  # in the step being made
+        self.layout = layout
+        self.stateful = all(state_port(env) is not None for env in envs)
+
+    @property
+    def num_envs(self) -> int:
+        return len(self._envs)
+
+    def attach(self, buffers: EnvBuffers, check: ObservationCheck) -> None:
+        """Use these buffers, one row per environment; called once, before the first reset."""
+        self.buffers = buffers
+        self._checker = ResultChecker(self.layout, buffers, check)
+        self._busy = memoryview(buffers.busy_world.data)
+        for b, env in enumerate(self._envs):
+            self._install(b, env)
+
+    def step(self) -> list[EnvFailure]:
+        for group in self.buffers.groups.values():
+            group.clear_results()
+        self.buffers.episode_over.fill(False)
+        self._lanes_ended = False
+        failures = self._step_envs()
+        skip = {failure.env for failure in failures}
+        return failures + self._checker.find_failures(lanes_ended=self._lanes_ended, skip=skip)
+
+    def reset_selected(self) -> list[EnvFailure]:
+        return self._on_selected(self._begin, "reset()")
+
+    def restart_selected(self) -> list[EnvFailure]:
+        return self._on_selected(self._rebuild, "rebuilding it")
+
+    def close(self) -> None:
+        envs, self._envs = self._envs, []
+        failures = []
+        for b, env in enumerate(envs):
+            try:
+                self._close_env(env)
+            except BaseException as error:  # noqa: BLE001 - the others are closed even where one cannot be
+                failures.append(EnvFailure.of_exception(b, error, "close()"))
+        if failures:
+            raise EnvFailureError(failures[0])
+
+    def get_state(self) -> list[EnvState]:
+        return [self._port(env).get_state() for env in self._envs]
+
+    def set_state(self, states: Sequence[EnvState]) -> None:
+        for env, state in zip(self._envs, states, strict=True):
+            self._port(env).set_state(state)
+
+    @abstractmethod
+    def _install(self, b: int, env: Env) -> None:
+        """Make `env` the one in row `b`."""
+
+    @abstractmethod
+    def _begin(self, b: int, seed: int | None) -> None:
+        """Begin an episode in environment `b` and write its first row."""
+
+    @abstractmethod
+    def _step_envs(self) -> list[EnvFailure]: ...
+
+    def _rebuild(self, b: int, seed: int | None) -> None:
+        # An environment that has just failed may fail to close as well; its successor is what matters.
+        with failure_set_aside():
+            self._close_env(self._envs[b])
+        self._envs[b] = self._build()
+        self._install(b, self._envs[b])
+        self._begin(b, seed)
+
+    def _on_selected(self, begin: Callable[[int, int | None], None], doing: str) -> list[EnvFailure]:
+        buffers = self.buffers
+        failures = []
+        for b in np.flatnonzero(buffers.selected).tolist():
+            self._busy[0] = b
+            seed = int(buffers.reset_seed[b])
+            try:
+                begin(b, None if seed == NO_SEED else seed)
+            except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever an environment raises is its failure
+                failures.append(EnvFailure.of_exception(b, error, doing))
+        skip = {failure.env for failure in failures}
+        return failures + self._checker.find_failures(lanes_ended=False, skip=skip)
+
+    def _port(self, env: Env) -> StatefulEnvironment:
+        port = state_port(env)
+        if port is None:
+            raise EnvError("these environments cannot be saved")
+        return port
+
+    def _close_env(self, env: Any) -> None:
+        env.close()
+
+
+def verify_observation(observation: Any, space: Space, path: str = "") -> None:
+    """Raise `EnvError` when an observation has not the structure, shapes and kinds of dtype of its space.
+
+    Rows are written by assignment, which would broadcast or cast such an observation without a word.
+    """
+    name = f"observation{path}"
+    if isinstance(space, spaces.Dict):
+        if not isinstance(observation, Mapping) or observation.keys() != space.spaces.keys():
+            raise EnvError(f"{name} is not a dict with the keys of its space, {sorted(space.spaces)}")
+        for key, part in space.spaces.items():
+            verify_observation(observation[key], part, f"{path}[{key!r}]")
+        return
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(observation, Sequence) or len(observation) != len(space.spaces):
+            raise EnvError(f"{name} is not a tuple of {len(space.spaces)} parts")
+        for i, part in enumerate(space.spaces):
+            verify_observation(observation[i], part, f"{path}[{i}]")
+        return
+    array, dtype, shape = np.asarray(observation), leaf_dtype(space), tuple(space.shape or ())
+    if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise EnvError(f"{name} is {array.dtype}{list(array.shape)}, its space is {dtype}{list(shape)}")
