@@ -275,7 +275,7 @@ def test_heads_without_kernels_are_left_to_the_reference():
 def test_off_means_the_reference(monkeypatch):
     monkeypatch.setenv(loader.VARIABLE, loader.OFF)
     assert loader.kernels() is None
-    assert loader.describe() == "NumPy (RELAYRL_COMPILED=off)"
+    assert loader.describe() == "torch (RELAYRL_COMPILED=off)"
     policy = make_policy(ACTIONS["box"])
     assert type(make_update(FASTEST, policy, Objective(ClippedSurrogate(0.2), 0.0))) is TorchUpdate
 

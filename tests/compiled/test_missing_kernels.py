@@ -1,4 +1,4 @@
-"""Kernels that are not there, or get numbers wrong, are reported once with what to do, and NumPy does their work."""
+"""Kernels that are not there, or get numbers wrong, are reported once with what to do, and torch does their work."""
 
 import json
 import os
@@ -57,14 +57,14 @@ def test_two_runs_warn_once_with_what_to_do_and_log_it(prepare, why, tmp_path):
     (warning,) = [line for line in done.stderr.splitlines() if line.startswith("relayrl:")]
     assert why in warning
     assert "pip install --force-reinstall --no-cache-dir --no-deps relayrl" in warning
-    assert all(line.startswith("NumPy (") and why in line for line in done.stdout.splitlines())
+    assert all(line.startswith("torch (") and why in line for line in done.stdout.splitlines())
     assert all(why in (tmp_path / name / "run.log").read_text() for name in ("one", "other"))
 
 
 def test_whoever_switches_the_kernels_off_is_not_warned(tmp_path):
     done = output_of("", tmp_path, RELAYRL_COMPILED="off")
     assert "relayrl:" not in done.stderr
-    assert done.stdout.splitlines() == ["NumPy (RELAYRL_COMPILED=off)"] * 2
+    assert done.stdout.splitlines() == ["torch (RELAYRL_COMPILED=off)"] * 2
 
 
 def test_the_command_line_keeps_standard_output_clean(tmp_path):

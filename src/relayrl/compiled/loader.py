@@ -1,6 +1,6 @@
 """Whether the compiled kernels are there, and how many threads they may use.
 
-They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, everything runs in NumPy.
+They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, torch and NumPy do their work.
 `RELAYRL_COMPILED` may also name one of the machine's instruction sets; the default is the best one. Kernels that fail their
 `self_check` are left out. `RELAYRL_THREADS` is the number of threads; the default is one for each core that the process may
 use.
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def kernels() -> ModuleType | None:
-    """The compiled kernels, or None where NumPy is to be used."""
+    """The compiled kernels, or None where torch and NumPy do without."""
     return _switched_to(os.environ.get(VARIABLE, ""))
 
 
@@ -81,7 +81,7 @@ def missing() -> str | None:
 
 @cache
 def warn_if_missing() -> None:
-    """Log, once a process, that NumPy does the kernels' work though nobody asked for that, and what to do about it."""
+    """Log, once a process, that torch does the kernels' work though nobody asked for that, and what to do about it."""
     if (fault := missing()) is not None:
         _log.warning("%s; training and acting on the CPU take longer: %s", fault, REBUILD)
 
@@ -110,6 +110,6 @@ def _default_num_threads() -> int:
 def describe() -> str:
     """One line for people: what acting and learning on the CPU run on."""
     if kernels() is None:
-        return f"NumPy ({missing() or f'{VARIABLE}={OFF}'})"
+        return f"torch ({missing() or f'{VARIABLE}={OFF}'})"
     name = os.environ.get(VARIABLE) or _module.instruction_sets()[0]  # type: ignore[union-attr]
     return f"compiled kernels ({name}, {num_threads()} thread{'s' if num_threads() > 1 else ''})"
