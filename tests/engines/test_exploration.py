@@ -22,7 +22,7 @@ from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.training.facade.relayrl_trainer import RelayRLTrainer
 from relayrl.training.facade.trainer_args import TrainerArgs
 from relayrl.training.queued.rl_trainer import RolloutTrainer
-from relayrl.training.statistics import Statistics
+from relayrl.training.statistics.run_statistics import Statistics
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
 ACT = spaces.Box(-2, 2, (1,), np.float32)

@@ -71,7 +71,7 @@ def test_every_kind_of_name_is_made(name: str) -> None:
 
 def test_the_current_directory_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_task.py").write_text(
-        "from worker_envs import Dice\n\ndef task(end=0.5):\n    return Dice(end=end)\n"
+        "from worker_worlds import Dice\n\ndef task(end=0.5):\n    return Dice(end=end)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -90,7 +90,7 @@ def test_the_current_directory_is_searched(tmp_path: Path, monkeypatch: pytest.M
         ("pettingzoo:classic.conect_four_v3", "did you mean 'classic.connect_four_v3'"),
         ("vmas:simple_spred", "did you mean 'simple_spread'"),
         ("native:simple_spred", "did you mean 'simple_spread'"),
-        ("worker_worlds:Dise", "unknown factory in module 'worker_envs' 'Dise'; did you mean 'Dice'"),
+        ("worker_worlds:Dise", "unknown factory in module 'worker_worlds' 'Dise'; did you mean 'Dice'"),
     ],
 )
 def test_an_unknown_name_comes_with_the_nearest(name: str, message: str) -> None:

@@ -357,7 +357,7 @@ def test_an_environment_that_is_dropped_takes_its_workers_along() -> None:
 SCRIPT = """
     import os, sys, time
     import numpy as np
-    from worker_envs import Trouble
+    from worker_worlds import Trouble
     from relayrl.envs.environment_registry import make_vector
     from relayrl.envs.environment_settings import EnvSettings
 

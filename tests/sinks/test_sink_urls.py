@@ -46,7 +46,8 @@ except MissingExtraError as error:
 
 
 def test_sinks_load_no_torch() -> None:
-    names = "contract arrow_files parquet_files csv_files sqlite_database postgres_database memory fan_out summary"
+    files = "files.arrow_files files.parquet_files files.csv_files"
+    names = f"contract {files} databases.sqlite_database databases.postgres_database memory fan_out summary"
     imports = "; ".join(f"import relayrl.sinks.{name}" for name in names.split())
     program = f"import sys; {imports}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -231,7 +231,7 @@ class CountsItsSeededResets(Herd):
         return super().reset(seed=seed, env_ids=env_ids)
 
 
-@breaks("worlds_do_not_depend_on_their_number")
+@breaks("environments_do_not_depend_on_their_number")
 class MixesItsNumberIntoTheSeed(Herd):
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         return super().reset(seed=None if seed is None else seed + self.num_envs, env_ids=env_ids)

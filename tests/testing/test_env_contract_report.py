@@ -72,7 +72,7 @@ def test_shared_generators_are_respected() -> None:
             return super().reset(seed=None if seed is None else seed + self.num_envs, env_ids=env_ids)
 
     report = check_environment(lambda n: OneGenerator(), num_steps=20)
-    assert report.of("worlds_do_not_depend_on_their_number").outcome is Outcome.SKIPPED
+    assert report.of("environments_do_not_depend_on_their_number").outcome is Outcome.SKIPPED
     assert report.passed
 
 

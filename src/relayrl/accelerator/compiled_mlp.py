@@ -9,15 +9,9 @@ import numpy as np
 
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
-from relayrl.models.heads.action_head import ActionHead, HeadDescription
-from relayrl.models.heads.box_heads import GaussianHead
-from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.network_settings import Activation
-from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.networks.mlp import MLP
 from relayrl.models.networks.shared_rows import OwnColumns, SharedRows
-
-_HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 
 class CompiledMLP:
@@ -133,13 +127,6 @@ def has_kernels(*modules: MLP) -> bool:
     """Whether there are kernels, and they know MLPs as deep as these."""
     found = kernels()
     return found is not None and all(len(module.linears()) <= found.MAX_LAYERS for module in modules)
-
-
-def known_head(head: ActionHead) -> HeadDescription | None:
-    """What the kernels need in order to draw a head's actions; None where there are none for it."""
-    found = kernels()
-    is_known = found is not None and head in _HEADS and len(head.part_sizes) <= found.MAX_PARTS
-    return head.describe() if is_known else None
 
 
 def as_rows(x: Array) -> Array:

@@ -16,14 +16,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relayrl.accelerator.compiled_mlp import known_head
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array, Tree
 from relayrl.models.acting.actor import Actor, Decision, ForwardActor, Outputs, choose
 from relayrl.models.exports.exported import ExportedActor, example_rows
 from relayrl.models.exports.mlp_description import Mlp, MlpDescription
 from relayrl.models.heads.action_head import ActionHead, Distribution, HeadDescription
+from relayrl.models.heads.box_heads import GaussianHead
+from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.network_settings import Activation
+from relayrl.models.networks.built_in import BuiltIns
 
 MAX_PRODUCTS = 1 << 21
 """Multiplications of a frozen policy's call, which does not let other threads run: some 50 µs."""
@@ -36,6 +38,7 @@ empty, as_contiguous, FLOAT, INTEGER = (
     np.int64,
 )  # looked up once: a request has 9 µs
 _log = logging.getLogger("relayrl.accelerator")
+_HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 Features: TypeAlias = Callable[[Any], Array]
 """Contiguous float32 features [L, F] of observations."""
@@ -129,6 +132,13 @@ class MlpActor(ForwardActor):
             return action
 
         return draw
+
+
+def known_head(head: ActionHead) -> HeadDescription | None:
+    """What the kernels need in order to draw a head's actions; None where there are none for it."""
+    found = kernels()
+    is_known = found is not None and head in _HEADS and len(head.part_sizes) <= found.MAX_PARTS
+    return head.describe() if is_known else None
 
 
 def fits(mlp: MlpDescription) -> bool:

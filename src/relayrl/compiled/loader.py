@@ -1,6 +1,6 @@
 """Whether the compiled kernels are there, and how many threads they may use.
 
-They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, torch and NumPy do their work.
+They are optional (`setup.py`): without a compiler at installation, or with `RELAYRL_COMPILED=off`, torch does their work.
 `RELAYRL_COMPILED` may also name one of the machine's instruction sets; the default is the best one. Kernels that fail their
 `self_check` are left out. `RELAYRL_THREADS` is the number of threads; the default is one for each core that the process may
 use.

@@ -74,7 +74,7 @@ CHECKS = (
     Check(repeats.observation_can_be_asked_again, _MASKED),
     Check(repeats.same_seed_same_trajectory, _MASKED),
     Check(repeats.seeded_reset_begins_again, _REPEATABLE),
-    Check(repeats.envs_do_not_depend_on_their_number, _REPEATABLE),
+    Check(repeats.environments_do_not_depend_on_their_number, _REPEATABLE),
     Check(repeats.idle_actions_are_ignored, _REPEATABLE),
     Check(repeats.partial_reset_shows_the_others_unchanged, _RESETTABLE),
     Check(

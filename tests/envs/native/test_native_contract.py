@@ -23,7 +23,7 @@ def test_native_environment_keeps_the_contract(name: str, device: str) -> None:
     options = SHORT_EPISODES.get(name, {"max_cycles": 7})
     report = check_environment(lambda _: native.make(name, device=device, **options), num_steps=24)
     assert report.passed, str(report)
-    for check in ("an_episode_begins_where_one_ends", "state_round_trip", "worlds_do_not_depend_on_their_number"):
+    for check in ("an_episode_begins_where_one_ends", "state_round_trip", "environments_do_not_depend_on_their_number"):
         assert report.of(check).outcome is Outcome.PASSED
 
 

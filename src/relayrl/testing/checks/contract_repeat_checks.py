@@ -42,7 +42,7 @@ def seeded_reset_begins_again(bench: Workbench) -> str | None:
     return first_difference(bench.recording, bench.record(env), np.arange(bench.num_envs))
 
 
-def envs_do_not_depend_on_their_number(bench: Workbench) -> str | None:
+def environments_do_not_depend_on_their_number(bench: Workbench) -> str | None:
     """environment b goes the same way however many environments there are beside it"""
     env = bench.fresh(bench.num_envs + 2)
     if env.num_envs == bench.num_envs:
