@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from relayrl import extend as extend
     from relayrl import testing as testing
     from relayrl.algorithms.params import DDPGParams as DDPGParams
+    from relayrl.algorithms.params import IDDPGParams as IDDPGParams
+    from relayrl.algorithms.params import IPPOParams as IPPOParams
+    from relayrl.algorithms.params import IREINFORCEParams as IREINFORCEParams
+    from relayrl.algorithms.params import ISACParams as ISACParams
+    from relayrl.algorithms.params import ITD3Params as ITD3Params
     from relayrl.algorithms.params import MADDPGParams as MADDPGParams
+    from relayrl.algorithms.params import MAPPOParams as MAPPOParams
+    from relayrl.algorithms.params import MAREINFORCEParams as MAREINFORCEParams
+    from relayrl.algorithms.params import MASACParams as MASACParams
+    from relayrl.algorithms.params import MATD3Params as MATD3Params
     from relayrl.algorithms.params import PPOParams as PPOParams
     from relayrl.algorithms.params import REINFORCEParams as REINFORCEParams
     from relayrl.algorithms.params import SACParams as SACParams
@@ -80,6 +89,15 @@ _HOMES = {
     "MADDPGParams": "relayrl.algorithms.params",
     "TD3Params": "relayrl.algorithms.params",
     "SACParams": "relayrl.algorithms.params",
+    "IREINFORCEParams": "relayrl.algorithms.params",
+    "MAREINFORCEParams": "relayrl.algorithms.params",
+    "IPPOParams": "relayrl.algorithms.params",
+    "MAPPOParams": "relayrl.algorithms.params",
+    "IDDPGParams": "relayrl.algorithms.params",
+    "ITD3Params": "relayrl.algorithms.params",
+    "MATD3Params": "relayrl.algorithms.params",
+    "ISACParams": "relayrl.algorithms.params",
+    "MASACParams": "relayrl.algorithms.params",
     # training through queues
     "Trainer": "relayrl.training.queued.behavior_trainer",
     "RLTrainer": "relayrl.training.queued.rl_trainer",

@@ -149,3 +149,17 @@ def test_defaults_are_the_documented_ones():
         "train_vf_iters": 80,
     }
     assert {name: getattr(REINFORCEParams(), name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("compiled", ["on", "off"])
+def test_the_reported_loss_is_the_loss(compiled, monkeypatch):
+    if compiled == "off":
+        monkeypatch.setenv("RELAYRL_COMPILED", "off")
+    algorithm = make_reinforce(normalize_advantages=False, gamma=0.9)
+    rollout = one_lane(1.0, 2.0, -1.0, terminated=2)
+    with torch.no_grad():
+        distribution, _ = algorithm.policy(torch.from_numpy(rollout.obs[:, 0]))
+        logp = algorithm.policy.head.log_prob(distribution, torch.from_numpy(rollout.action[:, 0])).numpy()
+    to_go = np.array([1.0 + 0.9 * (2.0 - 0.9), 2.0 - 0.9, -1.0])
+    metrics = algorithm.update([rollout], 0.0)
+    assert metrics["policy/loss"] == pytest.approx(-(logp * to_go).mean(), rel=1e-5)

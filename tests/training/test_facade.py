@@ -12,13 +12,15 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from relayrl import RelayRLTrainer, TrainerArgs
+import relayrl
+from relayrl import PPOParams, RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Space, allocate, map_tree
+from relayrl.errors import ConfigError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import parameter_hash
 from relayrl.sinks.contract import open_sink
@@ -206,3 +208,12 @@ def test_a_loaded_trainer_goes_on_as_the_saved_one(algo, tmp_path):
         assert trainer.train_model()
     assert hashes(one) == hashes(other)
     assert (one.policy_version, one.num_env_steps) == (other.policy_version, other.num_env_steps)
+
+
+def test_params_of_another_algorithm_are_an_error(tmp_path):
+    args = TrainerArgs("env", str(tmp_path), obs_dim=3, act_dim=2)
+    with pytest.raises(ConfigError, match="td3 takes TD3Params, not PPOParams"):
+        RelayRLTrainer.td3(args, PPOParams())
+    with pytest.raises(ConfigError, match="maddpg takes MADDPGParams, not DDPGParams"):
+        RelayRLTrainer.maddpg(args, relayrl.IDDPGParams())
+    assert RelayRLTrainer.matd3(args, relayrl.MATD3Params(gamma=0.5)).params.gamma == 0.5

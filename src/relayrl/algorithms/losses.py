@@ -52,6 +52,11 @@ class PolicyLoss(ABC):
     def loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         """The loss, for autograd."""
 
+    def offset(self, old_logp: Tensor, advantage: Tensor) -> Tensor:
+        """What the loss in log π(a) has besides, which no gradient sees: it is added to what is reported."""
+        del advantage
+        return old_logp.new_zeros(())
+
     def clip_fraction(self, ratio: Tensor) -> Tensor:
         """Share of rows that the loss clips."""
         return ratio.new_zeros(())
@@ -76,6 +81,9 @@ class LogLikelihood(PolicyLoss):
 
     def loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return log_likelihood(log_ratio, advantage)
+
+    def offset(self, old_logp: Tensor, advantage: Tensor) -> Tensor:
+        return log_likelihood(old_logp, advantage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,3 +179,11 @@ class SACParams(OffPolicyParams):
     init_temperature: float = Field(1.0, gt=0, description="the entropy's weight at the start")
     temperature_lr: float = Field(3e-4, gt=0, description="learning rate of that weight")
     target_entropy: float | None = Field(None, description="null: minus the number of action dimensions")
+
+
+# The forms for several agents have the parameters of their base algorithm, but for MADDPG; upstream names each.
+IREINFORCEParams = MAREINFORCEParams = REINFORCEParams
+IPPOParams = MAPPOParams = PPOParams
+IDDPGParams = DDPGParams
+ITD3Params = MATD3Params = TD3Params
+ISACParams = MASACParams = SACParams

@@ -61,7 +61,7 @@ static void differentiate_log_probabilities(
             store(s->slope + r, choose(free_term <= clipped, free_term, (vec){0}) * -inverse_count);
             clip_sum += choose(magnitude(ratio - 1.0f) > splat((float)loss->clip_ratio), own, (vec){0});
         } else {
-            loss_sum -= log_ratio * gain;
+            loss_sum -= load(s->logp + r) * gain;
             store(s->slope + r, gain * -inverse_count);
         }
     }

@@ -131,15 +131,16 @@ class TorchUpdate:
     def differentiate_policy(self, distribution: Tensor, rows: Batch) -> Metrics | None:
         """`policy_gradient`, given the distribution's parameters [M, P] of the rows."""
         head, objective = self.policy.head, self.objective
-        log_ratio = head.log_prob(distribution, self.tensor(rows.action)) - self.tensor(rows.logp)
+        old_logp, advantage = self.tensor(rows.logp), self.tensor(rows.advantage)
+        log_ratio = head.log_prob(distribution, self.tensor(rows.action)) - old_logp
         kl = float(kl_estimate(log_ratio.detach()))
         if objective.is_exceeded_by(kl):
             return None
-        loss = objective.policy_loss.loss(log_ratio, self.tensor(rows.advantage))
+        loss = objective.policy_loss.loss(log_ratio, advantage)
         entropy = head.entropy(distribution)
         _differentiate(loss + entropy_bonus(entropy, objective.entropy_coef), self.policy.actor_parameters())
         return {
-            "policy/loss": float(loss.detach()),
+            "policy/loss": float(loss.detach() + objective.policy_loss.offset(old_logp, advantage)),
             "policy/kl": kl,
             "policy/entropy": float(entropy.detach().mean()),
             "policy/clip_fraction": float(objective.policy_loss.clip_fraction(log_ratio.detach().exp())),

@@ -29,7 +29,7 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
-from relayrl.models.exports.export import export_policy
+from relayrl.models.exports.export import export_policy, metadata_of
 from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import parameter_hash
 from relayrl.training.files.atomic_files import write_whole
@@ -221,17 +221,14 @@ class LocalEngine:
         return written
 
     def _metadata(self, name: str) -> PolicyMetadata:
-        group = self._parts.env.groups[name]
-        return PolicyMetadata(
+        return metadata_of(
+            self._parts.policies[name],
             env=self._settings.env,
             algo=self._settings.algo,
             group=name,
-            policy_version=self._parts.trainer.policy_version,
-            masked=group.masks_actions,
-            observation_space=group.observation_space,
-            action_space=group.action_space,
-            head=self._parts.policies[name].head.kind,
-            noise_scale=self._parts.policies[name].head.noise_scale,
+            version=self._parts.trainer.policy_version,
+            masked=self._parts.env.groups[name].masks_actions,
+            is_warming_up=self._parts.trainer.is_warming_up,
         )
 
     def _result(self, seconds: float, num_steps: int) -> RunResult:

@@ -79,6 +79,25 @@ class ExportGraph(nn.Module):
         return head.mode_torch(distribution, {**self.policy.constants, **bounds})
 
 
+def metadata_of(
+    policy: Policy, *, env: str, algo: str, group: str, version: int, masked: bool, is_warming_up: bool = False
+) -> PolicyMetadata:
+    """What the file of a policy says of it: everything that acting as it was trained needs."""
+    return PolicyMetadata(
+        env=env,
+        algo=algo,
+        group=group,
+        policy_version=version,
+        masked=masked,
+        observation_space=policy.observation_space,
+        action_space=policy.action_space,
+        head=policy.head.kind,
+        noise_scale=policy.head.noise_scale,
+        memory_width=policy.memory_width,
+        is_warming_up=is_warming_up,
+    )
+
+
 def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_format: ExportFormat) -> Path:
     """Write `policy` to `path`, whole or not at all, and check the file against the policy."""
     if not path.name:

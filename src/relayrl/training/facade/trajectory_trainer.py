@@ -28,8 +28,8 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
-from relayrl.models.exports.export import export_policy
-from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
+from relayrl.models.exports.export import export_policy, metadata_of
+from relayrl.models.exports.exported import ExportFormat
 from relayrl.models.policy import Policy
 from relayrl.training.facade.received_trajectories import (
     TrajectorySource,
@@ -60,6 +60,8 @@ class TrajectoryTrainer:
     def __init__(
         self, entry: AlgorithmEntry, args: TrainerArgs, params: AlgorithmParams, kernel: Kernel | None
     ) -> None:
+        if not isinstance(params, entry.params):
+            raise ConfigError(f"{entry.name} takes {entry.params.__name__}, not {type(params).__name__}")
         warn_if_missing()
         self.args = args
         self.params = params if args.buffer_size is None else params.with_replay_size(args.buffer_size)
@@ -198,17 +200,15 @@ class TrajectoryTrainer:
 
     def _exported(self, name: str, file_format: ExportFormat) -> ModelModule:
         group, policy = self._groups[name], self.policies[name]
-        metadata = PolicyMetadata(
+        trainer = self._learned().trainer
+        metadata = metadata_of(
+            policy,
             env=self.args.env_name,
             algo=self.algo,
             group=name,
-            policy_version=self.policy_version,
+            version=trainer.policy_version,
             masked=group.masks_actions,
-            observation_space=group.observation_space,
-            action_space=group.action_space,
-            head=policy.head.kind,
-            noise_scale=policy.head.noise_scale,
-            is_warming_up=self._learned().trainer.is_warming_up,
+            is_warming_up=trainer.is_warming_up,
         )
         file_name = f"{file_name_part(name)}-v{self.policy_version}{file_format.suffix}"
         path = export_policy(policy, metadata, self.args.directory / "models" / file_name, file_format)
