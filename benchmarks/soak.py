@@ -30,10 +30,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from relayrl.bench.sink_rows import postgres_server
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.policy import ActorCritic
 from relayrl.runtime.agents.agent import RelayRLAgent
 from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.sinks.contract import open_source

@@ -17,11 +17,11 @@ from relayrl.accelerator.mlp_actor import DRAWS_AHEAD, MAX_PRODUCTS, MlpActor, R
 from relayrl.compiled.loader import OFF, VARIABLE, kernels
 from relayrl.data.trees import leaf_dtype
 from relayrl.errors import InferenceError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import METADATA_PREFIX, ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.exports.mlp_description import MAX_NUMBERS, MlpDescription
 from relayrl.models.network_settings import Activation, MemorySettings, NetworkSettings
+from relayrl.models.policy import ActorCritic
 from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.runtime.requests.policy_model import load_model
 from relayrl.runtime.requests.published_policy import ActionChoice

@@ -22,15 +22,15 @@ from test_against_sb3 import (
 )
 from torch import nn
 
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import Activation, NetworkSettings
+from relayrl.models.policy import ActorCritic
 
 
 class GivenOrder:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from test_off_policy import PAIR, make_learner, random_transitions, target_values
 from test_td3 import batch_of, set_constant
 
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.critics.critic_views import CentralView, LocalView
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
@@ -21,9 +21,9 @@ from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.extend import Assembly, assemble
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.heads.discrete_heads import CategoricalHead
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.policy import ActorCritic
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay
 

@@ -145,9 +145,9 @@ def test_its_exported_policy_gives_the_live_ones_numbers(algo, world, tmp_path):
 def test_features_of_images_go_through_convolutions():
     from gymnasium import spaces
 
-    from relayrl.models.actor_critic import ActorCritic
     from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.network_factory import ImageNetwork
+    from relayrl.models.policy import ActorCritic
 
     for shape in ((84, 84, 4), (3, 20, 24), (40, 40)):
         space = spaces.Dict({"camera": spaces.Box(0, 255, shape, np.uint8), "speed": spaces.Box(-1, 1, (2,))})

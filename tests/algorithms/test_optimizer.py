@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from relayrl.accelerator.array_kernels import accelerate_steps
+from relayrl.accelerator.adam_kernel import accelerate_steps
 from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON, FlatAdam, require_distinct
 from relayrl.errors import ConfigError
 

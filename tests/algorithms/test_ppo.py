@@ -7,17 +7,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.params import PPOParams, Schedule
 from relayrl.algorithms.ppo import PPO
-from relayrl.algorithms.updates.minibatches import Batch
+from relayrl.algorithms.updates.torch_update import Batch
 from relayrl.compiled import loader
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.errors import ConfigError, TrainingDivergedError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import Activation, NetworkSettings
-from relayrl.models.policy import parameter_hash
+from relayrl.models.policy import ActorCritic, parameter_hash
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))
 ACTIONS = {

@@ -7,15 +7,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
 from relayrl.algorithms.params import REINFORCEParams
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
-from relayrl.models.policy import parameter_hash
+from relayrl.models.policy import ActorCritic, parameter_hash
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(4)
 

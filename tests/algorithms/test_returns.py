@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from relayrl.accelerator import array_kernels
+from relayrl.accelerator import on_policy_kernels
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
 from relayrl.data.columns import Successors
 
@@ -22,7 +22,7 @@ def advantages(reward, value, next_value, terminated, truncated, valid) -> list[
     columns = (reward, value, next_value, terminated, truncated, valid)
     result = gae(*columns, gamma=GAMMA, lam=LAM)
     assert result.dtype == np.float32
-    np.testing.assert_array_equal(array_kernels.gae(*columns, gamma=GAMMA, lam=LAM), result)
+    np.testing.assert_array_equal(on_policy_kernels.gae(*columns, gamma=GAMMA, lam=LAM), result)
     return result[:, 0].tolist()
 
 
@@ -120,4 +120,6 @@ def test_the_accelerator_gives_the_same_advantages():
     next_value = after.copy()
     next_value[:-1][goes_on] = value[1:][goes_on]
     columns = (reward, value, next_value, terminated, truncated, np.ones((T, L), bool))
-    np.testing.assert_array_equal(array_kernels.gae(*columns, gamma=0.97, lam=0.9), gae(*columns, gamma=0.97, lam=0.9))
+    np.testing.assert_array_equal(
+        on_policy_kernels.gae(*columns, gamma=0.97, lam=0.9), gae(*columns, gamma=0.97, lam=0.9)
+    )

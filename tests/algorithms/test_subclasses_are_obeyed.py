@@ -11,8 +11,8 @@ from test_ppo import make_ppo, rollout
 from torch import nn
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.accelerator.minibatch_kernels import KernelUpdate
 from relayrl.accelerator.mlp_actor import MlpActor
+from relayrl.accelerator.on_policy_kernels import KernelUpdate
 from relayrl.accelerator.replay_updates import accelerated
 from relayrl.algorithms.critics.critic_views import LocalView
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
@@ -23,14 +23,13 @@ from relayrl.algorithms.updates.torch_update import TorchUpdate
 from relayrl.compiled import loader
 from relayrl.errors import ExportError
 from relayrl.models.acting.torch_actor import TorchActor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.heads.box_heads import SquashedGaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead
 from relayrl.models.network_settings import Activation
 from relayrl.models.networks.mlp import MLP, is_plain
-from relayrl.models.policy import Policy, parameter_hash
+from relayrl.models.policy import ActorCritic, Policy, parameter_hash
 from relayrl.runtime.requests.policy_model import load_model
 
 OBS = np.random.default_rng(5).normal(size=(6, 3)).astype(np.float32)

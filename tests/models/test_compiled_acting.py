@@ -10,9 +10,9 @@ from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.compiled import loader
 from relayrl.models.acting.torch_actor import TorchActor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import Activation, NetworkSettings
 from relayrl.models.networks.mlp import MLP
+from relayrl.models.policy import ActorCritic
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),

@@ -16,11 +16,10 @@ from gymnasium import spaces
 
 from relayrl.algorithms.registry import algorithms
 from relayrl.models.acting.torch_actor import ScriptActor, TorchActor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.network_settings import NetworkSettings
-from relayrl.models.policy import Policy
+from relayrl.models.policy import ActorCritic, Policy
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
 NUM_ROWS = 1000

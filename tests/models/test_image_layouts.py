@@ -10,11 +10,11 @@ from gymnasium import spaces
 from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.errors import ConfigError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import image_layout
 from relayrl.models.networks.mlp import MLP
 from relayrl.models.networks.network_factory import ImageNetwork
+from relayrl.models.policy import ActorCritic
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
 SMALL = NetworkSettings(hidden_sizes=(8,))

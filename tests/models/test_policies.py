@@ -14,13 +14,12 @@ from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.data.trees import leaf_dtype, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import DecodeError, ExportError
 from relayrl.models.acting.torch_actor import TorchActor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports import export
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.observation_encoder import RunningNormalizer
-from relayrl.models.policy import parameter_hash
+from relayrl.models.policy import ActorCritic, parameter_hash
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),

@@ -10,11 +10,11 @@ from gymnasium import spaces
 
 from relayrl.data.trees import leaves
 from relayrl.models.acting.actor import Actor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.policy import ActorCritic
 from relayrl.runtime.requests.policy_model import CustomPolicy
 
 OBS = spaces.Box(-1e6, 1e6, (2,), np.float32)

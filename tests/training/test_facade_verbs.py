@@ -14,7 +14,7 @@ from gymnasium import spaces
 from test_facade import ACT_DIM, IN_EPOCH, LENGTH, OBS_DIM, epoch, hashes, make_trainer, play, small_params, train
 
 from relayrl import RelayRLTrainer, TrainerArgs
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.arrow.codec import encode

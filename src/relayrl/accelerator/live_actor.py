@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
-import numpy as np
-
-from relayrl.accelerator.mlp_actor import MAX_PRODUCTS, Features, MlpActor, fits
-from relayrl.data.trees import Array
+from relayrl.accelerator.mlp_actor import MAX_PRODUCTS, MlpActor, fits
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.torch_actor import TorchActor
 from relayrl.models.exports.mlp_policy import mlp_of
@@ -18,7 +14,7 @@ from relayrl.models.policy import Policy
 def live_actor(policy: Policy) -> Actor:
     """The fastest actor that always acts with the policy's newest parameters; it computes no values."""
     mlp = mlp_of(policy, with_value=False)
-    return TorchActor(policy) if mlp is None or not fits(mlp) else MlpActor(mlp, policy.head, _features(policy))
+    return TorchActor(policy) if mlp is None or not fits(mlp) else MlpActor(mlp, policy.head, policy.features_numpy)
 
 
 def frozen_actor(policy: Policy, device: str) -> Actor:
@@ -27,11 +23,4 @@ def frozen_actor(policy: Policy, device: str) -> Actor:
     reference, mlp = TorchActor(own, with_value=True, device=device), mlp_of(own, with_value=True)
     if mlp is None or not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
         return reference
-    return MlpActor(mlp, own.head, _features(own), reference)
-
-
-def _features(policy: Policy) -> Features:
-    def features(obs: Any) -> Array:
-        return np.ascontiguousarray(policy.features_numpy(obs), np.float32)
-
-    return features
+    return MlpActor(mlp, own.head, own.features_numpy, reference)

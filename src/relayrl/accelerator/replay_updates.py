@@ -18,10 +18,10 @@ from relayrl.accelerator.replay_choices import Choice
 from relayrl.accelerator.replay_group import AcceleratedGroup
 from relayrl.accelerator.replay_rows import LocalRows, rows_of
 from relayrl.algorithms.critics.state_features import StateFeatures
+from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.off_policy import Metrics, OffPolicyAlgorithm
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3, DeterministicActorCritic
-from relayrl.algorithms.updates.divergence import NOT_FINITE_IS_RAISED, require_finite
 from relayrl.algorithms.updates.replay_actor_critic import ReplayActorCritic
 from relayrl.algorithms.updates.replay_batch import GroupBatch
 from relayrl.data.trees import Array

@@ -1,7 +1,8 @@
 """Losses of on-policy algorithms as torch functions, on any device, of tensors with one leading axis: rows of a minibatch.
 
 The functions are the equations. A `PolicyLoss` is one of them with its settings, an `Objective` everything that an update
-minimises: this is what runs, what a subclass changes, and what the accelerator's kernels are held to.
+minimises: this is what runs, what a subclass changes, and what the accelerator's kernels are held to. A loss that is not finite
+stops the run before it reaches the parameters (`require_finite`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
+
+from relayrl.errors import TrainingDivergedError
+
+NOT_FINITE_IS_RAISED = np.errstate(invalid="ignore", over="ignore")
+"""Losses that are not finite stop the run by `require_finite`; NumPy need not warn before that."""
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_ratio: float) -> Tensor:
@@ -43,6 +50,12 @@ def clipped_value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: f
     """The larger of the plain loss and that of a value moved by at most `clip` from the old one."""
     moved = old_value + (value - old_value).clamp(-clip, clip)
     return 0.5 * (value - target).square().maximum((moved - target).square()).mean()
+
+
+def require_finite(loss: float, network: str, rate: str) -> None:
+    """Raise where a loss is not a number that can be learned from."""
+    if not math.isfinite(loss):
+        raise TrainingDivergedError(f"the {network} loss became {loss}; lower {rate}, or check the rewards")
 
 
 class PolicyLoss(ABC):

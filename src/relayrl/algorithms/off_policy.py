@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from relayrl.algorithms.critics.critic_views import CriticView, GroupShape
 from relayrl.algorithms.critics.state_features import StateFeatures
+from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
-from relayrl.algorithms.updates.divergence import require_finite
 from relayrl.algorithms.updates.replay_batch import Batch, group_batch
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, map_tree

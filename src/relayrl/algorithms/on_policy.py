@@ -20,19 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relayrl.algorithms.losses import Objective
+from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
-from relayrl.algorithms.updates.divergence import NOT_FINITE_IS_RAISED
-from relayrl.algorithms.updates.minibatches import Batch, Finish, Metrics, PassPlan
-from relayrl.algorithms.updates.torch_update import TorchUpdate
+from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.data.trees import Array, map_tree
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
-    from relayrl.models.actor_critic import ActorCritic
+    from relayrl.models.policy import ActorCritic
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class FlatAdam:
         epsilon: float = POLICY_GRADIENT_EPSILON,
     ) -> None:
         require_distinct(parameters)
-        self.lr, self.max_grad_norm, self.epsilon = lr, max_grad_norm, epsilon
+        self.lr, self.epsilon = lr, epsilon
+        self.max_norm = math.inf if max_grad_norm is None else max_grad_norm
         self.vector = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.vector)
         self.first_moment, self.second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
@@ -55,8 +56,8 @@ class FlatAdam:
         gradient, m, v = self.gradient, self.first_moment, self.second_moment
         with one_thread():
             norm = float(torch.linalg.vector_norm(gradient))
-        if self.max_grad_norm is not None and norm > self.max_grad_norm:
-            gradient.mul_(self.max_grad_norm / (norm + 1e-6))
+        if norm > self.max_norm:
+            gradient.mul_(self.max_norm / (norm + 1e-6))
         self.num_steps += 1
         # m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  θ ← θ − α m̂ / (√v̂ + ε)
         m.lerp_(gradient, 1.0 - BETA1)

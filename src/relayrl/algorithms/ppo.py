@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Array
-    from relayrl.models.actor_critic import ActorCritic
+    from relayrl.models.policy import ActorCritic
 
 
 class PPO(OnPolicyAlgorithm):

@@ -18,7 +18,7 @@ from relayrl.algorithms.params import REINFORCEParams
 if TYPE_CHECKING:
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Array
-    from relayrl.models.actor_critic import ActorCritic
+    from relayrl.models.policy import ActorCritic
 
 
 class REINFORCE(OnPolicyAlgorithm):

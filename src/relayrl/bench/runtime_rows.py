@@ -193,10 +193,10 @@ def _session(model: Path) -> Any:
 def _export(path: Path) -> Path:
     import torch
 
-    from relayrl.models.actor_critic import ActorCritic
     from relayrl.models.exports.export import export_policy
     from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
     from relayrl.models.network_settings import NetworkSettings
+    from relayrl.models.policy import ActorCritic
 
     obs, action = spaces.Box(-10, 10, (NUM_OBSERVATIONS,), np.float32), spaces.Discrete(NUM_ACTIONS)
     policy = ActorCritic(obs, action, NetworkSettings(hidden_sizes=(64, 64)), torch.Generator().manual_seed(0))

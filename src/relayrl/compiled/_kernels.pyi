@@ -73,7 +73,7 @@ class Tape:
         """Without `is_differentiated` there is a forward pass only, which touches less memory."""
 
 class Update:
-    """Passes over minibatches for an actor and a critic; `accelerator.minibatch_kernels` says what the dicts hold.
+    """Passes over minibatches for an actor and a critic; `accelerator.on_policy_kernels` says what the dicts hold.
 
     When it is made the actor's steps are taken; with several threads, the critic's may go on until `finish`.
     """

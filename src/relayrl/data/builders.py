@@ -21,9 +21,8 @@ from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.columns import LaneHeader, Rollout
-from relayrl.data.successor_rows import SuccessorRows, write_lanes
-from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree
+from relayrl.data.columns import LaneHeader, Rollout, Successors
+from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
 from relayrl.errors import ConfigError, EnvError
 
 _COLUMN_NAMES = (
@@ -89,20 +88,20 @@ class RolloutBuilder:
             raise ConfigError("logp and value must be given exactly when the builder was made with them")
         if (columns.memory is None) != (memory is None) or (columns.action_mask is None and action_mask is not None):
             raise ConfigError("memory and action_mask must be given only when the builder was made with them")
-        write_lanes(columns.obs, row, obs)
-        write_lanes(columns.action, row, action)
+        _write_lanes(columns.obs, row, obs)
+        _write_lanes(columns.action, row, action)
         columns.valid[row] = active.reshape(-1)
         if columns.action_mask is not None:
             if action_mask is None:
                 columns.action_mask[row] = True
             else:
-                write_lanes(columns.action_mask, row, action_mask)
+                _write_lanes(columns.action_mask, row, action_mask)
         if logp is not None:
-            write_lanes(columns.logp, row, logp)
+            _write_lanes(columns.logp, row, logp)
         if value is not None:
-            write_lanes(columns.value, row, value)
+            _write_lanes(columns.value, row, value)
         if memory is not None:
-            write_lanes(columns.memory, row, memory)
+            _write_lanes(columns.memory, row, memory)
         self._row_is_open = True
 
     def finish_row(
@@ -166,8 +165,8 @@ class RolloutBuilder:
         self._filling.clear()
 
     def _require_final_observations(self, ended: Array) -> None:
-        successors, L = self._filling.successors, self._header.num_lanes
-        given, needed = successors.rows(L), np.flatnonzero(ended)
+        L = ended.shape[1]
+        given, needed = self._filling.successors.rows(L), np.flatnonzero(ended)
         if np.array_equal(given, needed):
             return
         wrong = np.setxor1d(given, needed)
@@ -218,7 +217,7 @@ class _Columns:
         self.logp = np.zeros(leading, dtype=np.float32) if with_logp else None
         self.value = np.zeros(leading, dtype=np.float32) if with_value else None
         self.memory: Any = None if memory_space is None else allocate(memory_space, leading)
-        self.successors = SuccessorRows(header.observation_space, 2 * header.num_lanes, mask_width)
+        self.successors = _SuccessorRows(header.observation_space, 2 * header.num_lanes, mask_width)
         self._has_failed_rows = False
         self._views: dict[str, Any] = {}  # of the rows of the last block
 
@@ -266,3 +265,78 @@ class _Columns:
             successors=self.successors.view(),
             **self._views,
         )
+
+
+class _SuccessorRows:
+    """Observations that followed rows where `obs[t + 1]` is not them, in the order of rows; with `mask_width`, masks as well.
+
+    Grows by doubling.
+    """
+
+    def __init__(self, space: Space, capacity: int, mask_width: int | None = None) -> None:
+        self._columns: dict[str, Any] = {
+            "step": np.empty(capacity, dtype=np.int64),
+            "lane": np.empty(capacity, dtype=np.int64),
+            "obs": allocate(space, (capacity,), np.empty),
+        }
+        if mask_width is not None:
+            self._columns["action_mask"] = np.empty((capacity, mask_width), dtype=bool)
+        self.size = 0
+
+    def append(self, row: int, lanes: Array, obs: Tree, mask: Array | None) -> None:
+        """What lanes saw after `row`, and were allowed to do then; everything, where there is no mask."""
+        where = self._reserve(len(lanes))
+        self._columns["step"][where] = row
+        self._columns["lane"][where] = lanes
+        write(self._columns["obs"], where, obs)
+        if "action_mask" in self._columns:
+            self._columns["action_mask"][where] = True if mask is None else mask
+        self.size = where.stop
+
+    def complete_last_row(self, row: int, ended: Array, next_obs: Tree, next_mask: Array | None) -> None:
+        """`next_obs` for lanes that go on, beside what is already here of those that ended on `row`."""
+        num_ended = int(np.count_nonzero(ended))
+        self.size -= num_ended
+        names = ("obs", "action_mask") if "action_mask" in self._columns else ("obs",)
+        last: dict[str, Any] = {}
+        if num_ended:
+            ending = slice(self.size, self.size + num_ended)
+            last = {name: map_tree(np.copy, index(self._columns[name], ending)) for name in names}
+        where = self._reserve(len(ended))
+        self._columns["step"][where] = row
+        self._columns["lane"][where] = np.arange(len(ended))
+        _write_lanes(self._columns["obs"], where, next_obs)
+        if "action_mask" in self._columns:
+            self._columns["action_mask"][where] = True if next_mask is None else next_mask.reshape(len(ended), -1)
+        for name, column in last.items():
+            write(self._columns[name], where.start + np.flatnonzero(ended), column)
+        self.size = where.stop
+
+    def rows(self, num_lanes: int) -> Array:
+        """Flat indices `step * L + lane`."""
+        view = self.view()
+        return np.asarray(view.step * num_lanes + view.lane)
+
+    def view(self) -> Successors:
+        return Successors(**index(self._columns, slice(self.size)))
+
+    def _reserve(self, num_rows: int) -> slice:
+        """Where the next `num_rows` rows go."""
+        end, capacity = self.size + num_rows, len(self._columns["step"])
+        if end > capacity:
+            longer = max(end, 2 * capacity)
+            self._columns = map_tree(lambda leaf: np.resize(leaf, (longer, *leaf.shape[1:])), self._columns)
+        return slice(self.size, end)
+
+
+def _write_lanes(target: Any, where: int | slice, source: Any) -> None:
+    """`target[where] = source`, where source leaves have leading axes `[B, N]` or `[L]`."""
+    if isinstance(target, np.ndarray):
+        rows = target[where]
+        rows[...] = source if source.shape == rows.shape else source.reshape(rows.shape)
+    elif isinstance(target, dict):
+        for key, part in target.items():
+            _write_lanes(part, where, source[key])
+    else:
+        for part, other in zip(target, source, strict=True):
+            _write_lanes(part, where, other)

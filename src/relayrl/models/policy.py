@@ -1,6 +1,8 @@
 """A policy: everything between an observation and the distribution of its action. What acts, and what is exported.
 
-Algorithms add what they need to learn (a critic, Q-networks, targets) beside it or in a subclass.
+Algorithms add what they need to learn (Q-networks, targets) beside it. Those that learn from their own rollouts train an
+`ActorCritic`, whose critic shares nothing with the actor. A central critic judges the whole environment and serves training
+alone: what is exported of such a policy is its actor.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError
-from relayrl.models.heads.action_head import ActionHead
+from relayrl.models.heads.action_head import ActionHead, LikelihoodHead
+from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
@@ -89,9 +93,11 @@ class Policy(nn.Module):
         return encoded if self.normalizer is None else self.normalizer(encoded)
 
     def features_numpy(self, obs: Any) -> Array:
-        """[M, F] the same for a NumPy tree with one leading axis."""
+        """[M, F] the same for a NumPy tree with one leading axis, as contiguous float32."""
         encoded, n = self.encoder.encode_numpy(obs), self.normalizer
-        return encoded if n is None else np.clip((encoded - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
+        if n is not None:
+            encoded = np.clip((encoded - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
+        return np.ascontiguousarray(encoded, np.float32)
 
     def distribution(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., P] parameters of the action distribution, as the head lays them out."""
@@ -100,6 +106,51 @@ class Policy(nn.Module):
     def distribution_of(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """The same from the actor network's outputs."""
         return self.head.parameters(self.head.scaled(outputs, self.constants), mask)
+
+
+class ActorCritic(Policy):
+    """Distribution parameters and value of an observation."""
+
+    head: LikelihoodHead
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSettings,
+        generator: torch.Generator,
+        central: InputLayout | None = None,
+        kernels: NetworkFactory | None = None,
+    ) -> None:
+        """With `central`, the critic sees that much of the whole environment instead of the observation."""
+        super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
+        self.is_central = central is not None
+        normalizes = central is not None and network.normalize_observations
+        self.critic_normalizer = RunningNormalizer(central.num_features) if central is not None and normalizes else None
+        self.critic = self.kernels(self.encoder if central is None else central, 1, 1.0, generator)
+        self.return_normalizer = RunningNormalizer(1)
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What the value's loss trains."""
+        return list(self.critic.parameters())
+
+    def normalized_value(self, features: Tensor) -> Tensor:
+        """[…] the critic's output, in normalised returns."""
+        value: Tensor = self.critic(features)
+        return value.squeeze(-1)
+
+    def value(self, features: Tensor) -> Tensor:
+        """[…] the value in units of reward."""
+        return self.in_units_of_reward(self.normalized_value(features))
+
+    def in_units_of_reward(self, normalized_value: Tensor) -> Tensor:
+        """[…] values from what the critic gives."""
+        return normalized_value / self.return_normalizer.scale + self.return_normalizer.shift
+
+    def forward(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Distribution parameters and value."""
+        features = self.features(obs)
+        return self.distribution(features, mask), self.value(features)
 
 
 def parameter_hash(module: nn.Module) -> str:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.recurrent_network import RecurrentNetwork, RecurrentNetworks
+from relayrl.models.policy import ActorCritic
 
 
 class RecurrentActorCritic(ActorCritic):

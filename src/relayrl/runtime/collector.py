@@ -7,6 +7,7 @@ reshape that copies nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +31,15 @@ from relayrl.errors import ActionMaskError, ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.lane_memory import LaneMemory
-from relayrl.runtime.episode_tracker import EndedEpisodes, EpisodeTracker
+
+
+@dataclass(slots=True)
+class EndedEpisodes:
+    """Episodes that ended, in order: returns as means over agents, lengths in steps, and each group's own returns."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    group_returns: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Collector:
@@ -55,11 +64,12 @@ class Collector:
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
         self._env_ids = env.env_ids
         self._memories = {
-            name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()
+            name: LaneMemory(actors[name], env.num_envs * group.num_agents)
+            for name, group in env.groups.items()
+            if actors[name].memory_width
         }
-        self._recurrent = {name: memory for name, memory in self._memories.items() if actors[name].memory_width}
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
-        self._episodes = EpisodeTracker(env)
+        self._episodes = _EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
         self._see(env.reset(seed=seed))
 
@@ -87,7 +97,7 @@ class Collector:
                 )
             if self._states is not None:
                 self._states.finish_row(step.episode_over, step.final_state)
-            for name, memory in self._recurrent.items():
+            for name, memory in self._memories.items():
                 memory.forget(ended_lanes(step, name))
             self._episodes.add(step)
             self._see(step)
@@ -106,20 +116,23 @@ class Collector:
         self._state = result.state
 
     def _act(self, name: str, view: GroupObservation) -> Array:
-        memory, obs = self._memories[name], lanes(view.obs)
+        actor, memory, obs = self._actors[name], self._memories.get(name), lanes(view.obs)
         allowed = allowed_actions(self._env, name, view, self._episodes.lengths)
         mask = None if allowed is None else lanes(allowed)
-        active, before = view.active.reshape(-1), memory.values
-        decision = memory.decide(obs, mask, self._rng, active)
+        active, before = view.active.reshape(-1), None
+        if memory is None:
+            decision = actor.decide(obs, mask, None, self._rng)
+        else:
+            before, decision = memory.values, memory.decide(obs, mask, self._rng, active)
         self._builders[name].add(
             obs,
             decision.action,
             active,
             view.action_mask,
             logp=decision.logp if name in self._with_logp else None,
-            memory=before if before.shape[1] else None,
+            memory=before,
         )
-        taken = self._actors[name].head.to_environment(decision.action)
+        taken = actor.head.to_environment(decision.action)
         return taken.reshape(*view.active.shape, *taken.shape[1:])
 
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
@@ -144,7 +157,7 @@ class Collector:
             "env_ids": [str(env_id) for env_id in self._env_ids],
             "builders": {name: builder.get_state() for name, builder in self._builders.items()},
             "episodes": self._episodes.get_state(),
-            "memories": {name: memory.values for name, memory in self._recurrent.items()},
+            "memories": {name: memory.values for name, memory in self._memories.items()},
             "environment": self._env.get_state() if isinstance(self._env, StatefulEnvironment) else None,
         }
 
@@ -162,7 +175,7 @@ class Collector:
             for name, builder in self._builders.items():
                 builder.set_state(state["builders"][name])
             self._episodes.set_state(state["episodes"])
-            for name, memory in self._recurrent.items():
+            for name, memory in self._memories.items():
                 memory.values = np.array(state["memories"][name], np.float32)
             self._env.set_state(saved)
             self._see(self._env.build_observation())
@@ -173,6 +186,61 @@ class Collector:
             memory.forget(np.ones(len(memory.values), bool))
         self._see(self._env.reset(seed=seed))
         return False
+
+
+class _EpisodeTracker:
+    """Adds up rewards step by step; episodes that a failure cut are left out."""
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        self._num_agents = {name: group.num_agents for name, group in env.groups.items()}
+        self._sums = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
+        self._num_steps = 0
+        self._began_at = np.zeros(env.num_envs, np.int64)
+        self._ended = self._none()
+
+    def _none(self) -> EndedEpisodes:
+        return EndedEpisodes(group_returns={name: [] for name in self._num_agents})
+
+    def add(self, step: VectorStep) -> None:
+        """Count one step of all environments."""
+        for name, group in step.groups.items():
+            self._sums[name] += group.reward
+        self._num_steps += 1
+        if np.count_nonzero(step.episode_over):
+            self._end(step)
+
+    def _end(self, step: VectorStep) -> None:
+        over = step.episode_over
+        whole = over if step.failed is None else over & ~step.failed
+        ended = {name: sums[whole].sum(1) for name, sums in self._sums.items()}
+        total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
+        self._ended.returns += total.tolist()
+        self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
+        for name, sums in self._sums.items():
+            self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
+            sums[over] = 0.0
+        # An environment that nobody acts in after an end spends the next step on its reset.
+        acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
+        self._began_at[over] = self._num_steps + ~acts[over]
+
+    def lengths(self) -> Array:
+        """[B] steps that the running episodes have taken."""
+        return self._num_steps - self._began_at
+
+    def take(self) -> EndedEpisodes:
+        """Episodes that ended since the last call."""
+        taken, self._ended = self._ended, self._none()
+        return taken
+
+    def get_state(self) -> dict[str, Array]:
+        """The running episodes; those that ended must have been taken."""
+        return {"length": self.lengths(), **{f"sum/{name}": sums.copy() for name, sums in self._sums.items()}}
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        """Go on from `get_state`."""
+        self._began_at[:] = self._num_steps - state["length"]
+        for name, sums in self._sums.items():
+            sums[:] = state[f"sum/{name}"]
 
 
 def allowed_actions(

@@ -20,15 +20,22 @@ from torch import Tensor
 from relayrl.algorithms.critics.joint_observations import CentralInputs
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.updates.minibatches import Batch, Evaluation, Metrics, flat_rows
 from relayrl.algorithms.updates.sequences import Sequences, cut, pack
-from relayrl.algorithms.updates.torch_update import TorchUpdate, as_array, laid_out
+from relayrl.algorithms.updates.torch_update import (
+    Batch,
+    Evaluation,
+    Metrics,
+    TorchUpdate,
+    as_array,
+    flat_rows,
+    laid_out,
+)
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.networks.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.networks.shared_rows import SharedRows
+from relayrl.models.policy import ActorCritic
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 

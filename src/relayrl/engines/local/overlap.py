@@ -28,7 +28,7 @@ from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.updates.minibatches import Finish
+    from relayrl.algorithms.updates.torch_update import Finish
 
 JOIN_TIMEOUT_S = 30.0
 

@@ -142,5 +142,5 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
         env.state[:, envs] = first.T
         env.steps[envs] = 0
         # A fresh array: the one that said who was done is the caller's result.
-        env.prev_done = np.zeros(self.num_envs, dtype=np.bool_)
+        env.prev_done = np.zeros(env.num_envs, dtype=np.bool_)
         self._obs[envs] = first

@@ -14,7 +14,7 @@ from relayrl.data.trees import Array, Tree, leaves
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
-from relayrl.envs.vector.observation_check import ObservationChecker
+from relayrl.envs.vector.guarded_vector import ObservationChecker
 
 
 class ResultChecker:

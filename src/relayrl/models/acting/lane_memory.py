@@ -5,7 +5,7 @@
     memory.forget(ended)                                     # the next step of these lanes begins an episode
 
 A lane begins every episode with zeros. Rows on which it does not act leave its memory as it is. For a policy without memory all
-of this costs one call and changes nothing, so that who plays episodes need not ask.
+of this changes nothing, so that who plays episodes need not ask; the collector, which counts calls, does.
 """
 
 from __future__ import annotations

@@ -14,11 +14,10 @@ from torch import Tensor
 from relayrl.data.trees import Array, Tree, leaves, map_tree
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import ForwardActor, Outputs
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.exported import METADATA_PREFIX, PolicyMetadata, example_rows
 from relayrl.models.exports.mlp_policy import has_own_critic
 from relayrl.models.heads.head_registry import head_of_kind
-from relayrl.models.policy import Policy
+from relayrl.models.policy import ActorCritic, Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 _METADATA_KEYS = tuple(METADATA_PREFIX + field.name for field in fields(PolicyMetadata))

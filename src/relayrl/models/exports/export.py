@@ -32,10 +32,9 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError, ExportError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.exports.mlp_policy import has_own_critic, mlp_text
-from relayrl.models.policy import Policy
+from relayrl.models.policy import ActorCritic, Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 OPSET = 17

@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from relayrl.data.trees import Array, map_tree
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.mlp_description import Mlp, MlpDescription, Normalization
 from relayrl.models.heads.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
 from relayrl.models.heads.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
-from relayrl.models.policy import Policy
+from relayrl.models.policy import ActorCritic, Policy
 
 _POLICIES = BuiltIns(Policy, ActorCritic)
 _HEADS = BuiltIns(

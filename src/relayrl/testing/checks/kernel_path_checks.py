@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.updates.minibatches import Batch, PassPlan
+from relayrl.algorithms.updates.torch_update import Batch, PassPlan
 from relayrl.data.trees import Array, map_tree
-from relayrl.models.actor_critic import ActorCritic
+from relayrl.models.policy import ActorCritic
 from relayrl.testing.checks.network_bench import NUM_ROWS, NetworkBench
 
 RELATIVE, TOLERANCE = 1e-4, 1e-5

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.data.trees import Space, leaf_dtype, space_leaves, unflatten
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder
-from relayrl.models.policy import ACTOR_OUTPUT_GAIN
+from relayrl.models.policy import ACTOR_OUTPUT_GAIN, ActorCritic
 
 NUM_ROWS = 32
 

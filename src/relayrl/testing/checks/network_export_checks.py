@@ -14,9 +14,9 @@ import torch
 from relayrl.data.trees import Array, leaves
 from relayrl.errors import ExportError, RelayRLError
 from relayrl.models.acting.torch_actor import TorchActor
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.policy import ActorCritic
 from relayrl.testing.checks.network_bench import NetworkBench
 
 NUM_ROWS = (1, 7, 1000)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.critics.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critics.critic_views import CentralView, LocalView
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
@@ -27,13 +27,12 @@ from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import MIN_IMAGE_SIDE
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
-from relayrl.models.policy import Policy
+from relayrl.models.policy import ActorCritic, Policy
 from relayrl.models.recurrent_policy import actor_critic
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from relayrl.accelerator.array_kernels import accelerate_steps
+from relayrl.accelerator.adam_kernel import accelerate_steps
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.replay_updates import Update, accelerated
 from relayrl.algorithms.critics.critic_views import CentralView

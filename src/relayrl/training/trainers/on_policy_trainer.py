@@ -8,7 +8,7 @@ from typing import Any
 
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralInputs
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
-from relayrl.algorithms.updates.minibatches import Finish, Metrics
+from relayrl.algorithms.updates.torch_update import Finish, Metrics
 from relayrl.data.columns import Rollout
 from relayrl.errors import CheckpointError
 from relayrl.training.trainers.policy_groups import CriticColumns

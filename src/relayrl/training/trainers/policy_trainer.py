@@ -25,7 +25,7 @@ from relayrl.models.acting.exploration import Exploration
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
 
 if TYPE_CHECKING:
-    from relayrl.algorithms.updates.minibatches import Finish, Metrics
+    from relayrl.algorithms.updates.torch_update import Finish, Metrics
     from relayrl.models.acting.actor import Actor
     from relayrl.models.policy import Policy
 
@@ -68,7 +68,7 @@ class PolicyTrainer(ABC):
     def receive(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take one rollout per group."""
         first = next(iter(rollouts.values()))
-        self.num_env_steps += first.num_steps * len(first.header.env_ids)
+        self.num_env_steps += len(first.reward) * len(first.header.env_ids)
         self._keep(rollouts)
 
     def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:

@@ -11,19 +11,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.accelerator.minibatch_kernels import KernelUpdate
-from relayrl.accelerator.on_policy_backend import FASTEST
+from relayrl.accelerator.on_policy_kernels import FASTEST, KernelUpdate
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.updates.minibatches import Batch, PassPlan
-from relayrl.algorithms.updates.torch_update import TorchUpdate
+from relayrl.algorithms.updates.torch_update import Batch, PassPlan, TorchUpdate
 from relayrl.compiled import loader
 from relayrl.errors import ConfigError, TrainingDivergedError
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.network_settings import Activation, NetworkSettings
 from relayrl.models.networks.observation_encoder import ObservationEncoder
 from relayrl.models.networks.shared_rows import SharedPart, SharedRows
+from relayrl.models.policy import ActorCritic
 
 ACTIONS = {
     "discrete": spaces.Discrete(4, start=1),
@@ -233,7 +231,7 @@ def test_any_number_of_threads_gives_the_same_bits(space, rows, minibatches, cen
     objective = Objective(ClippedSurrogate(0.2), entropy_coef=0.01)
     results = []
     for threads in (1, 2, 2, 3, 8):
-        monkeypatch.setattr("relayrl.accelerator.minibatch_kernels.num_threads", lambda n=threads: n)
+        monkeypatch.setattr("relayrl.accelerator.on_policy_kernels.num_threads", lambda n=threads: n)
         policy = make_policy(ACTIONS[space], hidden=(32, 32), central_width=central_width)
         batch = make_batch(policy, rows, central_width=central_width)
         results.append(run_passes(FASTEST, policy, objective, batch, passes=(3, 5), minibatches=minibatches)[1])

@@ -1,5 +1,6 @@
-"""The gradient steps of an on-policy update in one call of the kernels (a few, where it is long), for MLPs on the CPU.
+"""The fastest way to carry an on-policy algorithm out (`FASTEST`): kernels where they know its parts, the reference elsewhere.
 
+The gradient steps of an update are one call of the kernels (a few, where it is long), for MLPs on the CPU.
 The actor and the critic share no parameters, so what comes out does not depend on which thread takes whose steps, nor when: the
 critic's may go on beside the caller. The reference is `algorithms.updates.torch_update`; tests hold every step to it.
 
@@ -18,17 +19,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from relayrl.accelerator.array_kernels import max_norm
+from relayrl.accelerator.adam_kernel import accelerate_steps
 from relayrl.accelerator.compiled_mlp import CompiledMLP, as_inputs, as_rows
 from relayrl.accelerator.compiled_mlp import has_kernels as are_known
-from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
+from relayrl.algorithms import returns
+from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective, require_finite
+from relayrl.algorithms.on_policy import Backend
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
-from relayrl.algorithms.updates.divergence import require_finite
-from relayrl.algorithms.updates.minibatches import Batch, Finish, Metrics, PassPlan
-from relayrl.algorithms.updates.torch_update import TorchUpdate
+from relayrl.algorithms.updates.recurrent_update import reference_update
+from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
-from relayrl.models.actor_critic import ActorCritic
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.box_heads import GaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
@@ -36,6 +37,7 @@ from relayrl.models.network_settings import Activation
 from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.shared_rows import SharedRows
+from relayrl.models.policy import ActorCritic
 
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
 _VALUE_METRICS = ("loss", "gradient_norm")
@@ -116,6 +118,29 @@ def _mlp(network: nn.Module) -> MLP | None:
     return network if is_known and isinstance(network, MLP) else None
 
 
+def gae(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    *,
+    gamma: float,
+    lam: float,
+) -> Array:
+    """`returns.gae`, in one call where every lane acts on every row."""
+    module = kernels()
+    if module is None or not valid.all():
+        columns = reward, value, next_value, terminated, truncated, valid
+        return returns.gae(*columns, gamma=gamma, lam=lam)
+    out = np.empty(reward.shape, np.float32)
+    numbers = [np.ascontiguousarray(column, np.float32) for column in (reward, value, next_value)]
+    flags = [np.ascontiguousarray(flag, np.bool_) for flag in (terminated, truncated)]
+    module.advantages(*reward.shape, *numbers, *flags, gamma, lam, out)
+    return out
+
+
 class KernelUpdate(TorchUpdate):
     """`TorchUpdate`, whose values and gradient steps are the kernels'; made by `kernel_update`, which knows for what."""
 
@@ -130,7 +155,7 @@ class KernelUpdate(TorchUpdate):
         critic: MLP,
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
-        self._head, self._actor, self._critic = head, actor, critic
+        self._head, self._actor_shape, self._critic_shape = head, _shape(actor), _shape(critic)
         loss = objective.policy_loss
         self._clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
         self._values = CompiledMLP(critic)
@@ -179,7 +204,8 @@ class KernelUpdate(TorchUpdate):
 
     def _policy_job(self, batch: Batch) -> dict[str, Any]:
         return {
-            **_job(self._actor, self._pi_optimizer),
+            **self._actor_shape,
+            **_adam(self._pi_optimizer),
             **_inputs(batch.features, len(batch)),
             **self._head.scales,
             "part_sizes": self._head.part_sizes,
@@ -196,7 +222,8 @@ class KernelUpdate(TorchUpdate):
     def _value_job(self, batch: Batch, minibatch_rows: int) -> dict[str, Any]:
         clip = self.objective.value_clip
         return {
-            **_job(self._critic, self._vf_optimizer),
+            **self._critic_shape,
+            **_adam(self._vf_optimizer),
             **_inputs(batch.critic_features, minibatch_rows),
             "clip": -1.0 if clip is None else clip,
             "target": as_rows(batch.target),
@@ -220,12 +247,16 @@ def _inputs(seen: Array | SharedRows, minibatch_rows: int) -> dict[str, Any]:
     return {"inputs": inputs, "is_factored": is_factored}
 
 
-def _job(network: MLP, optimizer: FlatAdam) -> dict[str, Any]:
-    """What both networks' jobs hold: shape, Adam's state."""
+def _shape(network: MLP) -> dict[str, Any]:
+    """What the kernels must know of a network besides its parameters."""
     linears = network.linears()
+    sizes = linears[0].in_features, *(layer.out_features for layer in linears)
+    return {"sizes": sizes, "is_tanh": network.activation is Activation.TANH}
+
+
+def _adam(optimizer: FlatAdam) -> dict[str, Any]:
+    """A network's parameters and Adam's state."""
     return {
-        "sizes": (linears[0].in_features, *(layer.out_features for layer in linears)),
-        "is_tanh": network.activation is Activation.TANH,
         "vector": optimizer.vector.numpy(),
         "first_moment": optimizer.first_moment.numpy(),
         "second_moment": optimizer.second_moment.numpy(),
@@ -234,7 +265,7 @@ def _job(network: MLP, optimizer: FlatAdam) -> dict[str, Any]:
         "beta1": BETA1,
         "beta2": BETA2,
         "epsilon": optimizer.epsilon,
-        "max_norm": max_norm(optimizer),
+        "max_norm": optimizer.max_norm,
     }
 
 
@@ -252,3 +283,18 @@ def _means_of(totals: Totals) -> Metrics:
 def _means(network: str, sums: dict[str, float], names: tuple[str, ...]) -> Metrics:
     steps = sums["num_steps"]
     return {f"{network}/{name}": sums[name] / steps for name in names} if steps else {}
+
+
+def fastest_update(
+    policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
+) -> TorchUpdate:
+    """The fastest update of a policy; a kernel steps the optimisers of one that no kernel trains."""
+    found = kernel_update(policy, objective, pi_optimizer, vf_optimizer)
+    if found is not None:
+        return found
+    accelerate_steps([pi_optimizer, vf_optimizer])
+    return reference_update(policy, objective, pi_optimizer, vf_optimizer)
+
+
+FASTEST = Backend(gae, fastest_update)
+"""What runs are made with."""
