@@ -13,7 +13,6 @@ from formulas import implementations
 
 NOT_YET = {
     "files passed by a PPO step": "collecting, policies and updates take many small files",
-    "files passed by a request, from the call to the disk": "acting and storing take many small files",
 }
 HELD = [
     "files in the largest package",
