@@ -1,19 +1,16 @@
 """How much a reader must open stays bounded: the figures of `tools/architecture.py`, and that they count what they say."""
 
+import architecture
 import ast
 import json
+import pytest
 import subprocess
 import sys
+from formulas import implementations
 from pathlib import Path
 
-import pytest
 
-import architecture
-from formulas import implementations
 
-NOT_YET = {
-    "files passed by a request, from the call to the disk": "acting and storing take many small files",
-}
 HELD = [
     "files in the largest package",
     "file names that occur more than once",
@@ -37,13 +34,7 @@ def figures():
     return {figure["name"]: figure for figure in json.loads(done.stdout.splitlines()[-1])}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=False, reason=NOT_YET[name]) if name in NOT_YET else ())
-        for name in HELD
-    ],
-)
+@pytest.mark.parametrize("name", HELD)
 def test_a_figure_keeps_its_bound(figures, name):
     figure = figures[name]
     assert figure["value"] <= figure["limit"], "\n".join(figure["parts"])

@@ -184,7 +184,7 @@ def _mathematics_outside() -> list[str]:
 
 
 def _gives_kernels(node: ast.ImportFrom) -> bool:
-    return any(each.name in {"kernels", "_kernels"} for each in node.names)
+    return any(each.name in {"kernels", "row_kernels", "_kernels"} for each in node.names)
 
 
 def _lines(pattern: str) -> int:

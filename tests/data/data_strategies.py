@@ -20,7 +20,7 @@ from relayrl.data.arrow.space_json import DTYPES
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory, trajectory_id
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import Space, allocate, leaves, map_tree
-from relayrl.sinks.value_ranges import num_options
+from relayrl.sinks.buffered import num_options
 from relayrl.testing.trajectory_examples import random_values
 
 

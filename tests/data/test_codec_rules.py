@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from hostile_examples import DECODE, decodes_to_something_sound, example
 
-from relayrl.data.arrow.block_batches import from_batch, to_batch
+from relayrl.data.arrow.arrow_reading import from_batch
+from relayrl.data.arrow.arrow_writing import to_batch
 from relayrl.data.arrow.codec import decode_rollout, encode
 from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.rollout_batches import rollout_from_batch, rollout_to_batch

@@ -9,7 +9,8 @@ from test_trajectory_buffer import trajectory
 
 from relayrl.runtime.agents.client_config import RouterBufferSettings, SinkConfig
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
-from relayrl.runtime.routing.router import Router, SinkOpener
+from relayrl.runtime.routing.router import Router
+from relayrl.runtime.routing.sink_opener import SinkOpener
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 LANE = uuid.UUID(int=1)

@@ -16,7 +16,7 @@ from recorded_steps import plain_trajectory
 
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
 from relayrl.sinks.contract import SourceCount, open_sink, open_source
-from relayrl.sinks.files.part_sums import GridSum
+from relayrl.sinks.files.parts_sink import GridSum
 from relayrl.testing.sink_contract import difference
 
 Place = Callable[[str], str]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from recorded_steps import plain_trajectory
 
-from relayrl.compiled.loader import VARIABLE, kernels
-from relayrl.data.arrow.block_batches import header_columns
+from relayrl.compiled.loader import kernels
+from relayrl.data.arrow.arrow_writing import header_columns
 from relayrl.data.arrow.layout_book import LayoutBook, layout_book
 from relayrl.data.trajectory_block import TrajectoryHeaders
 from relayrl.errors import ConfigError
@@ -110,11 +110,11 @@ def given_headers(num_trajectories: int = 5) -> TrajectoryHeaders:
 
 
 @needs_kernels
-def test_header_columns_are_the_same_with_and_without_kernels(monkeypatch):
+def test_header_columns_are_the_same_with_and_without_kernels(use_kernels):
     headers = given_headers()
     num_rows = int(headers.num_steps.sum())
     compiled = header_columns(headers, num_rows)
-    monkeypatch.setenv(VARIABLE, "off")
+    use_kernels("off")
     plain = header_columns(headers, num_rows)
     for field in fields(compiled):
         assert getattr(compiled, field.name) == getattr(plain, field.name), field.name
@@ -127,18 +127,18 @@ def test_headers_are_not_spread_over_rows_that_they_do_not_have():
 
 
 @needs_kernels
-def test_copy_streams_are_the_same_with_and_without_kernels(monkeypatch):
+def test_copy_streams_are_the_same_with_and_without_kernels(use_kernels):
     (block,) = LayoutBook().blocks([plain_trajectory(1, i, num_steps=length) for i, length in enumerate(LENGTHS * 100)])
     keys = range(7, 7 + len(block))
     pieces = [bytes(piece) for piece in trajectory_rows(block, keys, 3)]
     assert len(pieces) > 1
-    monkeypatch.setenv(VARIABLE, "off")
+    use_kernels("off")
     assert b"".join(pieces) == b"".join(trajectory_rows(block, keys, 3))
 
 
 @pytest.mark.parametrize("compiled", ["", "off"])
-def test_trajectories_are_stored_the_same_with_and_without_kernels(compiled, monkeypatch):
-    monkeypatch.setenv(VARIABLE, compiled)
+def test_trajectories_are_stored_the_same_with_and_without_kernels(compiled, use_kernels):
+    use_kernels(compiled)
     given = [plain_trajectory(1, i, num_steps=length) for i, length in enumerate(LENGTHS)]
     given[1] = replace(given[1], obs=np.repeat(given[1].obs, 2, 1)[:, ::2])  # not contiguous
     (block,) = LayoutBook().blocks(given)
@@ -148,8 +148,8 @@ def test_trajectories_are_stored_the_same_with_and_without_kernels(compiled, mon
 
 
 @pytest.mark.parametrize("compiled", ["", "off"])
-def test_what_does_not_fit_is_named(compiled, monkeypatch):
-    monkeypatch.setenv(VARIABLE, compiled)
+def test_what_does_not_fit_is_named(compiled, use_kernels):
+    use_kernels(compiled)
     given = [plain_trajectory(1, i) for i in range(3)]
     given[2] = replace(given[2], logp=given[2].logp.astype(np.float64))
     with pytest.raises(ConfigError, match="column 'logp' is float64"):

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from relayrl.bench.codec_rows import example_rollout
 from relayrl.bench.rows import Row, seconds_of
-from relayrl.data.arrow.block_batches import to_batch
+from relayrl.data.arrow.arrow_writing import to_batch
 from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock

@@ -185,7 +185,7 @@ def headers_fit(num_steps: Array, first_step: Array, episode: Array, truncated: 
     """Whether all have steps and numbers of 64 bits that are not negative, and who failed is truncated."""
 
 def spread_headers(given: tuple[Array, ...], num_rows: int, begins: tuple[int, ...], memory: Any, /) -> None:
-    """Fill the columns that begin at those bytes of `memory`; `data.arrow.block_batches.HeaderColumns` says which."""
+    """Fill the columns that begin at those bytes of `memory`; `data.arrow.arrow_writing.HeaderColumns` says which."""
 
 def copy_records(
     fixed: Array,

@@ -47,6 +47,12 @@ def kernels() -> ModuleType | None:
     return _switched_to(os.environ.get(VARIABLE, ""))
 
 
+@cache
+def row_kernels() -> ModuleType | None:
+    """The same for code that moves rows, as the process first found them: it asks several times for every block."""
+    return kernels()
+
+
 @lru_cache(maxsize=1)  # one answer, for as long as nobody asks for anything else
 def _switched_to(asked: str) -> ModuleType | None:
     if _module is None or asked == OFF:

@@ -19,13 +19,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from relayrl.data.arrow.arrow_arrays import tree_leaves
 from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.schema import Kind, Layout
 from relayrl.data.columns import Rollout
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
-from relayrl.data.trees import Array
+from relayrl.data.trees import Array, tree_leaves
 from relayrl.errors import ConfigError
 
 

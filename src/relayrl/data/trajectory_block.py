@@ -4,19 +4,21 @@ The rows of `K` trajectories of one layout stand one after the other in columns 
 whole stands in `headers` and in `finals` `[K, …]`. A block is also the sequence of its trajectories, made when they are asked
 for; their arrays are views of the block's.
 
-Not its job: taking trajectories apart and checking them (`layout_book`), or Arrow's batches (`block_batches`).
+Not its job: taking trajectories apart and checking them (`layout_book`), or Arrow's batches (`arrow_writing`, `arrow_reading`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import prod
 from typing import Any, overload
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 
-from relayrl.data.arrow.arrow_arrays import pooled_empty
 from relayrl.data.arrow.schema import Layout, Leaf
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, index, unflatten
@@ -202,6 +204,24 @@ def joined_arrays(arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
     """Arrays of the same dtype one after the other, in memory that is used again and again."""
     out = pooled_empty((sum(map(len, arrays)), *shape), arrays[0].dtype)
     return np.concatenate(arrays, out=out, casting="no")
+
+
+def pooled_empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An uninitialised array in Arrow's memory pool, which hands out the same pages again and again.
+
+    NumPy's large arrays come fresh from the system each time; their page faults took half the time of encoding.
+    """
+    return pooled_arrays([(shape, np.dtype(dtype))])[0]
+
+
+def pooled_arrays(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
+    """Several such arrays in one piece, each of a shape and dtype and aligned as Arrow likes it."""
+    counts = [prod(shape) for shape, _ in kinds]
+    sizes = (count * kind.itemsize for count, (_, kind) in zip(counts, kinds, strict=True))
+    begins = list(accumulate((size + 63 & ~63 for size in sizes), initial=0))
+    memory = pa.allocate_buffer(begins[-1])
+    places = zip(kinds, counts, begins, strict=False)
+    return [np.frombuffer(memory, kind, count, begin).reshape(shape) for (shape, kind), count, begin in places]
 
 
 def by_layout(blocks: Sequence[TrajectoryBlock]) -> Iterator[list[TrajectoryBlock]]:

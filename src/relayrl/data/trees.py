@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.errors import ConfigError
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tree: TypeAlias = "Array | dict[str, Tree] | tuple[Tree, ...]"
 Space: TypeAlias = spaces.Space[Any]
@@ -38,6 +40,30 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}.{i}" if path else str(i))
     else:
         yield path, tree
+
+
+def tree_leaves(space: Space, tree: Tree, name: str) -> Iterator[Any]:
+    """The leaves of a tree in the order of its space; `ConfigError` where their structures differ."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
+            raise ConfigError(f"{name!r} should be a dict with keys {list(space.spaces)}, it is {_outline(tree)}")
+        for key, part in space.spaces.items():
+            yield from tree_leaves(part, tree[key], f"{name}.{key}")
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
+            raise ConfigError(f"{name!r} should be a tuple of {len(space.spaces)}, it is {_outline(tree)}")
+        for i, part in enumerate(space.spaces):
+            yield from tree_leaves(part, tree[i], f"{name}.{i}")
+    elif isinstance(tree, dict | tuple):
+        raise ConfigError(f"{name!r} should be one array, it is {_outline(tree)}")
+    else:
+        yield tree
+
+
+def _outline(tree: Tree) -> str:
+    if isinstance(tree, dict):
+        return f"a dict with keys {list(tree)}"
+    return f"a tuple of {len(tree)}" if isinstance(tree, tuple) else f"one {type(tree).__name__}"
 
 
 def space_leaves(space: Space, path: str = "") -> Iterator[tuple[str, Space]]:

@@ -21,7 +21,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from relayrl.config.enum_members import member_of
-from relayrl.data.arrow.block_batches import from_batch, to_batch
+from relayrl.data.arrow.arrow_reading import from_batch
+from relayrl.data.arrow.arrow_writing import to_batch
 from relayrl.data.arrow.ipc_limits import check_schema, read_claims
 from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.rollout_batches import rollout_from_batch, rollout_to_batch

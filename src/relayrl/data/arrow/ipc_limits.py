@@ -11,7 +11,7 @@ that. So this file walks the messages' frames and flatbuffers, in bounds, touchi
     RecordBatch  length, nodes, buffers, compression        DictionaryBatch  id, data: RecordBatch, isDelta
 
 Only what RelayRL writes is let through: one schema, dictionaries, one record batch, the end. Anything else is a
-`DecodeError`. Not its job: whether columns are right (`block_batches`, `rollout_batches`).
+`DecodeError`. Not its job: whether columns are right (`arrow_reading`, `rollout_batches`).
 See https://arrow.apache.org/docs/format/Columnar.html and https://flatbuffers.dev/internals.
 """
 

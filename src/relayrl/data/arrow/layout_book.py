@@ -4,7 +4,7 @@ Equal layouts are one object in a process, and a schema is worked out once. Traj
 not when they are written, so that a wrong one is refused where it came from; column by column, many at once: a look at each
 array of each of them would cost more than to write it. Only when something is wrong is it looked for one by one.
 
-Not its job: whether values are in the range of their spaces (`sinks.value_ranges`).
+Not its job: whether values are in the range of their spaces (`sinks.buffered`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from uuid import UUID
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.compiled.loader import kernels
-from relayrl.data.arrow.arrow_arrays import pooled_arrays, space_of_tree, tree_leaves
+from relayrl.compiled.loader import row_kernels
 from relayrl.data.arrow.schema import Kind, Layout, Leaf
+from relayrl.data.arrow.space_json import space_of_tree
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, joined_arrays
-from relayrl.data.trees import Array, Space, Tree
+from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, joined_arrays, pooled_arrays
+from relayrl.data.trees import Array, Space, Tree, tree_leaves
 from relayrl.errors import ConfigError
 
 _MAX_CACHED_KEYS = 256
@@ -88,7 +88,7 @@ class LayoutBook:
 
 def _columns_of(trajectories: list[Trajectory]) -> _Columns:
     """Every field of the trajectories."""
-    compiled = kernels()
+    compiled = row_kernels()
     if compiled is not None:
         return dict(zip(_FIELDS, compiled.attributes(trajectories, _FIELDS), strict=True))
     return {name: [getattr(each, name) for each in trajectories] for name in _FIELDS}
@@ -96,7 +96,7 @@ def _columns_of(trajectories: list[Trajectory]) -> _Columns:
 
 def _are_alike(columns: _Columns) -> bool:
     """Whether trajectories surely have the same key; in a fraction of the time that their keys take."""
-    compiled = kernels()
+    compiled = row_kernels()
     if compiled is None:
         return False
     identical, optional = ([columns[name] for name in names] for names in (_IDENTICAL, _OPTIONAL))
@@ -210,7 +210,7 @@ def _headers(given: _Columns) -> TrajectoryHeaders:
 
 def _header_numbers(columns: tuple[list[Any], ...]) -> tuple[Array, ...]:
     """The columns as arrays: two of numbers, the lengths of a third, three of flags."""
-    count, compiled = len(columns[0]), kernels()
+    count, compiled = len(columns[0]), row_kernels()
     if compiled is not None:
         numbers, flags = np.empty((3, count), np.int64), np.empty((3, count), bool)
         if compiled.header_numbers(columns, numbers, flags):
@@ -221,7 +221,7 @@ def _header_numbers(columns: tuple[list[Any], ...]) -> tuple[Array, ...]:
 
 
 def _uuid_bytes(ids: list[Any]) -> list[bytes]:
-    compiled = kernels()
+    compiled = row_kernels()
     found: list[bytes] | None = None if compiled is None else compiled.uuid_bytes(ids)
     return [each.int.to_bytes(16, "big") for each in ids] if found is None else found
 
@@ -229,7 +229,7 @@ def _uuid_bytes(ids: list[Any]) -> list[bytes]:
 def check_headers(headers: TrajectoryHeaders, group: str) -> None:
     """`ConfigError` if a trajectory has no steps, or numbers or names that cannot be stored."""
     numbers = (headers.num_steps, headers.first_step, headers.episode, headers.truncated, headers.failed)
-    compiled = kernels()
+    compiled = row_kernels()
     if compiled is None or not compiled.headers_fit(*map(np.ascontiguousarray, numbers)):
         _check_numbers(headers)
     try:
@@ -290,7 +290,7 @@ def _leaf_columns(space: Space, trees: list[Any], name: str) -> list[list[Any]]:
 
 def _joined(leaves: Sequence[Leaf], columns: list[list[Any]], num_steps: Array) -> tuple[Array, ...]:
     """The arrays of each leaf one after the other."""
-    compiled = kernels()
+    compiled = row_kernels()
     if compiled is not None:
         num_rows = int(num_steps.sum())
         outs = tuple(pooled_arrays([((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves]))
@@ -308,7 +308,7 @@ def _joined_leaf(leaf: Leaf, arrays: list[Any], lengths: list[int]) -> Array:
 
 def _stacked(leaves: Sequence[Leaf], columns: list[list[Any]]) -> tuple[Array, ...]:
     """The arrays of each leaf, which lack the axis of rows, as rows."""
-    compiled = kernels()
+    compiled = row_kernels()
     if compiled is not None:
         outs = tuple(
             np.empty((len(arrays), *leaf.shape), leaf.dtype) for leaf, arrays in zip(leaves, columns, strict=True)

@@ -15,16 +15,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from relayrl.data.arrow.arrow_arrays import (
-    from_arrow,
-    names_from_arrow,
-    names_to_arrow,
-    pooled_empty,
-    successors_from_arrow,
-    successors_to_arrow,
-    to_arrow,
-    tree_leaves,
-)
+from relayrl.data.arrow.arrow_reading import from_arrow, names_from_arrow, successors_from_arrow
+from relayrl.data.arrow.arrow_writing import names_to_arrow, successors_to_arrow, to_arrow
 from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.schema import (
     EPISODE,
@@ -45,7 +37,8 @@ from relayrl.data.arrow.schema import (
 )
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import failed_rows_are_void, number_rows, rows_are_numbered, rows_with_successor
-from relayrl.data.trees import Array, Space, map_tree, unflatten
+from relayrl.data.trajectory_block import pooled_empty
+from relayrl.data.trees import Array, Space, map_tree, tree_leaves, unflatten
 from relayrl.errors import ConfigError, DecodeError
 
 _MAX_CACHED_IDS = 16_384

@@ -27,7 +27,7 @@ Metadata: `relayrl.schema_version`, `relayrl.kind`, `relayrl.group`, `relayrl.ob
 `relayrl.memory_space`, `relayrl.state_space` (JSON, see `space_json`), `relayrl.about`. It is the same for all messages of one
 group of agents.
 
-Not its job: filling columns (`block_batches`, `rollout_batches`) or bytes (`codec`).
+Not its job: filling columns (`arrow_writing`, `rollout_batches`) or bytes (`codec`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.trees import Array, Space
+from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError, DecodeError
 
 MAX_TEXT_BYTES = 4 << 20
@@ -260,3 +260,18 @@ def _box(document: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any])
         box.bounded_below = _array(bounded_below, shape, np.dtype(bool))
         box.bounded_above = _array(bounded_above, shape, np.dtype(bool))
     return box
+
+
+def space_of_tree(tree: Tree, num_leading: int) -> Space:
+    """A space of everything that has the structure, dtypes and shapes of a tree without its leading axes."""
+    if isinstance(tree, dict):
+        return spaces.Dict([(key, space_of_tree(part, num_leading)) for key, part in tree.items()])
+    if isinstance(tree, tuple):
+        return spaces.Tuple([space_of_tree(part, num_leading) for part in tree])
+    shape, dtype = tree.shape[num_leading:], tree.dtype
+    if dtype not in DTYPES.values():
+        raise ConfigError(f"a column of {dtype} cannot be stored; use one of {', '.join(DTYPES)}")
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(*limits, shape, dtype.type)

@@ -19,7 +19,7 @@ from relayrl.runtime.agents.client_coordinator import ClientCoordinator
 from relayrl.runtime.agents.state_manager import InferenceMode, StateManager, StateSettings
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.requests.published_policy import ActionChoice
-from relayrl.runtime.routing.router import SinkOpener, TrajectorySink
+from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
 
 
 class AgentBuilder:

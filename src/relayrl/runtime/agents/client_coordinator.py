@@ -35,8 +35,8 @@ from relayrl.runtime.agents.scale_manager import ScaleManager
 from relayrl.runtime.agents.state_manager import StateManager
 from relayrl.runtime.requests.action_service import ActionService
 from relayrl.runtime.requests.policy_model import ModelSource
-from relayrl.runtime.routing.router import SinkOpener
-from relayrl.runtime.routing.router_dispatcher import RouterDispatcher
+from relayrl.runtime.routing.router import RouterDispatcher
+from relayrl.runtime.routing.sink_opener import SinkOpener
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor, Decision
 from relayrl.runtime.agents.state_manager import ActorHandle
 from relayrl.runtime.collector import Collector
-from relayrl.runtime.routing.router_dispatcher import RouterDispatcher
+from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:

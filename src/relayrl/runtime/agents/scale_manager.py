@@ -9,7 +9,7 @@ import logging
 import threading
 
 from relayrl.errors import ConfigError
-from relayrl.runtime.routing.router_dispatcher import RouterDispatcher
+from relayrl.runtime.routing.router import RouterDispatcher
 
 _log = logging.getLogger("relayrl.runtime.agents.scale_manager")
 RETIRE_TIMEOUT_S = 30.0

@@ -8,7 +8,7 @@ Invariants:
 - A policy is replaced only by a newer version of the same layout, in one assignment that readers see whole or not at all.
 - Readers look actors up without a lock: the table is replaced, never changed.
 
-Not its job: acting (`published_policy`) or routes to sinks (`router_dispatcher`).
+Not its job: acting (`published_policy`) or routes to sinks (`router`).
 """
 
 from __future__ import annotations

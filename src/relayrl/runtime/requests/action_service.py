@@ -7,7 +7,7 @@ Invariants:
 - Rows of one request that share a policy are one forward pass.
 
 Not its job: who the actors are (`state_manager`), drawing actions (`published_policy`), carrying trajectories
-(`router_dispatcher`).
+(`router`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.agents.lifecycle_manager import LifecycleManager
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.state_manager import ActorHandle, PolicySlot, StateManager
-from relayrl.runtime.requests.acting_layout import checked_flags, checked_reward, checked_rewards
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.published_policy import ActionRequest, PublishedPolicy
-from relayrl.runtime.routing.router_dispatcher import RouterDispatcher
+from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.step_pages import Lane
+from relayrl.runtime.routing.step_rows import checked_flags, checked_reward, checked_rewards
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 MAX_PLANS = 64
@@ -162,7 +162,7 @@ class ActionService:
             self._dispatcher.put(lane_key, trajectory, Priority.FRAGMENT)
 
     def _act_alone(self, actor_id: UUID, obs: Any, mask: Any, reward: Any) -> ActionRecord:
-        handle = self._state.handle(actor_id)
+        handle = self._state.handles.get(actor_id) or self._state.handle(actor_id)  # which says that there is none
         if self._dispatcher.is_pressed():
             self._wait_for_room((handle.lane.key,))
         policy = handle.slot.policy

@@ -23,7 +23,7 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, example_rows
-from relayrl.runtime.requests.acting_layout import ActingLayout
+from relayrl.runtime.routing.step_rows import ActingLayout
 
 if TYPE_CHECKING:
     from relayrl.models.policy import Policy

@@ -27,6 +27,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.acting.actor import Decision
+from relayrl.models.heads.action_head import ActionHead
 from relayrl.runtime.agents.client_config import BatchingSettings
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.policy_model import PolicyModel
@@ -104,6 +105,9 @@ class PublishedPolicy:
         self._versions: dict[int, Array] = {}
         self._memory_width = model.layout.memory_width
         self._decide, self._is_instant = model.actor.decide, model.actor.is_instant and not self._memory_width
+        head = model.actor.head
+        is_plain = type(head).to_environment is ActionHead.to_environment
+        self._to_environment = None if is_plain else head.to_environment
         self.batcher: RequestBatcher[ActionRequest] = RequestBatcher(self._serve, batching)
 
     def act_for(self, requests: Sequence[ActionRequest]) -> None:
@@ -129,7 +133,7 @@ class PublishedPolicy:
             self._require_finite(decision, actor_ids)
             action, logp, value, _ = decision
             cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
-            taken = self.model.actor.head.to_environment(action)
+            taken = action if self._to_environment is None else self._to_environment(action)
             return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
         request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
         self.batcher.run((request,))
@@ -204,7 +208,7 @@ class PublishedPolicy:
         if memory is not None and after is not None:
             for row, lane in zip(after, request.lanes, strict=True):
                 lane.memory, lane.memory_episode = row, lane.episode
-        taken = self.model.actor.head.to_environment(action)
+        taken = action if self._to_environment is None else self._to_environment(action)
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
 
     def _require_finite(self, decision: Decision, actor_ids: tuple[UUID, ...]) -> None:

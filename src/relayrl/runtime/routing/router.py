@@ -1,103 +1,215 @@
-"""A router: a thread that carries trajectories from its buffer to its sink, which it opens.
-
-A program's own sink is shared by all routers and stays open when they end; its owner closes it, after `shutdown()`.
+"""Routers, threads that carry trajectories from their buffers to their sinks, and which of them carries which actor's.
 
 Invariants:
 
-- A trajectory leaves the buffer only when the sink has made it durable (`flush` returned), or when the sink refused it for
+- Every actor has one route; actors are spread evenly over routers, also after scaling. There is at least one router while the
+  dispatcher is open.
+- `put` never loses a trajectory: it goes to its actor's router, and if that router is being retired, to its heir. What the
+  retired one had not written goes along.
+- A trajectory leaves a buffer only when the sink has made it durable (`flush` returned), or when the sink refused it for
   good: then it is kept in `rejected` and logged. Failures are retried with growing delays for as long as the router lives.
-- It flushes every `flush_interval_s`, and at once when somebody waits.
-- `stop` ends the thread by a deadline and gives back whatever did not get through.
+- A router flushes every `flush_interval_s`, and at once when somebody waits. `stop` ends its thread by a deadline and gives
+  back whatever did not get through.
 
-Not its job: which actors are its own (`router_dispatcher`).
+Order: trajectories of one actor reach the sink in order as long as its router stays the same. Not its job: what waits and what
+must wait (`trajectory_buffer`), sinks (`sink_opener`), or deciding how many routers there are (`scale_manager`).
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from uuid import UUID
 
-from relayrl.config.settings import parse_settings
 from relayrl.data.columns import Trajectory
-from relayrl.errors import ConfigError, RelayRLError, SinkFailedError
+from relayrl.errors import AgentStateError, BufferFullError, ConfigError, RelayRLError, SinkFailedError
 from relayrl.runtime.agents.client_config import RouterBufferSettings, SinkConfig
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
-from relayrl.runtime.routing.trajectory_buffer import Entry, TrajectoryBuffer
+from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
+from relayrl.runtime.routing.trajectory_buffer import Entry, Priority, TrajectoryBuffer
 
 _log = logging.getLogger("relayrl.runtime.routing.router")
 MAX_RETRY_DELAY_S = 5.0
 MAX_REJECTED_KEPT = 1000
+_POLL_S = 0.2
 
 
-class TrajectorySink(Protocol):
-    """What the runtime needs of a sink; `relayrl.sinks.contract` says what it promises."""
+class RouterDispatcher:
+    """The table of routes. All methods may be called from any thread."""
 
-    def write(self, trajectories: Sequence[Trajectory]) -> None:
-        """Take trajectories; durable after the next `flush`."""
-
-    def flush(self) -> None:
-        """Return when everything taken is durable."""
-
-    def close(self) -> None:
-        """Flush and let go of everything."""
-
-
-class DiscardingSink:
-    """For agents that only act: keeps nothing."""
-
-    def write(self, trajectories: Sequence[Trajectory]) -> None:
-        """Keep none of them."""
-
-    def flush(self) -> None:
-        """Nothing is held."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class BorrowedSink:
-    """A sink of the program's own: flushed, never closed."""
-
-    def __init__(self, sink: TrajectorySink) -> None:
-        self._sink = sink
-
-    def write(self, trajectories: Sequence[Trajectory]) -> None:
-        self._sink.write(trajectories)
-
-    def flush(self) -> None:
-        self._sink.flush()
-
-    def close(self) -> None:
-        self._sink.flush()
-
-
-class SinkOpener:
-    """Gives each router its sinks."""
-
-    def __init__(self, given: TrajectorySink | None) -> None:
-        self._given = given
+    def __init__(
+        self, opener: SinkOpener, sink_config: SinkConfig, bounds: RouterBufferSettings, metrics: RuntimeMetrics
+    ) -> None:
+        self._opener, self._sink_config, self._bounds, self._metrics = opener, sink_config, bounds, metrics
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._routers: tuple[Router, ...] = ()
+        self._retiring: tuple[Router, ...] = ()
+        self._routes: dict[UUID, Router] = {}
+        self._loads: dict[int, int] = {}
+        self._rejected: list[tuple[Entry, str]] = []
 
     @property
-    def is_given(self) -> bool:
-        """Whether the program gave a sink of its own."""
-        return self._given is not None
+    def num_routers(self) -> int:
+        return len(self._routers)
 
-    def open(self, config: SinkConfig) -> TrajectorySink:
-        """A sink for one router. Whatever is wrong with the URLs is raised now."""
-        if self._given is not None:
-            return BorrowedSink(self._given)
-        if not config.urls:
-            return DiscardingSink()
-        from relayrl.sinks.contract import open_sink  # here, because it loads pyarrow
-        from relayrl.sinks.fan_out import FanOutSink
-        from relayrl.sinks.sink_settings import SinkSettings
+    @property
+    def num_buffered(self) -> int:
+        """Trajectories that are not durable yet."""
+        return sum(len(router.buffer) for router in (*self._routers, *self._retiring))
 
-        settings = parse_settings(SinkSettings, config.settings)
-        opened = [open_sink(url, settings) for url in config.urls]
-        return opened[0] if len(opened) == 1 else FanOutSink(opened)
+    @property
+    def num_buffered_bytes(self) -> int:
+        return sum(router.buffer.num_bytes for router in (*self._routers, *self._retiring))
+
+    def load(self) -> list[int]:
+        """Actors of each router."""
+        with self._lock:
+            return [self._loads[router.number] for router in self._routers]
+
+    def add_router(self) -> None:
+        """One router more, which takes its share of the actors over."""
+        router = Router(next(self._numbers), self._opener, self._sink_config, self._bounds, self._metrics)
+        with self._lock:
+            self._routers = (*self._routers, router)
+            self._spread()
+        router.start()
+
+    def retire_router(self, timeout_s: float) -> None:
+        """One router fewer; its actors and whatever it has not written go to the others."""
+        with self._lock:
+            *others, router = self._routers
+            self._retiring = (*self._retiring, router)
+            self._routers = tuple(others)
+            self._spread()
+            self._adopt(router.buffer.close())
+        left = router.stop(time.monotonic() + timeout_s)
+        with self._lock:
+            self._adopt(left)
+            self._rejected += router.rejected
+            self._retiring = tuple(other for other in self._retiring if other is not router)
+
+    def add_lane(self, lane_key: UUID) -> None:
+        """A route for a new actor."""
+        with self._lock:
+            if lane_key in self._routes:
+                return
+            router = min(self._routers, key=lambda each: self._loads[each.number])
+            self._routes[lane_key] = router
+            self._loads[router.number] += 1
+
+    def drop_lane(self, lane_key: UUID) -> None:
+        """The actor is gone; what it left in a buffer stays there until it is durable."""
+        with self._lock:
+            router = self._routes.pop(lane_key, None)
+            if router is not None:
+                self._loads[router.number] -= 1
+
+    def put(self, lane_key: UUID, trajectory: Trajectory, priority: Priority) -> None:
+        """Hand a trajectory over."""
+        self._metrics.trajectories.inc()
+        self._metrics.steps.inc(len(trajectory))
+        router = self._routes.get(lane_key)
+        if router is None or not router.buffer.put(lane_key, trajectory, priority):
+            with self._lock:  # scaling is under way, or the actor is gone: routes are right again when it is our turn
+                if not self._routers:
+                    raise AgentStateError(
+                        f"{len(trajectory)} steps of {trajectory.agent_id} came after the shutdown's deadline"
+                    )
+                router = self._routes.get(lane_key, self._routers[0])
+                router.buffer.put(lane_key, trajectory, priority)
+
+    def is_pressed(self) -> bool:
+        """Whether any actor may have to wait; cheap."""
+        return any([router.buffer.is_pressed for router in self._routers])  # noqa: C419 - a list is twice as fast here
+
+    def has_room(self, lane_key: UUID) -> bool:
+        """Whether the actor may go on."""
+        router = self._routes.get(lane_key)
+        return router is None or router.buffer.has_room(lane_key)
+
+    def wait_for_room(self, lane_keys: Sequence[UUID], check: Callable[[], None]) -> None:
+        """Wait until all these actors have room; `BufferFullError` after the push-back's deadline.
+
+        `check` is called every now and then and may raise.
+        """
+        timeout_s = self._bounds.push_back_timeout_s
+        deadline = time.monotonic() + timeout_s
+        for key in lane_keys:
+            while (router := self._routes.get(key)) is not None and not router.buffer.has_room(key):
+                check()
+                if time.monotonic() >= deadline:
+                    raise BufferFullError(
+                        f"{len(router.buffer)} trajectories wait for their sink, and there was no room within {timeout_s} s; "
+                        "look at the log for failing sinks, add routers with scale_throughput(), or raise router_buffer"
+                    )
+                router.buffer.hurry()  # what is written and not flushed yet takes room as well
+                router.buffer.wait_for_room(key, min(_POLL_S, max(0.0, deadline - time.monotonic())))
+
+    def wait_until_durable(self, lane_key: UUID | None, timeout_s: float) -> bool:
+        """Flush, and wait until nothing of the actor (of anybody) is left in a buffer; False if that took too long."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            routers = (*self._routers, *self._retiring)
+            for router in routers:
+                router.buffer.hurry()
+            waited = [
+                router.buffer.wait_until_settled(lane_key, max(0.0, min(_POLL_S, deadline - time.monotonic())))
+                for router in routers
+            ]
+            with self._lock:
+                unchanged = routers == (*self._routers, *self._retiring)
+            if all(waited) and unchanged:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+
+    def resize(self, bounds: RouterBufferSettings) -> None:
+        """Other bounds for all buffers."""
+        with self._lock:
+            self._bounds = bounds
+            for router in self._routers:
+                router.buffer.resize(bounds)
+
+    def reconfigure(self, config: SinkConfig) -> None:
+        """Other sinks for all routers."""
+        with self._lock:
+            self._sink_config = config
+            for router in self._routers:
+                router.reconfigure(config)
+
+    def stop(self, deadline_s: float) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+        """End all routers by `deadline_s` on the monotonic clock; gives what did not get through, and what was refused."""
+        with self._lock:
+            routers, self._routers = self._routers, ()
+        for router in routers:
+            router.begin_stop(deadline_s)
+        left = [entry for router in routers for entry in router.stop(deadline_s)]
+        return left, [*self._rejected, *(pair for router in routers for pair in router.rejected)]
+
+    def _spread(self) -> None:
+        """Move actors from routers that have too many, or are gone, to those that have too few."""
+        routers = self._routers
+        lanes_of: dict[int, list[UUID]] = {router.number: [] for router in routers}
+        homeless: list[UUID] = []
+        for key, router in self._routes.items():
+            lanes_of.get(router.number, homeless).append(key)
+        share, extra = divmod(len(self._routes), len(routers))
+        ranked = sorted(routers, key=lambda router: -len(lanes_of[router.number]))
+        self._loads = {router.number: share + (i < extra) for i, router in enumerate(ranked)}
+        for router in routers:
+            homeless += lanes_of[router.number][self._loads[router.number] :]
+        for router in routers:
+            for _ in range(self._loads[router.number] - len(lanes_of[router.number])):
+                self._routes[homeless.pop()] = router
+
+    def _adopt(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            router = self._routes.get(entry.lane_key, self._routers[0])
+            router.buffer.put(entry.lane_key, entry.trajectory, Priority.FRAGMENT)
 
 
 class Router:

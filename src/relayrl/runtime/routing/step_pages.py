@@ -13,7 +13,7 @@ Steps are cut into trajectories as by `relayrl.data.trajectory_builder`, lane by
 other.
 
 Invariants: a lane's rows are in the order of its requests; a call that raises `ConfigError` has written nothing; trajectories
-own their memory. Observations and masks are checked before (`acting_layout`).
+own their memory. Observations and masks are checked before (`step_rows`).
 
 Threads: any thread may call `append_one` and `end`, which concern one lane, without holding `lock`. The owner holds `lock`
 around all other calls that change anything. Threads of different lanes do not wait for each other: behind one lock they would
@@ -21,7 +21,7 @@ hand it around, and waking a thread takes longer than five actions. So a lane's 
 is held by then, it waits for `lock` instead. Whoever holds `lock` first waits for the lanes that threads already work on. Each
 side first announces itself and then checks for the other. What lanes share (free pages, idle lanes) changes in atomic steps.
 
-Not its job: choosing actions, or which actor owns a lane (`actor_handle`).
+Not its job: choosing actions, or which actor owns a lane (`state_manager`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ import numpy as np
 from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Array, Tree, allocate, index, write
 from relayrl.errors import ConfigError
-from relayrl.runtime.requests.acting_layout import ActingLayout
-from relayrl.runtime.routing.step_rows import StepRows
+from relayrl.runtime.routing.step_rows import ActingLayout, StepRows
 
 PAGE_ROWS = 64
 _FIRST_PAGES = 16

@@ -9,7 +9,7 @@ Invariants:
 - `has_room` is False while an actor has its number of trajectories here, or the buffer its bytes, taken ones included until
   they are settled. Whoever acts asks before it acts; `put` itself always succeeds on an open buffer.
 
-Not its job: choosing the router of an actor (`router_dispatcher`), or writing to sinks (`router`).
+Not its job: choosing the router of an actor (`router`), or writing to sinks (`router`).
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.compiled.loader import kernels
-from relayrl.data.arrow.arrow_arrays import pooled_empty
+from relayrl.compiled.loader import row_kernels
 from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, VALUE
-from relayrl.data.trajectory_block import TrajectoryBlock
+from relayrl.data.trajectory_block import TrajectoryBlock, pooled_empty
 from relayrl.data.trees import Array
 from relayrl.sinks.databases.database_rows import (
     DATA,
@@ -50,7 +49,7 @@ def trajectory_rows(block: TrajectoryBlock, keys: Sequence[int], layout_key: int
     *plain, groups, agents = plain_columns(block, keys, layout_key)
     fixed = _fixed_fields(plain)
     texts = tuple([name.encode() for name in names] for names in (groups, agents))
-    compiled = kernels()
+    compiled = row_kernels()
     if compiled is None:
         yield from _joined_rows(fixed, texts, block)
         return

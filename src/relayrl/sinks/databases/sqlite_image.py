@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.arrow.arrow_arrays import pooled_empty
+from relayrl.data.trajectory_block import pooled_empty
 from relayrl.data.trees import Array
 
 FIRST_ROW_ID = 1 << 21

@@ -2,7 +2,7 @@
 
 A flush appends record batches to the open part of each layout and fsyncs it. A stream needs no footer: when its writer is
 killed, everything up to the last whole message is there. A part that was closed ends with Arrow's end-of-stream mark; damage
-inside such a part is an error, never a torn end. So is a piece that differs from its checksum (`part_sums`).
+inside such a part is an error, never a torn end. So is a piece that differs from its checksum (`parts_source`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from relayrl.data.arrow.codec import Compression
 from relayrl.data.arrow.schema import Layout, layout_of
 from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
-from relayrl.sinks.files.part_sums import SummedFile, check_sums
-from relayrl.sinks.files.parts_sink import OpenPart, OpenPartsSink
-from relayrl.sinks.files.parts_source import PartsSource
+from relayrl.sinks.files.parts_sink import OpenPart, OpenPartsSink, SummedFile
+from relayrl.sinks.files.parts_source import PartsSource, check_sums
 from relayrl.sinks.sink_settings import SinkSettings
 
 SUFFIX = ".arrows"

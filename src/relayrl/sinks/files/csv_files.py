@@ -2,7 +2,7 @@
 
     DIR/part-….csv     a line of column names, then a line per step
     DIR/part-….json    group and spaces: what the numbers mean
-    DIR/part-….sums    checksums of both (`part_sums`)
+    DIR/part-….sums    checksums of both (`parts_source`)
 
 Columns are those of `relayrl.data.arrow.schema` with one cell per leaf (`csv_cells`). `successor` is 1 on a trajectory's
 last row, where `successor.obs…` hold the observation after it, and 0 elsewhere. Nothing is quoted: commas, quotes, percent
@@ -22,16 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from relayrl.data.arrow.arrow_arrays import from_arrow, successors_to_arrow, to_arrow
+from relayrl.data.arrow.arrow_reading import from_arrow
+from relayrl.data.arrow.arrow_writing import successors_to_arrow, to_arrow
 from relayrl.data.arrow.schema import EPISODE, FAILED, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
 from relayrl.data.trees import Array
 from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.databases.layout_json import layout_from_json, layout_to_json
 from relayrl.sinks.files.csv_cells import from_cells, to_cells
-from relayrl.sinks.files.part_sums import SummedFile, check_sums
-from relayrl.sinks.files.parts_sink import OpenPart, OpenPartsSink, sync_path
-from relayrl.sinks.files.parts_source import PartsSource
+from relayrl.sinks.files.parts_sink import OpenPart, OpenPartsSink, SummedFile, sync_path
+from relayrl.sinks.files.parts_source import PartsSource, check_sums
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.text_escapes import escape_for_csv, unescape
 

@@ -2,7 +2,7 @@
 
 Parquet is readable only with its footer, so every flush makes whole files: written under a temporary name, fsynced, renamed.
 A killed writer leaves at most a `.tmp` file, which readers leave out and report. Flush seldom, or convert afterwards: many
-flushes make many small files. Row groups are whole trajectories. Pages have Parquet's own checksums, and `part_sums` covers the
+flushes make many small files. Row groups are whole trajectories. Pages have Parquet's own checksums, and `parts_sink` sums the
 footer as well.
 
 Columns are those of `relayrl.data.arrow.schema`. Leaves without elements, and the successor of an observation without any,
@@ -19,16 +19,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from relayrl.data.arrow.arrow_arrays import names_from_arrow, successors_to_arrow, to_arrow
-from relayrl.data.arrow.block_batches import to_batches
+from relayrl.data.arrow.arrow_reading import names_from_arrow
+from relayrl.data.arrow.arrow_writing import successors_to_arrow, to_arrow, to_batches
 from relayrl.data.arrow.schema import Layout, Leaf
 from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories
 from relayrl.errors import DecodeError, SinkWriteError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.databases.layout_json import layout_from_json, layout_to_json
-from relayrl.sinks.files.part_sums import SummedFile, check_sums
-from relayrl.sinks.files.parts_sink import PartsSink, sync_path
-from relayrl.sinks.files.parts_source import PartsSource
+from relayrl.sinks.files.parts_sink import PartsSink, SummedFile, sync_path
+from relayrl.sinks.files.parts_source import PartsSource, check_sums
 from relayrl.sinks.sink_settings import FileSettings, SinkSettings
 
 SUFFIX = ".parquet"

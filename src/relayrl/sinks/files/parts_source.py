@@ -1,26 +1,32 @@
 """A source that reads all part files of a directory as one, in the order in which they were begun.
 
-Not its job: what is in a part (`arrow_files`, `parquet_files`, `csv_files`), writing and naming them (`parts_sink`) or their
-checksums (`part_sums`).
+A piece that differs from its checksum is a `DecodeError`, as is a closed part that has lost its end. A part without a file of
+checksums was recorded by an older RelayRL and is unchecked; a checksum without a name is a CRC-32 of the whole piece, as files
+from before `grid:` have.
+
+Not its job: what is in a part and torn ends (`arrow_files`, `parquet_files`, `csv_files`), or writing, naming and summing parts
+(`parts_sink`).
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from relayrl.data.arrow.block_batches import count_rows, from_batch
+from relayrl.data.arrow.arrow_reading import count_rows, from_batch
 from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError, DecodeError, SinkClosedError
 from relayrl.sinks.contract import ReadReport, SourceCount, TrajectorySource, rest_of
-from relayrl.sinks.files.part_sums import check_sums
+from relayrl.sinks.files.parts_sink import CLOSED, GRID, SUMS_SUFFIX, GridSum, sums_line
 
 SUFFIXES = {".arrows": "arrow", ".parquet": "parquet", ".csv": "csv"}
 _log = logging.getLogger(__name__)
@@ -156,3 +162,52 @@ class PartsSource(TrajectorySource):
             return from_batch(batch, layout) if batch.num_rows else ()
         except (DecodeError, pa.ArrowException) as error:
             raise DecodeError(f"{path} is damaged: {error}") from error
+
+
+class _Piece(NamedTuple):
+    name: str
+    end: int
+    checksum: str
+    is_last: bool
+
+    def is_of(self, data: memoryview) -> bool:
+        """Whether the piece has these bytes."""
+        if not self.checksum.startswith(GRID):
+            return f"{zlib.crc32(data):08x}" == self.checksum
+        found = GridSum()
+        found.add(data)
+        return f"{GRID}{found.take():08x}" == self.checksum
+
+
+def check_sums(path: Path, *, first_piece_only: bool = False) -> int:
+    """How many bytes of a file are what was written; 0 if it has no checksums, `DecodeError` if some differ."""
+    pieces = [piece for piece in _pieces(path.with_suffix(SUMS_SUFFIX)) if piece.name == path.suffix]
+    num_bytes = path.stat().st_size
+    if pieces and pieces[-1].is_last and pieces[-1].end != num_bytes:
+        raise DecodeError(f"{path} is damaged: it was closed with {pieces[-1].end} bytes and has {num_bytes}")
+    # What an unclosed part has lost of its end is torn, whatever its checksums say.
+    whole = [piece for piece in pieces if piece.end <= num_bytes]
+    if not whole or num_bytes == 0:
+        return 0
+    with pa.memory_map(str(path)) as file:
+        data, begin = memoryview(file.read_buffer()), 0
+    for piece in whole[:1] if first_piece_only else whole:
+        if not piece.is_of(data[begin : piece.end]):
+            raise DecodeError(f"{path} is damaged: bytes {begin} to {piece.end} differ from their checksum")
+        begin = piece.end
+    return begin
+
+
+def _pieces(path: Path) -> Iterator[_Piece]:
+    """The lines of a file of checksums; one that its writer did not finish is left out."""
+    try:
+        data = path.read_bytes().rstrip(b"\0")  # which some file systems leave after a loss of power
+    except FileNotFoundError:
+        return
+    *lines, _ = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        text, _, _ = line.decode(errors="replace").rpartition(" ")
+        if sums_line(text) != line + b"\n":
+            raise DecodeError(f"{path} is damaged in line {number}")
+        name, end, checksum, state = text.split(" ")
+        yield _Piece(name, int(end), checksum, state == CLOSED)

@@ -6,7 +6,7 @@ bytes of `relayrl.data.arrow.codec`      an Arrow IPC stream
 DIR                                a directory of a file sink: Arrow, Parquet or CSV by what is in it
 FILE                               a file that holds the bytes of one trajectory
 
-Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.value_ranges`), spaces must be the trainer's,
+Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.buffered`), spaces must be the trainer's,
 numbers finite, and actions among those that their mask allows; errors name the trajectory, column and row. Rewards and
 observations of a wider type of the same kind, such as float64, are converted. Actions outside of a `Box` are taken as they
 are: a Gaussian acts there until it is clipped.
@@ -23,17 +23,17 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.action_masks import require_allowed
-from relayrl.data.arrow.arrow_arrays import space_of_tree, tree_leaves
 from relayrl.data.arrow.codec import decode_trajectory
 from relayrl.data.arrow.layout_book import name_of, trajectory_name
 from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, VALUE
+from relayrl.data.arrow.space_json import space_of_tree
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock
-from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
+from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, tree_leaves, unflatten
 from relayrl.errors import ConfigError
+from relayrl.sinks.buffered import checked_blocks, num_options, row_name
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
 from relayrl.sinks.files.parts_source import SUFFIXES
-from relayrl.sinks.value_ranges import checked_blocks, num_options, row_name
 from relayrl.training.trainers.policy_groups import PolicyGroup
 
 TrajectorySource: TypeAlias = "Trajectory | bytes | bytearray | memoryview | Path | str"

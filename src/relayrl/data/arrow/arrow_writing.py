@@ -1,13 +1,14 @@
-"""A block of trajectories as one Arrow record batch, and back: what sinks write and what one trajectory is encoded as.
+"""A block of trajectories as one Arrow record batch, and single columns as Arrow's: what sinks write and `codec` encodes.
 
 A batch has the columns of `relayrl.data.arrow.schema` with the rows of whole trajectories one after the other, and the
 dictionary of `trajectory_id` has an entry for each. Writing a trajectory at a time would cost a message and a dictionary for
 each.
 
-A batch shares memory with its block. What only headers say (who, which episode and step, how it ended) gets a value for every
-row, in one piece of memory from Arrow's pool; flags are bits there.
+Memory is shared wherever NumPy and Arrow lay it out alike: everything but booleans, which are bits in Arrow and bytes in NumPy.
+What only headers say (who, which episode and step, how it ended) gets a value for every row, in one piece of memory from
+Arrow's pool; flags are bits there.
 
-Reading believes nothing: what breaks a rule of the data model is a `DecodeError`. Arrays are views of the batch and read-only.
+Not its job: which columns there are (`schema`), or reading them (`arrow_reading`).
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from relayrl.compiled.loader import kernels
-from relayrl.data.arrow.arrow_arrays import from_arrow, names_from_arrow, successors_from_arrow, to_arrow
-from relayrl.data.arrow.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout
+from relayrl.compiled.loader import row_kernels
+from relayrl.data.arrow.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, by_layout, joined_blocks
 from relayrl.data.trees import Array
-from relayrl.errors import DecodeError
+from relayrl.errors import ConfigError
 
 _KINDS = tuple(map(np.dtype, (np.int64, np.int64, *[np.int32] * 4, np.int8, *[np.uint8] * 4)))
 
@@ -80,9 +80,36 @@ def to_batch(block: TrajectoryBlock) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in layout.schema.names], schema=layout.schema)
 
 
+def to_arrow(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> pa.Array:
+    """A NumPy array `[*leading, *leaf.shape]` as a column with one row per leading element."""
+    buffer, num_rows = pa.py_buffer(_laid_out(leaf, array, leading)), prod(leading)
+    kind = leaf.arrow_type
+    if not leaf.shape:
+        return pa.Array.from_buffers(kind, num_rows, [None, buffer])
+    values = pa.Array.from_buffers(kind.value_type, num_rows * leaf.width, [None, buffer])
+    return pa.Array.from_buffers(kind, num_rows, [None], children=[values])
+
+
+def _laid_out(leaf: Leaf, array: Any, leading: tuple[int, ...]) -> Array:
+    """The elements of `[*leading, *leaf.shape]` as Arrow lays them out."""
+    if not isinstance(array, np.ndarray | np.generic):
+        raise ConfigError(
+            f"column {leaf.name!r} is a {type(array).__name__}; copy it to a NumPy array on the host first"
+        )
+    shape = (*leading, *leaf.shape)
+    if array.dtype != leaf.dtype or array.shape != shape:
+        raise ConfigError(
+            f"column {leaf.name!r} is {array.dtype} {list(array.shape)}, expected {leaf.dtype} {list(shape)}"
+        )
+    flat: Array = np.asarray(array)
+    if not (flat.ndim and flat.flags.c_contiguous):
+        flat = np.ascontiguousarray(flat)
+    return np.packbits(flat, bitorder="little") if leaf.dtype.kind == "b" else flat
+
+
 def _uuid_texts(ids: list[bytes]) -> pa.Array:
     """The text of each UUID."""
-    texts, compiled = np.full((len(ids), 36), ord("-"), np.uint8), kernels()
+    texts, compiled = np.full((len(ids), 36), ord("-"), np.uint8), row_kernels()
     if compiled is not None:
         compiled.uuid_texts(ids, texts)
     else:
@@ -120,7 +147,7 @@ def header_columns(headers: TrajectoryHeaders, num_rows: int) -> HeaderColumns:
     num_bits = (num_rows + 7) // 8
     sizes = (*[8 * num_rows] * 2, *[4 * num_rows] * 3, 4 * num_rows + 4, num_rows, *[num_bits] * 4)
     begins = tuple(accumulate((size + 63 & ~63 for size in sizes), initial=0))  # as Arrow aligns
-    memory, compiled = pa.allocate_buffer(begins[-1]), kernels()
+    memory, compiled = pa.allocate_buffer(begins[-1]), row_kernels()
     if compiled is not None:
         given = tuple(map(np.ascontiguousarray, (*numbers, *flags)))
         compiled.spread_headers(given, num_rows, begins[:-1], memory)
@@ -161,109 +188,15 @@ def _numbered(values: Sequence[Hashable]) -> tuple[list[Any], Array]:
     return distinct, np.fromiter(map(numbers.__getitem__, values), np.int32, len(values))
 
 
-def count_rows(column: pa.Array) -> list[tuple[UUID, int]]:
-    """Every trajectory in a column `trajectory_id`, with its number of rows."""
-    indices, ids = names_from_arrow(column, "trajectory_id")
-    names: list[str] = ids.to_pylist()
-    begins = _run_begins(indices)
-    lengths = np.diff(begins, append=len(indices)).tolist()
-    return [(_uuid(names[i]), length) for i, length in zip(indices[begins].tolist(), lengths, strict=True)]
+def names_to_arrow(kind: pa.DataType, indices: Array, names: Sequence[str]) -> pa.Array:
+    """Row `i` is `names[indices[i]]`, dictionary-encoded; `indices` have the dtype of `kind`."""
+    dictionary = pa.array(names, type=pa.string())
+    return pa.DictionaryArray.from_buffers(kind, len(indices), [None, pa.py_buffer(indices)], dictionary)
 
 
-def from_batch(batch: pa.RecordBatch, layout: Layout) -> TrajectoryBlock:
-    """The trajectories of a batch that has rows and has passed Arrow's own `validate()`, in order."""
-    if not batch.schema.equals(layout.schema):
-        raise DecodeError("the columns of a batch are not those of its layout")
-    return _Split(batch, layout).block()
-
-
-class _Split:
-    """One batch, its columns as NumPy, and where its trajectories begin."""
-
-    def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
-        self._batch = batch
-        self._layout = layout
-        indices, ids = names_from_arrow(batch.column("trajectory_id"), "trajectory_id")
-        self._ids: list[str] = ids.to_pylist()
-        self._begins = _run_begins(indices)
-        self._ends = np.append(self._begins[1:], batch.num_rows)
-        self._which = indices[self._begins]
-        if len(set(self._which.tolist())) != len(self._which):
-            raise DecodeError("the rows of a trajectory do not follow each other")
-
-    def block(self) -> TrajectoryBlock:
-        layout, leading = self._layout, (self._batch.num_rows,)
-        arrays = tuple(self._column(leaf.name, leaf, leading) for leaf in layout.stored)
-        episode, step = self._column("episode", EPISODE, leading), self._column("step", STEP, leading)
-        envs, agents = self._names("env_id"), self._names("agent_id")
-        self._check_rows(episode, step)
-        headers = TrajectoryHeaders(
-            [_uuid(self._ids[which]).bytes for which in self._which.tolist()],
-            [_uuid(env).bytes for env in envs],
-            agents,
-            episode[self._begins],
-            step[self._begins],
-            self._ends - self._begins,
-            *self._flags(),
-        )
-        return TrajectoryBlock(layout, headers, arrays, tuple(self._finals()))
-
-    def _column(self, name: str, leaf: Any, leading: tuple[int, ...]) -> Array:
-        return from_arrow(leaf, self._batch.column(name), leading)
-
-    def _names(self, name: str) -> list[str]:
-        """The name of each trajectory; all its rows must have it."""
-        indices, names = names_from_arrow(self._batch.column(name), name)
-        self._require_constant(indices, name)
-        texts: list[str] = names.to_pylist()
-        return [texts[i] for i in indices[self._begins].tolist()]
-
-    def _require_constant(self, column: Array, name: str) -> None:
-        changes = column[1:] != column[:-1]
-        changes[self._begins[1:] - 1] = False
-        if changes.any():
-            raise DecodeError(f"column {name!r} changes within a trajectory")
-
-    def _check_rows(self, episode: Array, step: Array) -> None:
-        if min(episode[self._begins].min(), step[self._begins].min()) < 0:
-            raise DecodeError("columns 'episode' and 'step' count from 0 on")
-        self._require_constant(episode, "episode")
-        self._require_constant(step - np.arange(len(step)), "step")
-        indices, names = names_from_arrow(self._batch.column("group"), "group")
-        if any(names[i].as_py() != self._layout.group for i in np.flatnonzero(np.bincount(indices)).tolist()):
-            raise DecodeError("column 'group' differs from the schema's metadata")
-        if not self._column("valid", VALID, (len(step),)).all():
-            raise DecodeError("a trajectory has a row that is not valid")
-
-    def _flags(self) -> list[Array]:
-        """terminated, truncated, failed of each trajectory's last row; they stand nowhere else."""
-        columns = [self._column(leaf.name, leaf, (self._batch.num_rows,)) for leaf in (TERMINATED, TRUNCATED, FAILED)]
-        flags = [column[self._ends - 1] for column in columns]
-        if any(int(column.sum()) != int(flag.sum()) for column, flag in zip(columns, flags, strict=True)):
-            raise DecodeError("a trajectory ends before its last row")
-        _, truncated, failed = flags
-        if (failed & ~truncated).any():
-            raise DecodeError("a trajectory failed without being truncated")
-        return flags
-
-    def _finals(self) -> list[Array]:
-        is_last = np.zeros(self._batch.num_rows, dtype=bool)
-        is_last[self._ends - 1] = True
-        records = successors_from_arrow(self._batch.column("successor"), is_last)
-        pairs = zip(self._layout.successor, records, strict=True)
-        return [from_arrow(leaf, record, (len(record),)) for leaf, record in pairs]
-
-
-def _run_begins(indices: Array) -> Array:
-    changes = np.flatnonzero(indices[1:] != indices[:-1]) + 1
-    return np.concatenate(([0], changes)) if len(indices) else changes
-
-
-def _uuid(name: str) -> UUID:
-    try:
-        found = UUID(name)
-    except ValueError as error:
-        raise DecodeError(f"an id is no UUID: {error}") from error
-    if str(found) != name:
-        raise DecodeError("an id is not written as UUIDs are")
-    return found
+def successors_to_arrow(kind: pa.DataType, rows: Array, num_rows: int, records: Sequence[pa.Array]) -> pa.Array:
+    """A list column with one record on each of `rows` (ascending) and none elsewhere."""
+    lengths = np.diff(rows, prepend=-1, append=num_rows)
+    offsets = np.repeat(np.arange(len(rows) + 1, dtype=np.int32), lengths)
+    struct = pa.Array.from_buffers(kind.value_type, len(rows), [None], children=list(records))
+    return pa.Array.from_buffers(kind, num_rows, [None, pa.py_buffer(offsets)], children=[struct])

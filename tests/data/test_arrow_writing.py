@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from relayrl.bench.codec_rows import example_rollout
-from relayrl.compiled.loader import OFF, VARIABLE, kernels
-from relayrl.data.arrow.block_batches import to_batch, to_batches
+from relayrl.compiled.loader import OFF, kernels
+from relayrl.data.arrow.arrow_writing import to_batch, to_batches
 from relayrl.data.arrow.layout_book import LayoutBook
 from relayrl.data.columns import Trajectory
 from relayrl.testing.trajectory_examples import example_trajectories
@@ -27,10 +27,10 @@ def message(batch: pa.RecordBatch) -> bytes:
 
 
 @needs_kernels
-def test_batches_are_the_same_with_and_without_kernels(monkeypatch):
+def test_batches_are_the_same_with_and_without_kernels(use_kernels):
     trajectories = list(example_trajectories(0))
     at_once = batches(trajectories)
-    monkeypatch.setenv(VARIABLE, OFF)
+    use_kernels(OFF)
     one_by_one = batches(trajectories)
     assert len(at_once) == len(one_by_one) > 5
     for batch, other in zip(at_once, one_by_one, strict=True):
