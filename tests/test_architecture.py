@@ -1,15 +1,15 @@
 """How much a reader must open stays bounded: the figures of `tools/architecture.py`, and that they count what they say."""
 
-import architecture
 import ast
 import json
-import pytest
 import subprocess
 import sys
-from formulas import implementations
 from pathlib import Path
 
+import pytest
 
+import architecture
+from formulas import implementations
 
 HELD = [
     "files in the largest package",
