@@ -54,7 +54,7 @@ class UnknownNameError(ConfigError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names[:12])}"
+        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names[:24])}"
         super().__init__(f"unknown {kind} {name!r:.200}; {hint}")
         self.kind, self.name = kind, name
         self.nearest = tuple(near)

@@ -92,6 +92,10 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
         return {actor.metadata.group: actor}, EnvSettings(), DEFAULT_BOUNDS
     from relayrl.engines.runs.run_directory import RunDirectory
 
+    if path.suffix == ".pt":
+        raise ConfigError(
+            f"{path} is TorchScript, which is not loaded here; evaluate its run or the .onnx file beside it"
+        )
     directory = RunDirectory(path)
     settings = directory.settings()
     models = directory.models()

@@ -89,7 +89,7 @@ class VmasEnvironment(VectorEnvironment):
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if self._env is not None:
-            raise EnvError(f"vmas:{self._name} has {self.num_envs} worlds already; make another environment")
+            raise EnvError(f"vmas:{self._name} has {self.num_envs} environments already; make another environment")
         with self._stream.in_use():
             self._env = vmas_scenarios.build(self._name, num_envs, self.device, self._options)
         self.env_ids = new_env_ids(num_envs)
@@ -102,7 +102,7 @@ class VmasEnvironment(VectorEnvironment):
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         self._require_worlds()
         if env_ids is not None and not self._seen:
-            raise EnvError("the first reset() begins all worlds; leave env_ids out")
+            raise EnvError("the first reset() begins all environments; leave env_ids out")
         chosen = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         chosen[self._indices(self.env_ids if env_ids is None else env_ids)] = True
         if seed is not None:
@@ -218,12 +218,12 @@ class VmasEnvironment(VectorEnvironment):
         places = {env_id: b for b, env_id in enumerate(self.env_ids)}
         unknown = [env_id for env_id in env_ids if env_id not in places]
         if unknown:
-            raise EnvError(f"no world has the id {unknown[0]}; ids are those that init_num_envs() gave")
+            raise EnvError(f"no environment has the id {unknown[0]}; ids are those that init_num_envs() gave")
         return [places[env_id] for env_id in env_ids]
 
     def _require_worlds(self) -> None:
         if self._env is None:
-            raise EnvError("the environment has no worlds; call init_num_envs() first")
+            raise EnvError("there are no environments yet; call init_num_envs() first")
 
     def _failure(self, error: Exception) -> EnvironmentFailedError:
         reason = f"all {self.num_envs} worlds of vmas:{self._name}: {type(error).__name__}: {error}"

@@ -52,6 +52,8 @@ class Actor(ABC):
     head: ActionHead
     knows_logp: bool = False
     """Whether log-probabilities cost nothing beside the actions, so that a collector records them."""
+    gives_value: bool = False
+    """Whether decisions of an actor of yours have values, which agents then record."""
     memory_width: int = 0
     """Numbers that the policy remembers of each lane (`lane_memory`); 0 where every observation is judged by itself."""
     is_instant: bool = False
@@ -59,7 +61,8 @@ class Actor(ABC):
 
     @abstractmethod
     def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
-        """Distribution parameters [L, P] of observations with leading axis L; valid until the next call."""
+        """Distribution parameters [L, P] of observations with leading axis L; valid until the next call. For choices these are
+        log-probabilities, normalised."""
 
     def step(self, obs: Tree, mask: Array | None, memory: Array) -> tuple[Array, Array]:
         """Distribution parameters [L, P] and the memory [L, M] after, of what lanes see and remember."""

@@ -31,4 +31,5 @@ class WarmupActor(Actor):
         if rng is None or not self._exploration().is_warming_up:
             return self._actor.decide(obs, mask, memory, rng)
         num_rows = len(next(iter(leaves(obs)))[1])
-        return Decision(self.head.sample_uniform(num_rows, mask, rng))
+        action = self.head.sample_uniform(num_rows, mask, rng)
+        return Decision(action, self.head.uniform_log_prob(action, mask))

@@ -143,6 +143,11 @@ class ActionHead(ABC):
     def _not_from_replay(self) -> ConfigError:
         return ConfigError(f"learning from replay is not possible in action space {self.space}; use ppo or reinforce")
 
+    def uniform_log_prob(self, action: Array, mask: Array | None) -> Array | None:
+        """[L] log-probabilities of what `sample_uniform` drew; None where the head has none."""
+        indifferent = np.zeros((len(action), self.num_outputs), np.float32)
+        return self.log_prob_numpy(self.parameters_numpy(indifferent, mask), action) if self.has_log_prob else None
+
     def log_prob_numpy(self, parameters: Array, action: Array) -> Array | None:
         """[…] log density of `action` [..., *action shape]; None where the head gives none."""
         del parameters, action

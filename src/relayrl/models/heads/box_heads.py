@@ -54,6 +54,10 @@ class BoxHead(ActionHead):
     def sample_uniform(self, num_rows: int, mask: Array | None, rng: np.random.Generator) -> Array:
         return rng.uniform(self.low, self.high, (num_rows, self.num_actions)).astype(np.float32)
 
+    def uniform_log_prob(self, action: Array, mask: Array | None) -> Array | None:
+        density = -float(np.log(self.high - self.low).sum()) if self.is_bounded else math.nan
+        return np.full(len(action), density, np.float32) if self.has_log_prob else None
+
     def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
         return parameters[..., : self.num_actions].maximum(constants["low"]).minimum(constants["high"])
 

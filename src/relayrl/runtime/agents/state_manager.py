@@ -28,6 +28,7 @@ from relayrl.runtime.agents.client_config import BatchingSettings
 from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel, load_model
 from relayrl.runtime.requests.published_policy import ActionChoice, PublishedPolicy
 from relayrl.runtime.routing.step_pages import Lane, StepPages
+from relayrl.runtime.routing.step_rows import ActingLayout
 
 
 class InferenceMode(Enum):
@@ -238,10 +239,13 @@ def _version_of(model: PolicyModel, given: int | None, default: int) -> int:
 
 
 def _misfit(old: PolicyModel, new: PolicyModel) -> str:
-    return (
-        f"the new policy ({new.layout.observation_space} → {new.layout.action_space}, group {new.layout.group!r}) cannot "
-        f"replace the old one ({old.layout.observation_space} → {old.layout.action_space}, group {old.layout.group!r})"
-    )
+    return f"the new policy ({_described(new.layout)}) cannot replace the old one ({_described(old.layout)})"
+
+
+def _described(layout: ActingLayout) -> str:
+    memory = f"a memory of {layout.memory_width}" if layout.memory_width else "no memory"
+    extras = f"{'values' if layout.has_value else 'no values'}, {memory}"
+    return f"{layout.observation_space} → {layout.action_space}, group {layout.group!r}, {extras}"
 
 
 def _unknown(actor_id: object) -> ConfigError:

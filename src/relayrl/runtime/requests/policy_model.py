@@ -55,7 +55,8 @@ class CustomPolicy:
 def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
     """The model of a file (by its suffix), a live policy or a `CustomPolicy`, ready to act on `device`."""
     if isinstance(source, CustomPolicy):
-        layout = _layout(source.actor, source.group, source.observation_space)
+        has_value = source.actor.gives_value
+        layout = _layout(source.actor, source.group, source.observation_space, has_value=has_value)
         return PolicyModel(source.actor, layout, source.policy_version)
     if isinstance(source, str | Path):
         path = Path(source)

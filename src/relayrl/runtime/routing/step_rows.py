@@ -151,11 +151,15 @@ def checked_flags(name: str, value: Any, num_rows: int) -> Array:
     return np.broadcast_to(array, num_rows)
 
 
+UNKNOWN = math.nan
+"""The log-probability or value of a step whose actor gave none, though its policy has them."""
+
+
 class StepRows:
     """`num_rows` rows of one layout. Row 0 may be written to by whoever has no row."""
 
     def __init__(self, layout: ActingLayout, num_rows: int) -> None:
-        self._layout = layout
+        self._layout, self._has_logp, self._has_value = layout, layout.has_logp, layout.has_value
         self._obs_names = tuple(f"obs.{path}" for path, _ in space_leaves(layout.observation_space))
         fields = _fields(layout)
         small = {name: kind for name, kind in fields.items() if kind.itemsize <= MAX_FIELD_BYTES}
@@ -191,10 +195,10 @@ class StepRows:
             for name, (_, leaf) in zip(self._obs_names, leaves(obs), strict=True):
                 scratch[name][:L] = leaf
         scratch["action"][:L] = action
-        if logp is not None:
-            scratch["logp"][:L] = logp
-        if value is not None:
-            scratch["value"][:L] = value
+        if self._has_logp:
+            scratch["logp"][:L] = UNKNOWN if logp is None else logp
+        if self._has_value:
+            scratch["value"][:L] = UNKNOWN if value is None else value
         if memory is not None:
             scratch["memory"][:L] = memory
         if policy_version != self._scratch_version:
@@ -229,10 +233,10 @@ class StepRows:
         columns["action"][row] = action[0]
         columns["reward"][row] = 0.0
         columns["policy_version"][row] = policy_version
-        if logp is not None:
-            columns["logp"][row] = logp[0]
-        if value is not None:
-            columns["value"][row] = value[0]
+        if self._has_logp:
+            columns["logp"][row] = UNKNOWN if logp is None else logp[0]
+        if self._has_value:
+            columns["value"][row] = UNKNOWN if value is None else value[0]
         if memory is not None:
             columns["memory"][row] = memory[0]
         if mask is not None:
