@@ -27,6 +27,7 @@ BAD = {
     "listing": (["list", "algo"], "algos"),
     "format": (["export", ".", "--format", "onx"], "onnx"),
     "evaluate nothing": (["evaluate", "no-such-run"], "no-such-run"),
+    "evaluate TorchScript": (["evaluate", "model.pt"], ".onnx"),
     "option without value": (["evaluate", "RUN", "--option", "max_cycles"], "key=value"),
     "plot suffix": (["plot", "run", "-o", "x.jpg"], ".png"),
     "benchmark": (["bench", "W9"], "W"),

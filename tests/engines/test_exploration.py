@@ -1,10 +1,12 @@
 """Exploration is part of a policy snapshot: warm-up and noise reach every actor, wherever it acts."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from gymnasium import spaces
 
+import relayrl
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.local.overlap import Overlapping
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -133,3 +135,16 @@ def test_models_of_a_trainer_carry_its_exploration(tmp_path):
     metadata = RelayRLTrainer.ddpg(args).acquire_model("onnx").metadata
     assert (metadata.noise_scale, metadata.is_warming_up) == (0.1, True)
     assert not RelayRLTrainer.ppo(args).acquire_model("onnx").metadata.is_warming_up
+
+
+@pytest.mark.parametrize(("learning_starts", "is_warming_up"), [(60, "true"), (8, "false")])
+def test_the_model_of_a_run_says_whether_its_warm_up_was_over(tmp_path, learning_starts, is_warming_up):
+    settings = {
+        "num_envs": 4,
+        "params.learning_starts": learning_starts,
+        "params.batch_size": 4,
+        "evaluation.episodes": 0,
+    }
+    relayrl.train("native:Pendulum", algo="ddpg", steps=32, run_dir=tmp_path / "run", settings=settings, progress=False)
+    properties = {each.key: each.value for each in onnx.load(tmp_path / "run" / "model.onnx").metadata_props}
+    assert properties["relayrl.is_warming_up"] == is_warming_up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from enum import Enum
 from typing import ClassVar, Self
 
@@ -127,9 +128,9 @@ class DeterministicParams(OffPolicyParams):
     """What algorithms with a deterministic policy share."""
 
     @property
+    @abstractmethod
     def action_noise(self) -> float:
         """Deviation of the noise that is added when acting, in units of half the action range."""
-        raise NotImplementedError
 
 
 class DDPGParams(DeterministicParams):

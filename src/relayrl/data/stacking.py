@@ -2,7 +2,7 @@
 
 `stack_trajectories` gives each trajectory of one group a lane of its own, from row 0 on. `stack_jointly` puts the trajectories
 of all agents of an environment where they were in time, so that central critics and joint replay see who acted at once: row
-`k` of a environment is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
+`k` of an environment is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
 
 Rows on which a lane has no step are not valid. In `stack_trajectories`, a lane that goes on waits there and sees its
 `final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it is truncated, because

@@ -128,7 +128,7 @@ class PublishedPolicy:
         if self._is_instant:
             try:
                 decision = self._decide(obs, mask, None, self._rng)
-            except Exception as error:
+            except Exception as error:  # as in `decide`: what acts may raise anything
                 raise self._failure(error) from error
             self._require_finite(decision, actor_ids)
             action, logp, value, _ = decision
