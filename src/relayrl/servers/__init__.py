@@ -1,0 +1,1 @@
+"""Training and inference for actors of other processes and machines."""

@@ -1,0 +1,1 @@
+"""Messages between processes over ZeroMQ: frames, endpoints with deadlines and bounds, keys."""
