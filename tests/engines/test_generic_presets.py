@@ -28,6 +28,12 @@ def test_kinds_are_told_by_name_observation_and_memory():
     assert kinds("Taxi-v4", vector) == ["vector"]
     assert kinds("mine:Camera", spaces.Dict({"eye": image, "pose": vector})) == ["vector", "image"]
     assert kinds("mine:Maze", vector, has_memory=True) == ["vector", "memory"]
+    assert kinds("FrozenLake-v1", spaces.Discrete(16)) == ["vector", "discrete"]
+    assert kinds("mine:Cards", spaces.Tuple([spaces.Discrete(9), spaces.MultiDiscrete([2, 3])])) == [
+        "vector",
+        "discrete",
+    ]
+    assert kinds("mine:Cue", spaces.Discrete(4), has_memory=True) == ["vector", "memory"]
     for particles in ("mpe2:simple_tag_v3", "native:simple_tag", "vmas:balance"):
         assert kinds(particles, vector) == ["vector", "particles"]
 

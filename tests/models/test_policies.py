@@ -217,3 +217,19 @@ def test_categorical_leaves_are_not_normalized():
     assert policy.normalizer.scale[:3].tolist() == [1, 1, 1]
     assert policy.normalizer.shift[:3].tolist() == [0, 0, 0]
     assert policy.normalizer.scale[3:].tolist() != [1, 1]
+
+
+@pytest.mark.parametrize("observation", ["vector", "image"])
+def test_first_weights_are_as_the_settings_say(observation):
+    layers = {}
+    for initialization in ("orthogonal", "uniform"):
+        network = NetworkSettings(hidden_sizes=(16, 16), initialization=initialization)
+        policy = ActorCritic(OBSERVATIONS[observation], spaces.Discrete(4), network, torch.Generator().manual_seed(0))
+        layers[initialization] = [m for m in policy.actor.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)]
+    assert all((layer.bias == 0).all() for layer in layers["orthogonal"])
+    assert layers["orthogonal"][-1].weight.abs().max() < 0.05
+    for layer in layers["uniform"]:
+        bound = layer.weight[0].numel() ** -0.5
+        for parameter in (layer.weight, layer.bias):
+            assert 0.3 * bound < parameter.detach().std() < 0.8 * bound
+            assert parameter.abs().max() <= bound

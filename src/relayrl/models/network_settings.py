@@ -21,6 +21,13 @@ class Activation(Enum):
     RELU = "relu"
 
 
+class Initialization(Enum):
+    """How the weights of layers begin."""
+
+    ORTHOGONAL = "orthogonal"
+    UNIFORM = "uniform"
+
+
 class CriticInput(Enum):
     """What central critics see of their environment."""
 
@@ -54,6 +61,11 @@ class NetworkSettings(Settings):
         (128, 128), max_length=MAX_HIDDEN_LAYERS, description="units of each hidden layer"
     )
     activation: Activation = Field(Activation.TANH, description="tanh or relu")
+    initialization: Initialization = Field(
+        Initialization.ORTHOGONAL,
+        description="first weights: orthogonal, with small outputs of actors and zero biases; or uniform in ±1/√inputs, "
+        "biases too, as torch's layers begin",
+    )
     log_std_init: float = Field(
         0.0, allow_inf_nan=False, description="initial log standard deviation, in units of half the action range"
     )

@@ -26,6 +26,7 @@ class ProblemKind(Enum):
     """What decides which settings suit a problem, in the order of the layers."""
 
     VECTOR = "vector"
+    DISCRETE = "discrete"
     IMAGE = "image"
     MEMORY = "memory"
     PARTICLES = "particles"
@@ -33,12 +34,17 @@ class ProblemKind(Enum):
 
 def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: bool) -> list[ProblemKind]:
     """The kinds that fit an environment and a policy; every problem is at least a vector."""
+    from gymnasium import spaces
+
     from relayrl.data.trees import space_leaves
     from relayrl.models.networks.observation_encoder import LeafEncoding
 
-    leaves = [LeafEncoding(leaf) for group in groups.values() for _, leaf in space_leaves(group.observation_space)]
+    parts = [leaf for group in groups.values() for _, leaf in space_leaves(group.observation_space)]
+    leaves = [LeafEncoding(leaf) for leaf in parts]
     fits = {
         ProblemKind.VECTOR: True,
+        ProblemKind.DISCRETE: all(isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) for leaf in parts)
+        and not has_memory,
         ProblemKind.IMAGE: any(leaf.image_layout() is not None for leaf in leaves),
         ProblemKind.MEMORY: has_memory,
         ProblemKind.PARTICLES: env.startswith(PARTICLES),

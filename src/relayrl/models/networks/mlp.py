@@ -12,25 +12,43 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from relayrl.models.network_settings import Activation
+from relayrl.models.network_settings import Activation, Initialization
 from relayrl.models.networks.built_in import BuiltIns
 
 MODULES: dict[Activation, type[nn.Module]] = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU}
 
 
+def initialize(
+    layer: nn.Linear | nn.Conv2d, initialization: Initialization, gain: float, generator: torch.Generator
+) -> None:
+    """Draw a layer's first weights; `gain` is for orthogonal ones."""
+    assert layer.bias is not None
+    if initialization is Initialization.ORTHOGONAL:
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        nn.init.zeros_(layer.bias)
+        return
+    bound = layer.weight[0].numel() ** -0.5
+    for parameter in (layer.weight, layer.bias):
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+
 class MLP(nn.Sequential):
-    """Linear layers with an activation between them; orthogonal weights, zero biases."""
+    """Linear layers with an activation between them."""
 
     def __init__(
-        self, sizes: Sequence[int], activation: Activation, output_gain: float, generator: torch.Generator
+        self,
+        sizes: Sequence[int],
+        activation: Activation,
+        output_gain: float,
+        generator: torch.Generator,
+        initialization: Initialization = Initialization.ORTHOGONAL,
     ) -> None:
-        """`sizes` from input to output; hidden layers have gain √2, the last one `output_gain`."""
+        """`sizes` from input to output; orthogonal hidden layers have gain √2, the last one `output_gain`."""
         layers: list[nn.Module] = []
         for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             is_last = i == len(sizes) - 2
             linear = nn.Linear(fan_in, fan_out)
-            nn.init.orthogonal_(linear.weight, output_gain if is_last else 2.0**0.5, generator=generator)
-            nn.init.zeros_(linear.bias)
+            initialize(linear, initialization, output_gain if is_last else 2.0**0.5, generator)
             layers += [linear] if is_last else [linear, MODULES[activation]()]
         super().__init__(*layers)
         self.activation = activation

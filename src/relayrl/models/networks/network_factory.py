@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.network_settings import Initialization, NetworkSettings
 from relayrl.models.networks.image_layout import ImageLayout
 from relayrl.models.networks.input_layout import InputLayout
-from relayrl.models.networks.mlp import MLP
+from relayrl.models.networks.mlp import MLP, initialize
 
 
 class NetworkFactory(Protocol):
@@ -39,7 +39,7 @@ class BuiltInNetworks:
         if any(encoding.image_layout() is not None for encoding in encoder.encodings):
             return ImageNetwork(encoder, num_outputs, output_gain, self._network, generator)
         sizes = (encoder.num_features, *self._network.hidden_sizes, num_outputs)
-        return MLP(sizes, self._network.activation, output_gain, generator)
+        return MLP(sizes, self._network.activation, output_gain, generator, self._network.initialization)
 
 
 class ImageNetwork(nn.Module):
@@ -62,11 +62,11 @@ class ImageNetwork(nn.Module):
             if layout is None:
                 width += num_features
                 continue
-            self.convolutions[str(i)] = _convolutions(layout, generator)
+            self.convolutions[str(i)] = _convolutions(layout, network.initialization, generator)
             with torch.no_grad():
                 width += self.convolutions[str(i)](torch.zeros(1, *layout.channels_first)).shape[-1]
         sizes = (width, *network.hidden_sizes, num_outputs)
-        self.mlp = MLP(sizes, network.activation, output_gain, generator)
+        self.mlp = MLP(sizes, network.activation, output_gain, generator, network.initialization)
 
     def forward(self, features: Tensor) -> Tensor:
         leading = features.shape[:-1]
@@ -82,16 +82,14 @@ class ImageNetwork(nn.Module):
         return output.reshape(*leading, output.shape[-1])
 
 
-def _convolutions(layout: ImageLayout, generator: torch.Generator) -> nn.Sequential:
+def _convolutions(layout: ImageLayout, initialization: Initialization, generator: torch.Generator) -> nn.Sequential:
     """Three layers, as for Atari, where the image is large enough for them; fewer and smaller ones where it is not."""
     channels, height, width = layout.channels_first
     plan = [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, width) >= 36 else [(32, 3, 2), (64, 3, 2)]
     layers: list[nn.Module] = []
     for filters, kernel, stride in plan:
         layer = nn.Conv2d(channels, filters, kernel, stride)
-        nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
-        assert layer.bias is not None
-        nn.init.zeros_(layer.bias)
+        initialize(layer, initialization, math.sqrt(2.0), generator)
         layers += [layer, nn.ReLU()]
         channels = filters
     return nn.Sequential(*layers, nn.Flatten())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relayrl.models.network_settings import MemorySettings, NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.memory_cell import MemoryCell
-from relayrl.models.networks.mlp import MODULES
+from relayrl.models.networks.mlp import MODULES, initialize
 from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 
 HIDDEN_GAIN = 2.0**0.5
@@ -35,8 +35,7 @@ class RecurrentNetwork(nn.Module):
         self.trunk, self.activation = trunk, MODULES[network.activation]()
         self.cell = MemoryCell(num_features, memory_of(network), generator)
         self.output = nn.Linear(self.cell.num_outputs, num_outputs)
-        nn.init.orthogonal_(self.output.weight, output_gain, generator=generator)
-        nn.init.zeros_(self.output.bias)
+        initialize(self.output, network.initialization, output_gain, generator)
 
     @property
     def memory_width(self) -> int:
