@@ -159,8 +159,8 @@ def test_the_lowest_value_and_its_gradient_agree_with_autograd(activation, count
     x, share = rng.normal(size=(rows, sizes[0])).astype(np.float32), rng.normal(size=rows).astype(np.float32)
     own = draw_own(rng, rows, sizes[0])
     modules = twins(activation, *sizes, count=count)
-    lowest, by_own = CompiledTapes(modules).lowest(x, own, share)
-    expected, gradient = TorchNetworks(modules).lowest(x, own, share)
+    lowest, by_own = CompiledTapes(modules).min_q(x, own, share)
+    expected, gradient = TorchNetworks(modules).min_q(x, own, share)
     assert all(not p.grad.any() for module in modules for p in module.parameters())
     np.testing.assert_allclose(lowest, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(by_own, gradient, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(gradient).max()))
@@ -173,14 +173,14 @@ def test_the_lowest_value_is_the_same_on_one_thread_and_two_and_what_is_no_numbe
     results = []
     for threads in (1, 2):
         loader.set_num_threads(threads)
-        results.append(CompiledTapes(modules).lowest(x, own, share))
+        results.append(CompiledTapes(modules).min_q(x, own, share))
     loader.set_num_threads(None)
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
     with torch.no_grad():
         modules[1].linears()[-1].bias.fill_(torch.nan)
-    assert np.isnan(CompiledTapes(modules).lowest(x, own, share)[0]).all()
-    assert np.isnan(CompiledTapes(modules[::-1]).lowest(x, own, share)[0]).all()
+    assert np.isnan(CompiledTapes(modules).min_q(x, own, share)[0]).all()
+    assert np.isnan(CompiledTapes(modules[::-1]).min_q(x, own, share)[0]).all()
 
 
 def test_judges_have_one_output_and_the_same_inputs():
@@ -189,12 +189,12 @@ def test_judges_have_one_output_and_the_same_inputs():
     unlike = CompiledTapes([*twins(Activation.RELU, 4, 8, 1, count=1), *twins(Activation.RELU, 5, 8, 1, count=1)])
     for tapes in (several, unlike):
         with pytest.raises(ValueError, match="one output and the same inputs"):
-            tapes.lowest(np.zeros((3, 4), np.float32), own, np.zeros(3, np.float32))
+            tapes.min_q(np.zeros((3, 4), np.float32), own, np.zeros(3, np.float32))
     pair = CompiledTapes(twins(Activation.RELU, 4, 8, 1))
     with pytest.raises(ValueError, match="a part of the inputs has 32 bytes, not 48"):
-        pair.lowest(np.zeros((2, 4), np.float32), own, np.zeros(3, np.float32))
+        pair.min_q(np.zeros((2, 4), np.float32), own, np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="first holds 3"):
-        pair.lowest(np.zeros((3, 4), np.float32), OwnColumns(np.full(3, 3), own.numbers), np.zeros(3, np.float32))
+        pair.min_q(np.zeros((3, 4), np.float32), OwnColumns(np.full(3, 3), own.numbers), np.zeros(3, np.float32))
 
 
 def test_a_regression_is_of_tapes_with_the_same_inputs():

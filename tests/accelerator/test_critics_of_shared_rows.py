@@ -73,7 +73,7 @@ def everything(networks: CompiledTapes | TorchNetworks, modules: list[MLP], case
     values, loss = networks.regress(x, case.target, case.share)
     values = [value.copy() for value in values]
     gradients = [p.grad.numpy().copy() for module in modules for p in module.parameters()]
-    return [*outputs, np.array(loss), *values, *gradients, *networks.lowest(x, case.own, case.share[:, 0])]
+    return [*outputs, np.array(loss), *values, *gradients, *networks.min_q(x, case.own, case.share[:, 0])]
 
 
 def assert_agree(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:

@@ -34,7 +34,7 @@ class TorchNetworks:
         loss.backward()
         return outputs, float(loss.detach())
 
-    def lowest(self, x: np.ndarray | SharedRows, own: OwnColumns, share: np.ndarray):
+    def min_q(self, x: np.ndarray | SharedRows, own: OwnColumns, share: np.ndarray):
         rows, numbers = torch.from_numpy(laid_out(x)), torch.from_numpy(own.numbers).requires_grad_()
         seen = rows.scatter(1, torch.from_numpy(own.columns), numbers)
         lowest = torch.stack([module(seen)[:, 0] for module in self._modules]).amin(0)

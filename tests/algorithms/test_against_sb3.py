@@ -98,7 +98,7 @@ def their_model(kind: type, transitions, learner, **settings):
     )
     model.set_logger(Logger(None, []))
     model.replay_buffer = GivenRows(transitions.groups["agent"], group.policy.head, np.float32(0.9))
-    for theirs, ours in zip(model.critic.q_networks, group.q.judges, strict=True):
+    for theirs, ours in zip(model.critic.q_networks, group.q.critics, strict=True):
         copy_linears(linears(ours), linears(theirs))
     model.critic_target.load_state_dict(model.critic.state_dict())
     return model
@@ -135,8 +135,8 @@ def test_ddpg_and_td3_take_their_steps(algo):
         assert_same_linears(linears(group.policy.actor), linears(model.actor))
         assert_same_linears(linears(group.target_policy.actor), linears(model.actor_target))
         for judge in range(learner.num_q):
-            assert_same_linears(linears(group.q.judges[judge]), linears(model.critic.q_networks[judge]))
-            assert_same_linears(linears(group.target_q.judges[judge]), linears(model.critic_target.q_networks[judge]))
+            assert_same_linears(linears(group.q.critics[judge]), linears(model.critic.q_networks[judge]))
+            assert_same_linears(linears(group.target_q.critics[judge]), linears(model.critic_target.q_networks[judge]))
 
 
 def test_td3s_smoothing_noise_matters_to_that_comparison():
@@ -200,8 +200,8 @@ def test_sac_takes_their_steps(learns_temperature):
         heads = torch.cat([model.actor.mu.weight, model.actor.log_std.weight])
         torch.testing.assert_close(last.weight, heads, **TOLERANCE)
         for judge in range(2):
-            assert_same_linears(linears(group.q.judges[judge]), linears(model.critic.q_networks[judge]))
-            assert_same_linears(linears(group.target_q.judges[judge]), linears(model.critic_target.q_networks[judge]))
+            assert_same_linears(linears(group.q.critics[judge]), linears(model.critic.q_networks[judge]))
+            assert_same_linears(linears(group.target_q.critics[judge]), linears(model.critic_target.q_networks[judge]))
 
 
 def test_td3s_defaults_are_theirs_where_both_have_them():

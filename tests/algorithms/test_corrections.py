@@ -104,7 +104,7 @@ def test_only_a_truncation_bootstraps_and_from_what_was_seen_last(algo, flag, bo
     learner = make_learner(algo, box=SCALED, **({"init_temperature": 1e-9} if algo == "sac" else {}))
     group = learner.groups["agent"]
     # Targets judge a state by its first feature, whatever is done in it; only the final observation has one.
-    for judge in group.target_q.judges:
+    for judge in group.target_q.critics:
         set_constant(judge, 0.0)
         with torch.no_grad():
             for layer in judge.linears():

@@ -64,7 +64,7 @@ def test_critics_convolve_the_images_that_they_see(algo: str, tmp_path: Path) ->
     assert trainer.train_model()
     learner, name = trainer._learned(), next(iter(trainer.policies))
     if isinstance(learner.trainer, OffPolicyTrainer):
-        critics = list(learner.trainer._algorithm.groups[name].q.judges)
+        critics = list(learner.trainer._algorithm.groups[name].q.critics)
     else:
         critics = [learner.policies[name].critic]
     assert all(isinstance(critic, ImageNetwork) for critic in critics)

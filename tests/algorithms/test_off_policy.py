@@ -338,7 +338,7 @@ def test_a_policy_loss_that_is_not_finite_stops_the_run():
     learner = make_learner("ddpg")
     batch = learner.batch(random_transitions(learner))
     with torch.no_grad():
-        learner.groups["agent"].q.judges[0].linears()[0].weight[0, 0] = float("inf")
+        learner.groups["agent"].q.critics[0].linears()[0].weight[0, 0] = float("inf")
     before = hashes(learner)["agent"][0]
     with pytest.raises(TrainingDivergedError):
         learner.update_policies(batch)

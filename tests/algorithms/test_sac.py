@@ -58,7 +58,7 @@ def test_densities_of_drawn_actions_integrate_to_one():
 
 def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
     learner = make_learner("sac", init_temperature=0.2)
-    twins = learner.groups["agent"].target_q.judges
+    twins = learner.groups["agent"].target_q.critics
     set_constant(twins[0], 5.0)
     set_constant(twins[1], 2.0)
     batch = batch_of(learner)
@@ -73,7 +73,7 @@ def test_the_target_is_the_minimum_of_the_twins_with_the_entropys_reward():
 
 def test_the_policys_loss_uses_the_minimum_of_the_twins():
     learner = make_learner("sac", init_temperature=1e-9)
-    twins = learner.groups["agent"].q.judges
+    twins = learner.groups["agent"].q.critics
     set_constant(twins[0], 5.0)
     set_constant(twins[1], 2.0)
     assert learner.update_policies(batch_of(learner))["policy/loss"] == pytest.approx(-2.0, abs=1e-5)
@@ -100,8 +100,8 @@ def test_a_fixed_temperature_stays():
 
 def test_the_temperature_vanishes_where_entropy_costs_nothing():
     learner = make_learner("sac", temperature_lr=0.03, actor_lr=0.01, target_entropy=-1.0, critic_lr=1e-12)
-    set_constant(learner.groups["agent"].q.judges[0], 0.0)
-    set_constant(learner.groups["agent"].q.judges[1], 0.0)
+    set_constant(learner.groups["agent"].q.critics[0], 0.0)
+    set_constant(learner.groups["agent"].q.critics[1], 0.0)
     batch = batch_of(learner, 256)
     entropy = [learner.update_policies(batch)["policy/entropy"] for _ in range(400)]
     # Without rewards any positive temperature drives entropy up to that of the uniform, log 4; its target holds α down.
@@ -208,7 +208,7 @@ def masked_batch(learner: SAC, mask: np.ndarray) -> dict[str, GroupBatch]:
 
 
 def temperatures(learner: SAC, mask: np.ndarray, num_updates: int) -> list[float]:
-    for judge in learner.groups["agent"].q.judges:
+    for judge in learner.groups["agent"].q.critics:
         set_constant(judge, 0.0)
     batch = masked_batch(learner, mask)
     return [learner.update_policies(batch)["policy/temperature"] for _ in range(num_updates)]
@@ -249,7 +249,7 @@ def test_mixed_rows_have_the_mean_of_their_targets(largest):
 def test_the_bootstrap_of_a_truncated_row_is_over_what_its_last_observation_allows():
     learner = discrete_sac(spaces.Discrete(3), init_temperature=0.5)
     set_constant(learner.groups["agent"].policy.actor, 0.0)
-    for judge in learner.groups["agent"].target_q.judges:
+    for judge in learner.groups["agent"].target_q.critics:
         set_constant(judge, 0.0)
         with torch.no_grad():  # Q is 1, 2 or 4, by the action alone
             first, last = judge.linears()

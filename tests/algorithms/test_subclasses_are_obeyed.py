@@ -196,13 +196,13 @@ def test_frozen_networks_stay_as_they_are_in_replay_too(algo):
     learner = make_learner(algo)
     group = learner.groups["agent"]
     group.policy.actor.requires_grad_(False)
-    group.q.judges[0][0].weight.requires_grad_(False)
-    before = parameter_hash(group.policy), group.q.judges[0][0].weight.clone(), group.q.judges[0][2].weight.clone()
+    group.q.critics[0][0].weight.requires_grad_(False)
+    before = parameter_hash(group.policy), group.q.critics[0][0].weight.clone(), group.q.critics[0][2].weight.clone()
     for _ in range(2):
         learner.update(random_transitions(learner))
     assert parameter_hash(group.policy) == before[0]
-    assert torch.equal(group.q.judges[0][0].weight, before[1])
-    assert not torch.equal(group.q.judges[0][2].weight, before[2])
+    assert torch.equal(group.q.critics[0][0].weight, before[1])
+    assert not torch.equal(group.q.critics[0][2].weight, before[2])
 
 
 class Sharp(CategoricalHead):
@@ -274,7 +274,7 @@ def test_replay_learns_with_the_losses_of_a_subclass():
 def test_replay_learns_with_networks_as_they_are(change, whose):
     plain, changed = make_learner("sac"), make_learner("sac")
     group = changed.groups["agent"]
-    change(group.policy.actor if whose == "actor" else getattr(group, whose).judges[0])
+    change(group.policy.actor if whose == "actor" else getattr(group, whose).critics[0])
     assert accelerated(changed) is None
     assert after_replay(changed) != after_replay(plain)
 

@@ -25,7 +25,7 @@ def set_constant(network: torch.nn.Module, output: float) -> None:
 @pytest.mark.parametrize("lower", [0, 1])
 def test_the_target_takes_the_minimum_of_both_target_twins(lower):
     learner = make_learner("td3")
-    twins = learner.groups["agent"].target_q.judges
+    twins = learner.groups["agent"].target_q.critics
     set_constant(twins[lower], 2.0)
     set_constant(twins[1 - lower], 5.0)
     batch = batch_of(learner)
@@ -41,7 +41,7 @@ def test_the_minimum_is_taken_row_by_row():
         own = batch["agent"]
         seen = own.next_features
         action = torch.from_numpy(group.policy.head.encode_action(group.target_policy.distribution(seen).numpy()))
-        both = [judge(torch.cat([seen, action], -1))[..., 0] for judge in group.target_q.judges]
+        both = [judge(torch.cat([seen, action], -1))[..., 0] for judge in group.target_q.critics]
         expected = own.reward + own.discount * both[0].minimum(both[1])
     assert 0.05 < float((both[0] < both[1]).float().mean()) < 0.95
     np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
@@ -160,3 +160,13 @@ def test_greedy_actions_have_no_noise():
     head = DeterministicHead(BOX, 0.5)
     parameters = np.array([[1.0, 0.25]], np.float32)
     np.testing.assert_array_equal(head.mode(parameters), parameters)
+
+
+def test_checkpoints_that_call_critics_judges_are_read():
+    own, other = make_learner("td3"), make_learner("td3")
+    torch.nn.init.zeros_(other.groups["agent"].q.critics[1].linears()[0].weight)
+    old = {name.replace("critics.", "judges."): tensor for name, tensor in own.groups["agent"].q.state_dict().items()}
+    assert any(name.startswith("judges.") for name in old)
+    other.groups["agent"].q.load_state_dict(old)
+    for mine, theirs in zip(own.groups["agent"].q.parameters(), other.groups["agent"].q.parameters(), strict=True):
+        assert torch.equal(mine, theirs)

@@ -144,12 +144,12 @@ VALID = {
         k.regress_tapes,
         [(tape(),), ((x(), np.arange(4)),), False, x(4, 1), x(4, 1), (x(4, 1),), (np.zeros(21, f4),), 2],
     ),
-    "judge": lambda: (
-        k.judge,
+    "min_q": lambda: (
+        k.min_q,
         [(mlp(),), ((x(), None),), False, np.ones(4, np.int64), x(4, 2), x(4, 1), x(4, 1), x(4, 2), 2],
     ),
     "adam_step": lambda: (k.adam_step, [*(np.ones(5, f4) for _ in range(4)), 0, 0.1, 0.9, 0.99, 1e-5, 0.5, 2]),
-    "follow": lambda: (k.follow, [np.ones(5, f4), np.ones(5, f4), 0.5, 2]),
+    "soft_update": lambda: (k.soft_update, [np.ones(5, f4), np.ones(5, f4), 0.5, 2]),
     "set_priorities": lambda: (k.set_priorities, [*tree(), np.array([3, 20]), np.array([2.0, 2.0])]),
     "find_priorities": lambda: (k.find_priorities, [*tree(), np.array([0.5, 1e9]), np.zeros(2, np.int64)]),
     "advantages": lambda: (

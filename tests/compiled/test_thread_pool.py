@@ -132,7 +132,7 @@ def minimum(rows: int, sizes: tuple[int, ...], is_factored: bool) -> Call:
 
     def call(threads: int) -> list[Array]:
         lowest, by_own = np.empty(rows, f4), np.empty((rows, 2), f4)
-        kernels.judge(networks, parts, is_factored, first, own, share, lowest, by_own, threads)
+        kernels.min_q(networks, parts, is_factored, first, own, share, lowest, by_own, threads)
         return [lowest, by_own]
 
     return call
@@ -150,7 +150,7 @@ def adam(count: int) -> Call:
 def soft_update(count: int) -> Call:
     def call(threads: int) -> list[Array]:
         target, source = normal(2, count)
-        kernels.follow(target, source, 0.1, threads)
+        kernels.soft_update(target, source, 0.1, threads)
         return [target]
 
     return call

@@ -183,7 +183,7 @@ def critics(trainer: Any) -> list[nn.Module]:
     if trainer.params.replay_size is None:
         return [policy.critic for policy in learner.policies.values()]
     groups = learner.trainer._algorithm.groups.values()
-    return [judge for group in groups for networks in (group.q, group.target_q) for judge in networks.judges]
+    return [judge for group in groups for networks in (group.q, group.target_q) for judge in networks.critics]
 
 
 def assert_same_as_live(model: Any, policy: Any) -> None:

@@ -71,12 +71,12 @@ class CompiledTapes:
         loss: float = self._kernels.regress_tapes(self._tapes, *given, self._outputs, flat, num_threads())
         return self._outputs, loss
 
-    def lowest(self, x: Array | SharedRows, own: OwnColumns, share: Array) -> tuple[Array, Array]:
-        lowest, by_own = np.empty(len(x), np.float32), np.empty(own.numbers.shape, np.float32)
+    def min_q(self, x: Array | SharedRows, own: OwnColumns, share: Array) -> tuple[Array, Array]:
+        minimum, by_own = np.empty(len(x), np.float32), np.empty(own.numbers.shape, np.float32)
         first = np.ascontiguousarray(own.first, np.int64)
         given = *as_inputs(x, len(x)), first, as_rows(own.numbers), as_rows(share)
-        self._kernels.judge(self._networks, *given, lowest, by_own, num_threads())
-        return lowest, by_own
+        self._kernels.min_q(self._networks, *given, minimum, by_own, num_threads())
+        return minimum, by_own
 
     def _reserve(self, num_rows: int) -> None:
         if num_rows != self._num_rows:

@@ -46,8 +46,8 @@ class AcceleratedGroup:
         """The twin; None where a part is not built in, not unchanged or not on the CPU, or where there are no kernels."""
         chooser = chooser_of(learner.policy.head)
         policies = [learner.policy, *([] if learner.target_policy is None else [learner.target_policy])]
-        learned = [learner.policy.actor, *learner.q.judges]
-        networks = [*learned, *learner.target_q.judges, *(policy.actor for policy in policies)]
+        learned = [learner.policy.actor, *learner.q.critics]
+        networks = [*learned, *learner.target_q.critics, *(policy.actor for policy in policies)]
         is_known = (
             chooser is not None
             and learner in _LEARNERS
@@ -92,7 +92,7 @@ class AcceleratedGroup:
         return self._chooser.choose(actor.forward(as_rows(features)), None if mask is None else as_rows(mask), rng)
 
     def target_min_q(self, inputs: Array | SharedRows) -> Array:
-        """[M, N] the lowest value that the target critics give `inputs` [M·N, width]."""
+        """[M, N] the smallest value that the target critics give `inputs` [M·N, width]."""
         values = [value[:, 0] for value in self._target_critics.forward(inputs)]
         return np.asarray(np.minimum.reduce(values).reshape(-1, self.learner.num_agents))
 
@@ -101,7 +101,7 @@ class AcceleratedGroup:
         compiled = kernels()
         assert compiled is not None
         for own, newest in self._followers:
-            compiled.follow(own, newest, self.learner.tau, num_threads())
+            compiled.soft_update(own, newest, self.learner.tau, num_threads())
 
 
 def as_rows(leaf: Array) -> Array:
@@ -121,7 +121,7 @@ def _mlp(network: nn.Module) -> MLP:
 
 
 def _mlps(critics: QNetworks) -> list[MLP]:
-    return [_mlp(network) for network in critics.judges]
+    return [_mlp(network) for network in critics.critics]
 
 
 def _flattened(parameters: list[nn.Parameter]) -> Tensor:

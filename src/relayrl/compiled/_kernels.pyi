@@ -104,20 +104,20 @@ def regress_tapes(
     """Outputs `out` [M, O] of all tapes, and gradients `flat` of each one's loss Σ ½ `share` (`out` − `target`)²; gives the
     sum of the losses."""
 
-def judge(
+def min_q(
     MLPs: tuple[MLP, ...],
     inputs: Parts,
     is_factored: bool,
     first: Array,
     own: Array,
     share: Array,
-    lowest: Array,
+    minimum: Array,
     by_own: Array,
     threads: int,
     /,
 ) -> None:
-    """`lowest` [M] of the single outputs for rows that have `own` [M, A] in the columns from `first` int64 [M] on, and `by_own`
-    [M, A], the gradient of Σ `share` `lowest` by it."""
+    """`minimum` [M] of the single outputs for rows that have `own` [M, A] in the columns from `first` int64 [M] on,
+    and `by_own` [M, A], the gradient of Σ `share` `minimum` by it."""
 
 def adam_step(
     vector: Array,
@@ -135,7 +135,7 @@ def adam_step(
 ) -> float:
     """Clip the gradient's norm and step; gives the norm. `num_steps` are those taken before."""
 
-def follow(target: Array, source: Array, share: float, threads: int, /) -> None:
+def soft_update(target: Array, source: Array, share: float, threads: int, /) -> None:
     """Move `target` by a share of its distance to `source`."""
 
 def set_priorities(sums: Array, ends: Array, starts: Array, where: Array, priority: Array, /) -> None:

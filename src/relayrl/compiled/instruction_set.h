@@ -16,10 +16,10 @@
 #include "acting.h"
 #include "training.h"
 #include "tape.h"
-#include "judging.h"
+#include "min_q.h"
 
 const Kernels KERNELS_SYMBOL = {
     KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,   train,
-    open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, judge, adam_step,
-    follow,
+    open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, min_q, adam_step,
+    soft_update,
 };

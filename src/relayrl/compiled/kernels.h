@@ -149,7 +149,7 @@ typedef struct {
     double loss;                 /* Σ ½ share (out − target)² */
 } TapePart;
 
-#define MAX_JUDGES 16
+#define MAX_CRITICS 16
 
 /* Numbers of each row's own: they replace those of its inputs in the columns from first[r] on. */
 typedef struct {
@@ -160,14 +160,14 @@ typedef struct {
 
 /* Networks with one output that see the same rows. */
 typedef struct {
-    const Network *networks[MAX_JUDGES];
+    const Network *networks[MAX_CRITICS];
     int num_networks;
     int64_t num_rows;
     const Inputs *inputs;
     OwnColumns own;
     const float *share;     /* [M] */
-    float *lowest, *by_own; /* [M], and the derivatives of Σ share · lowest by `own` */
-} Judging;
+    float *minimum, *by_own; /* [M], and the derivatives of Σ share · minimum by `own` */
+} MinQ;
 
 /* The kernels of one instruction set. */
 typedef struct {
@@ -183,9 +183,9 @@ typedef struct {
     int (*forward_tapes)(TapePart *parts, int num_parts, int num_threads); /* -1: out of memory, as below */
     int (*backward_tapes)(TapePart *parts, int num_parts, int num_threads);
     int (*regress_tapes)(TapePart *parts, int num_parts, int num_threads);
-    int (*judge)(const Judging *judging, int num_threads);
+    int (*min_q)(const MinQ *query, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
-    void (*follow)(float *target, const float *source, int64_t count, double share, int num_threads);
+    void (*soft_update)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;
 
 extern const Kernels portable_kernels;

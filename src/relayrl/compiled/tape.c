@@ -254,15 +254,15 @@ PyObject *take_adam_step(PyObject *module, PyObject *args) {
     return PyErr_Occurred() ? NULL : PyFloat_FromDouble(norm);
 }
 
-PyObject *follow_module(PyObject *module, PyObject *args) {
+PyObject *soft_update_module(PyObject *module, PyObject *args) {
     Py_buffer target, source;
     double share;
     int num_threads;
-    if (!PyArg_ParseTuple(args, "w*y*di:follow", &target, &source, &share, &num_threads)) return NULL;
+    if (!PyArg_ParseTuple(args, "w*y*di:soft_update", &target, &source, &share, &num_threads)) return NULL;
     const int64_t count = target.len / 4;
     if (has_size(&target, count, 4, "target") && has_size(&source, count, 4, "source")) {
         Py_BEGIN_ALLOW_THREADS
-        kernels->follow(target.buf, source.buf, count, share, num_threads);
+        kernels->soft_update(target.buf, source.buf, count, share, num_threads);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&target);

@@ -122,7 +122,7 @@ static void update_range(void *argument, int64_t first, int64_t end) {
 }
 
 /* target ← target + share (source − target) */
-static void follow(float *target, const float *source, int64_t count, double share, int num_threads) {
+static void soft_update(float *target, const float *source, int64_t count, double share, int num_threads) {
     SoftUpdate update = {target, source, (float)share};
     over_parameters(update_range, &update, count, num_threads);
 }

@@ -90,7 +90,7 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
 
     num_q: ClassVar[int]
     num_policy_critics: ClassVar[int]
-    """Q-networks whose lowest value the policy raises."""
+    """Q-networks whose smallest value the policy raises."""
     groups: Mapping[str, CriticLearner]
     view: CriticView
 
@@ -164,8 +164,8 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         actions = {other: next_.action for other, next_ in following.items()}
         seen = {other: part.next_valid for other, part in batch.items()}
         inputs = self.view.next_inputs(name, next_features, actions, seen, own.next_state)
-        lowest = min_q(learner.values(learner.target_q, inputs))
-        return td_target(own.reward, own.discount, lowest + following[name].bonus)
+        smallest = min_q(learner.values(learner.target_q, inputs))
+        return td_target(own.reward, own.discount, smallest + following[name].bonus)
 
     def update_critics(self, name: str, batch: Batch, target: Tensor, weight: Tensor) -> tuple[Metrics, Tensor]:
         """Step the Q-networks of a group; gives metrics and TD errors [M], the largest of the agents that acted."""
