@@ -28,9 +28,10 @@ NOT, BOTH = flags(0, 0), flags(1, 1)
 
 
 def of(*columns: Any, **settings: float) -> tuple[list[float], list[float]]:
-    advantage, target = vtrace(*columns, **(PAPER | settings))
-    assert (advantage.dtype, target.dtype) == (np.float32, np.float32)
-    return advantage[:, 0].tolist(), target[:, 0].tolist()
+    """The weighed advantages, and targets."""
+    found = vtrace(*columns, **(PAPER | settings))
+    assert (found.advantage.dtype, found.target.dtype) == (np.float32, np.float32)
+    return (found.rho * found.advantage)[:, 0].tolist(), found.target[:, 0].tolist()
 
 
 def test_weights_below_one_shrink_a_td_error_and_what_follows_it():
@@ -92,18 +93,19 @@ BLOCKS = {"seed": st.integers(0, 2**32), "T": st.integers(1, 24), "L": st.intege
 def test_where_the_learning_policy_acted_it_is_gae(seed, T, L, gaps, lam, bar):
     *columns, log_ratio = block(seed, T, L, gaps=gaps)
     same = np.zeros_like(log_ratio)
-    advantage, target = vtrace(*columns, same, gamma=GAMMA, lam=lam, rho_bar=bar, c_bar=bar)
+    found = vtrace(*columns, same, gamma=GAMMA, lam=lam, rho_bar=bar, c_bar=bar)
     expected = gae(*columns, gamma=GAMMA, lam=lam)
-    np.testing.assert_allclose(advantage, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.advantage, expected, rtol=1e-4, atol=1e-5)
     value, valid = columns[1], columns[5]
-    np.testing.assert_allclose(target[valid], (expected + value)[valid], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.target[valid], (expected + value)[valid], rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=50, deadline=None)
 @given(seed=BLOCKS["seed"], T=BLOCKS["T"], L=BLOCKS["L"])
 def test_the_target_is_then_the_discounted_return_to_the_end_of_the_block(seed, T, L):
     reward, value, next_value, terminated, truncated, valid, log_ratio = block(seed, T, L, gaps=False)
-    _, target = vtrace(reward, value, next_value, terminated, truncated, valid, np.zeros_like(log_ratio), **PAPER)
+    same = np.zeros_like(log_ratio)
+    target = vtrace(reward, value, next_value, terminated, truncated, valid, same, **PAPER).target
     for lane in range(L):
         for start in range(T):
             total = 0.0
@@ -159,7 +161,8 @@ def slow_vtrace(
 @given(**BLOCKS, lam=st.sampled_from([0.0, 0.7, 1.0]), bars=st.sampled_from([(1.0, 1.0), (2.0, 1.0), (3.0, 2.0)]))
 def test_it_is_the_sum_of_the_paper(seed, T, L, gaps, lam, bars):
     columns = block(seed, T, L, gaps=gaps)
-    advantage, target = vtrace(*columns, gamma=GAMMA, lam=lam, rho_bar=bars[0], c_bar=bars[1])
+    found = vtrace(*columns, gamma=GAMMA, lam=lam, rho_bar=bars[0], c_bar=bars[1])
+    advantage, target = found.rho * found.advantage, found.target
     for lane in range(L):
         expected = slow_vtrace(columns, lane, GAMMA, lam, *bars)
         for t in range(T):

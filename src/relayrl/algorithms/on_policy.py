@@ -93,6 +93,10 @@ class OnPolicyAlgorithm(ABC):
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         return self._backend.gae(rollout.reward, value, next_value, *flags, gamma=gamma, lam=lam)
 
+    def normalized(self, advantage: Array) -> Array:
+        """[M] the advantages of an update in a unit of their own."""
+        return normalized(advantage)
+
     @property
     def max_policy_lag(self) -> int | None:
         """How many versions behind a row's policy may be; None: any number."""
@@ -157,7 +161,7 @@ class OnPolicyAlgorithm(ABC):
 
     def _normalize(self, batch: Batch) -> None:
         if self._params.normalize_advantages:
-            batch.advantage = normalized(batch.advantage)
+            batch.advantage = self.normalized(batch.advantage)
         if self._params.normalize_returns:
             # What the critic's output was: under the new moments it would seem to have moved before its first step.
             batch.old_value = self._update.normalized_returns(batch.old_value)

@@ -66,6 +66,11 @@ def normalized(advantage: Array) -> Array:
     return np.asarray((advantage - advantage.mean()) / (advantage.std() + 1e-8), np.float32)
 
 
+def scaled(advantage: Array) -> Array:
+    """Unit variance over all entries, the mean moved along."""
+    return np.asarray(advantage / (advantage.std() + 1e-8), np.float32)
+
+
 def explained_variance(predicted: Array, target: Array) -> float:
     """1 − Var(target − predicted) / Var(target): 1 is perfect, 0 is no better than a constant."""
     variance = float(np.var(target))

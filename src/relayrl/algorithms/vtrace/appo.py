@@ -1,7 +1,9 @@
 """Asynchronous PPO: several passes with PPO's clipped loss over what V-trace makes of older policies' rollouts.
 
-The loss clips the ratio to the newest policy, not to the one that acted: V-trace's weight takes care of the latter (Luo et al.,
-2020; Hilton et al., 2021).
+    L_π = −E[min(r Â, clip(r, 1 ± ε) Â)] − c_H E[H(π)],   r = π(a) / μ(a)
+
+The ratio is that to the policy that acted. It is the importance weight of the row, so Â is not weighed again. Its clip keeps
+the policy near those whose data is still to come; a clip around the newest policy would let it move on with every update.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
-from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.on_policy import REFERENCE, Backend, Estimates
 from relayrl.algorithms.params import APPOParams
 from relayrl.algorithms.vtrace.vtrace_algorithm import VTraceAlgorithm
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from relayrl.algorithms.vtrace.vtrace_returns import VTrace
+    from relayrl.data.trees import Array
     from relayrl.models.policy import ActorCritic
 
 
@@ -29,3 +33,6 @@ class APPO(VTraceAlgorithm):
         loss = ClippedSurrogate(params.clip_ratio)
         objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
         super().__init__(policy, params, objective, rng, policy_passes=params.train_pi_iters, backend=backend)
+
+    def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
+        return Estimates(acted_logp, found.advantage, found.target)

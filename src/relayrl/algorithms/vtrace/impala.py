@@ -1,17 +1,26 @@
-"""IMPALA (Espeholt et al., 2018): an actor-critic with V-trace, one pass of the policy over each rollout."""
+"""IMPALA (Espeholt et al., 2018): an actor-critic with V-trace, one pass of the policy over each rollout.
+
+    L_π = −E[ρ Â log π(a)] − c_H E[H(π)]
+
+Advantages that are weighed by ρ are scaled, not centred. A constant b that is taken from them would add −b E_μ[∇ log π(a)],
+which is zero only where π = μ, and else moves the policy along what μ happened to do.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from relayrl.algorithms.losses import LogLikelihood, Objective
-from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.on_policy import REFERENCE, Backend, Estimates
 from relayrl.algorithms.params import IMPALAParams
+from relayrl.algorithms.returns import scaled
 from relayrl.algorithms.vtrace.vtrace_algorithm import VTraceAlgorithm
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from relayrl.algorithms.vtrace.vtrace_returns import VTrace
+    from relayrl.data.trees import Array
     from relayrl.models.policy import ActorCritic
 
 
@@ -24,3 +33,9 @@ class IMPALA(VTraceAlgorithm):
         self.params = params
         objective = Objective(LogLikelihood(), params.entropy_coef)
         super().__init__(policy, params, objective, rng, policy_passes=1, backend=backend)
+
+    def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
+        return Estimates(current_logp, found.rho * found.advantage, found.target)
+
+    def normalized(self, advantage: Array) -> Array:
+        return scaled(advantage)

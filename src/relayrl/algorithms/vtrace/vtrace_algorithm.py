@@ -1,12 +1,12 @@
 """What V-trace algorithms have in common: advantages and value targets corrected for who acted (`vtrace_returns`).
 
-Three policies take part: μ acted and recorded its log-probabilities, π is the newest when the update begins, and the one that
-learns moves away from π. V-trace weighs every row by π/μ; the policy loss compares the one that learns with π. So a pass begins
-with a ratio of 1, however old the data is. Where nobody recorded log-probabilities, π is taken to have acted.
+μ is the policy that acted and recorded its log-probabilities, π the newest one, which learns. Where nobody recorded any, π is
+taken to have acted, and V-trace is GAE. How the loss goes on from there is the algorithm's: `learned_from`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import numpy as np
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.on_policy import Backend, Estimates, OnPolicyAlgorithm
 from relayrl.algorithms.params import VTraceParams
-from relayrl.algorithms.vtrace.vtrace_returns import MAX_LOG_RATIO, vtrace
+from relayrl.algorithms.vtrace.vtrace_returns import VTrace, vtrace
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
@@ -70,8 +70,7 @@ class VTraceAlgorithm(OnPolicyAlgorithm):
         params = self._vtrace
         current = self._update.current_logp(rollout, evaluation)
         log_ratio = current.reshape(rollout.logp.shape) - rollout.logp
-        self._ratios.append(np.exp(np.minimum(log_ratio[rollout.valid], MAX_LOG_RATIO)))
-        advantage, target = vtrace(
+        found = vtrace(
             rollout.reward,
             evaluation.value,
             next_value,
@@ -84,4 +83,9 @@ class VTraceAlgorithm(OnPolicyAlgorithm):
             rho_bar=params.rho_bar,
             c_bar=params.c_bar,
         )
-        return Estimates(current, advantage, target)
+        self._ratios.append(found.ratio[rollout.valid])
+        return self.learned_from(found, evaluation.logp, current)
+
+    @abstractmethod
+    def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
+        """What the loss takes: log-probabilities [M] are μ's and π's."""

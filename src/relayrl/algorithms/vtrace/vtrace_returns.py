@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from relayrl.data.trees import Array
 
 MAX_LOG_RATIO = 20.0
 """Beyond it, an importance weight is clipped whatever the bound, and its exponential would overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class VTrace:
+    """Columns [T, L]; on rows without a decision, weights are 1 and advantages 0."""
+
+    ratio: Array  # π/μ
+    rho: Array  # the same, clipped at ρ̄: the weight of a policy gradient
+    advantage: Array  # not weighed
+    target: Array  # of the values
 
 
 def vtrace(
@@ -23,13 +35,13 @@ def vtrace(
     lam: float,
     rho_bar: float,
     c_bar: float,
-) -> tuple[Array, Array]:
-    """[T, L] V-trace's advantages, 0 on invalid rows, and its value targets (Espeholt et al., 2018). `log_ratio` is
-    log π(a) − log μ(a): π is the policy that learns, μ the one that acted.
+) -> VTrace:
+    """What V-trace (Espeholt et al., 2018) makes of rows, of which `log_ratio` is log π(a) − log μ(a): π is the policy that
+    learns, μ the one that acted.
 
         ρ_t = min(ρ̄, π/μ),  c_t = λ min(c̄, π/μ),  δ_t = ρ_t (r_t + γ (1 − terminated_t) V(s_{t+1}) − V(s_t))
         v_t = V(s_t) + δ_t + γ (1 − ended_t) c_t (v_{t+1} − V(s_{t+1}))
-        Â_t = ρ_t (r_t + γ (1 − terminated_t) (λ v_{t+1} + (1 − λ) V(s_{t+1})) − V(s_t))
+        Â_t = r_t + γ (1 − terminated_t) (λ v_{t+1} + (1 − λ) V(s_{t+1})) − V(s_t)
 
     Where π = μ, Â is `returns.gae`'s and v_t = Â_t + V(s_t). Rows without a decision are as in `returns.gae`.
     """
@@ -46,8 +58,9 @@ def vtrace(
         correction[t] = after = delta[t] + carried[t] * after
     ahead = np.concatenate([correction[1:], np.zeros_like(value[:1])])
     ahead[ended] = 0.0
-    advantage = np.where(valid, rho * (td_error + gamma * (lam * ahead)), 0.0)
-    return np.asarray(advantage, np.float32), np.asarray(value + correction, np.float32)
+    advantage = np.where(valid, td_error + gamma * (lam * ahead), 0.0)
+    columns = (np.where(valid, ratio, 1.0), np.where(valid, rho, 1.0), advantage, value + correction)
+    return VTrace(*(np.asarray(column, np.float32) for column in columns))
 
 
 def _of_decisions(reward: Array, value: Array, bootstrap: Array, ended: Array, valid: Array) -> tuple[Array, Array]:

@@ -1,0 +1,131 @@
+"""IMPALA and APPO: what they learn from steps of older policies, from public pieces and against what goes wrong without V-trace."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from test_corrections import OBSERVATIONS, rollout
+
+import relayrl
+from relayrl import APPOParams, IMPALAParams, LaneHeader, NetworkSettings, PPOParams, RelayRLTrainer, TrainerArgs
+from relayrl.accelerator.on_policy_kernels import FASTEST
+from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.ppo import PPO
+from relayrl.algorithms.returns import normalized, scaled
+from relayrl.algorithms.vtrace.appo import APPO
+from relayrl.algorithms.vtrace.impala import IMPALA
+from relayrl.extend import make_run_parts
+from relayrl.models.network_settings import MemorySettings
+from relayrl.models.policy import ActorCritic, parameter_hash
+from relayrl.models.recurrent_policy import actor_critic
+
+CHOICES = spaces.Discrete(3)
+KINDS = {"impala": (IMPALA, IMPALAParams), "appo": (APPO, APPOParams), "ppo": (PPO, PPOParams)}
+
+
+def make(name: str, space: spaces.Space = CHOICES, memory: dict[str, Any] | None = None, **params: Any) -> Any:
+    network = NetworkSettings(hidden_sizes=(8,), memory=None if memory is None else MemorySettings(**memory))
+    policy = actor_critic(OBSERVATIONS, space, network, torch.Generator().manual_seed(0), None, None)
+    algorithm, kind = KINDS[name]
+    return algorithm(policy, kind(**params), np.random.default_rng(0), FASTEST)
+
+
+def recorded(algorithm: OnPolicyAlgorithm, data: Any, shift: Any = 0.0) -> Any:
+    """The rollout with the log-probabilities of a policy that finds its actions less likely by `shift` than this one."""
+    evaluation = algorithm._update.evaluate(replace(data, logp=None), None)
+    logp = evaluation.logp.reshape(data.reward.shape) - np.asarray(shift, np.float32)
+    return replace(data, logp=logp.astype(np.float32))
+
+
+@pytest.mark.parametrize("space", [CHOICES, spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,), np.float32)], ids=str)
+@pytest.mark.parametrize("name", ["impala", "appo"])
+def test_its_own_log_probabilities_are_as_good_as_none(name, space):
+    data = rollout(space, T=32)
+    learned = []
+    for with_logp in (False, True):
+        algorithm = make(name, space)
+        metrics = algorithm.update([recorded(algorithm, data) if with_logp else data], 0.0)
+        learned.append(torch.cat([p.detach().flatten() for p in algorithm.policy.parameters()]))
+    assert metrics["policy/importance_ratio"] == pytest.approx(1.0, abs=1e-5)
+    torch.testing.assert_close(learned[0], learned[1], rtol=1e-4, atol=1e-5)
+
+
+def test_appo_with_its_own_data_and_ppos_settings_is_ppo():
+    same = {"train_pi_iters": 3, "train_vf_iters": 3, "lam": 0.9, "entropy_coef": 0.01, "target_kl": None}
+    appo, ppo = make("appo", **same), make("ppo", **same)
+    for algorithm in (appo, ppo):
+        algorithm.update([rollout(CHOICES, T=32)], 0.0)
+    assert parameter_hash(appo.policy) == parameter_hash(ppo.policy)
+
+
+def test_impala_weighs_what_it_learns_from_and_appo_leaves_that_to_the_ratio():
+    data = rollout(CHOICES, T=6)
+    shift = np.log(np.array([[0.5], [2.0], [1.0], [0.25], [4.0], [1.0]]))
+    batches = {}
+    for name in ("impala", "appo"):
+        algorithm = make(name)
+        batches[name] = algorithm._prepare(recorded(algorithm, data, shift), None)
+    rho = np.minimum(np.exp(shift[:, 0]), 1.0)
+    np.testing.assert_allclose(batches["impala"].advantage, rho * batches["appo"].advantage, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(batches["impala"].target, batches["appo"].target, rtol=1e-6)
+    np.testing.assert_allclose(batches["impala"].logp - batches["appo"].logp, shift[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_say_how_far_the_policies_are_apart():
+    algorithm = make("impala", rho_bar=2.0, c_bar=2.0)
+    shift = np.log(np.array([[0.5], [2.5], [1.0], [4.0]]))
+    metrics = algorithm.update([recorded(algorithm, rollout(CHOICES, T=4), shift)], 0.0)
+    assert metrics["policy/importance_ratio"] == pytest.approx(2.0, rel=1e-4)
+    assert metrics["policy/importance_clip_fraction"] == 0.5
+
+
+def test_weighed_advantages_are_scaled_and_others_centred():
+    advantage = np.array([1.0, 2.0, 6.0], np.float32)
+    np.testing.assert_array_equal(make("impala").normalized(advantage), scaled(advantage))
+    np.testing.assert_array_equal(make("appo").normalized(advantage), normalized(advantage))
+    assert float(scaled(advantage).std()) == pytest.approx(1.0)
+    np.testing.assert_allclose(scaled(advantage) / scaled(advantage)[0], [1.0, 2.0, 6.0], rtol=1e-6)
+
+
+def test_a_recurrent_policy_is_unrolled_from_the_first_memory_of_each_sequence():
+    algorithm = make("appo", memory={"kind": "gru", "size": 4, "sequence_length": 5})
+    data = rollout(CHOICES, T=12)
+    ended = np.zeros((12, 1), bool)
+    ended[7] = True
+    successors = replace(data.successors, step=np.array([7, 11]), lane=np.array([0, 0]), obs=data.obs[:2, 0])
+    valid = np.ones((12, 1), bool)
+    valid[3] = False
+    data = replace(data, truncated=ended, successors=successors, valid=valid)
+    update = algorithm._update
+    evaluation = update.evaluate(data, None)
+    # Its own memory: unrolling and single steps agree, and rows on which nobody acted keep what they had.
+    np.testing.assert_allclose(update.current_logp(data, evaluation), evaluation.logp, rtol=1e-4, atol=1e-5)
+    # Another policy's memory on every row but the first of a sequence changes nothing: only the first is looked at.
+    foreign = evaluation.actor_memory + 1.0
+    first = [0, 6, 8]  # rows 0–2, 4, 5 | 6, 7 | 8 – 11
+    foreign[first] = evaluation.actor_memory[first]
+    found = update.current_logp(data, replace(evaluation, actor_memory=foreign))
+    valid_rows = valid[:, 0]
+    np.testing.assert_allclose(found[valid_rows], evaluation.logp[valid_rows], rtol=1e-4, atol=1e-5)
+
+
+def one_step_episodes(num_episodes: int, probability: float, seed: int) -> list[relayrl.Trajectory]:
+    """Of a policy that takes action 0, which is paid 1, with `probability`, and says so."""
+    seen = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    header = LaneHeader("agent", (uuid.UUID(int=seed + 1),), ("agent",), seen, spaces.Discrete(2))
+    builder = relayrl.TrajectoryBuilder(header, max_length=1, with_logp=True)
+    rng, found = np.random.default_rng(seed), []
+    obs = np.ones(1, np.float32)
+    for _ in range(num_episodes):
+        action = int(rng.random() >= probability)
+        logp = np.log(probability if action == 0 else 1.0 - probability)
+        builder.add(obs, action, logp=logp)
+        found.append(builder.end(float(action == 0), obs, terminated=True))
+    return found
