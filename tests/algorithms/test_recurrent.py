@@ -11,6 +11,7 @@ from relayrl.algorithms.losses import LogLikelihood, Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.registry import algorithms
 from relayrl.algorithms.updates.recurrent_update import RecurrentUpdate, SequenceBatch
+from relayrl.algorithms.updates.torch_update import Estimates
 from relayrl.data.columns import Rollout
 from relayrl.data.stacking import stack_trajectories
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
@@ -84,7 +85,9 @@ def test_unrolling_gives_the_log_probabilities_that_acting_had(world, kind):
             assert isinstance(policy, RecurrentActorCritic)
             update = recurrent_update(policy)
             evaluation = update.evaluate(rollout, None)
-            batch = update.batch(rollout, evaluation, rollout.reward, rollout.reward, rollout.valid)
+            batch = update.batch(
+                rollout, evaluation, Estimates(evaluation.logp, rollout.reward, rollout.reward), rollout.valid
+            )
             assert isinstance(batch, SequenceBatch)
             assert len(batch.advantage) == rollout.valid.sum()
             packed = batch.packed()
@@ -172,7 +175,9 @@ def test_gradients_go_back_to_the_first_step_of_a_sequence():
     rollout, policy = collector.collect(0)["agent"], parts.policies["agent"]
     update = recurrent_update(policy)
     evaluation = update.evaluate(rollout, None)
-    packed = update.batch(rollout, evaluation, rollout.reward, rollout.reward, rollout.valid).packed()
+    packed = update.batch(
+        rollout, evaluation, Estimates(evaluation.logp, rollout.reward, rollout.reward), rollout.valid
+    ).packed()
     features = torch.from_numpy(packed.rows.features).requires_grad_()
     outputs = policy.actor.unroll(features, packed.batch_sizes, packed.actor_memory)
     # The last packed row is the last step of the last among the longest sequences.

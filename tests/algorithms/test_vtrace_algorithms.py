@@ -18,7 +18,7 @@ from relayrl import APPOParams, IMPALAParams, LaneHeader, NetworkSettings, PPOPa
 from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.ppo import PPO
-from relayrl.algorithms.returns import normalized, scaled
+from relayrl.algorithms.returns import normalized
 from relayrl.algorithms.vtrace.appo import APPO
 from relayrl.algorithms.vtrace.impala import IMPALA
 from relayrl.extend import make_run_parts
@@ -73,7 +73,9 @@ def test_impala_weighs_what_it_learns_from_and_appo_leaves_that_to_the_ratio():
         algorithm = make(name)
         batches[name] = algorithm._prepare(recorded(algorithm, data, shift), None)
     rho = np.minimum(np.exp(shift[:, 0]), 1.0)
-    np.testing.assert_allclose(batches["impala"].advantage, rho * batches["appo"].advantage, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(batches["impala"].weight, rho, rtol=1e-4)
+    assert batches["appo"].weight is None
+    np.testing.assert_allclose(batches["impala"].advantage, batches["appo"].advantage, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(batches["impala"].target, batches["appo"].target, rtol=1e-6)
     np.testing.assert_allclose(batches["impala"].logp - batches["appo"].logp, shift[:, 0], rtol=1e-4, atol=1e-5)
 
@@ -86,12 +88,18 @@ def test_metrics_say_how_far_the_policies_are_apart():
     assert metrics["policy/importance_clip_fraction"] == 0.5
 
 
-def test_weighed_advantages_are_scaled_and_others_centred():
-    advantage = np.array([1.0, 2.0, 6.0], np.float32)
-    np.testing.assert_array_equal(make("impala").normalized(advantage), scaled(advantage))
-    np.testing.assert_array_equal(make("appo").normalized(advantage), normalized(advantage))
-    assert float(scaled(advantage).std()) == pytest.approx(1.0)
-    np.testing.assert_allclose(scaled(advantage) / scaled(advantage)[0], [1.0, 2.0, 6.0], rtol=1e-6)
+def test_advantages_are_normalised_by_their_weights_and_then_weighed():
+    algorithm = make("impala")
+    shift = np.log(np.array([[0.5], [2.0], [1.0], [0.25], [4.0], [1.0]]))
+    batch = algorithm._prepare(recorded(algorithm, rollout(CHOICES, T=6), shift), None)
+    weight = batch.weight.copy()
+    algorithm._normalize(batch)
+    # Σ ρ (Â − b) = 0: what was subtracted is a baseline of the weighed gradient.
+    assert float(batch.advantage.sum()) == pytest.approx(0.0, abs=1e-5)
+    assert float((batch.advantage**2 / weight).sum() / weight.sum()) == pytest.approx(1.0, rel=1e-4)
+    assert batch.weight is None
+    plain = np.array([1.0, 2.0, 6.0], np.float32)
+    np.testing.assert_allclose(normalized(plain, np.ones(3, np.float32)), normalized(plain), rtol=1e-6)
 
 
 def test_a_recurrent_policy_is_unrolled_from_the_first_memory_of_each_sequence():

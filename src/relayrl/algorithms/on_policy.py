@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
-from relayrl.algorithms.updates.torch_update import Batch, Evaluation, Finish, Metrics, PassPlan, TorchUpdate
+from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.data.trees import Array, map_tree
 
 if TYPE_CHECKING:
@@ -42,15 +42,6 @@ class Backend:
 
 
 REFERENCE = Backend()
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """What an update learns from a rollout."""
-
-    logp: Array  # [M] of the actions, by the policy that the new one is compared with
-    advantage: Array  # [T, L]
-    target: Array  # [T, L] of the values
 
 
 class OnPolicyAlgorithm(ABC):
@@ -92,10 +83,6 @@ class OnPolicyAlgorithm(ABC):
         """[T, L] generalised advantage estimates of a rollout, as `returns` describes them."""
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         return self._backend.gae(rollout.reward, value, next_value, *flags, gamma=gamma, lam=lam)
-
-    def normalized(self, advantage: Array) -> Array:
-        """[M] the advantages of an update in a unit of their own."""
-        return normalized(advantage)
 
     @property
     def max_policy_lag(self) -> int | None:
@@ -156,12 +143,13 @@ class OnPolicyAlgorithm(ABC):
         next_value = with_successor_values(evaluation.value, rollout.successors, evaluation.successor_value)
         learned = self.estimates(rollout, evaluation, next_value)
         usable = self.usable_rows(rollout) if fresh is None else self.usable_rows(rollout) & fresh
-        evaluation = replace(evaluation, logp=learned.logp)
-        return self._update.batch(rollout, evaluation, learned.advantage, learned.target, usable)
+        return self._update.batch(rollout, evaluation, learned, usable)
 
     def _normalize(self, batch: Batch) -> None:
         if self._params.normalize_advantages:
-            batch.advantage = self.normalized(batch.advantage)
+            batch.advantage = normalized(batch.advantage, batch.weight)
+        if batch.weight is not None:
+            batch.advantage, batch.weight = batch.advantage * batch.weight, None
         if self._params.normalize_returns:
             # What the critic's output was: under the new moments it would seem to have moved before its first step.
             batch.old_value = self._update.normalized_returns(batch.old_value)

@@ -23,6 +23,7 @@ from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.sequences import Sequences, cut, pack
 from relayrl.algorithms.updates.torch_update import (
     Batch,
+    Estimates,
     Evaluation,
     Metrics,
     TorchUpdate,
@@ -160,7 +161,8 @@ class RecurrentUpdate(TorchUpdate):
     @torch.no_grad()
     def current_logp(self, rollout: Rollout, evaluation: Evaluation) -> Array:
         """Unrolled over sequences: a recorded memory is what an older policy remembered, and only the first of each is used."""
-        rows, batch = self._sequences(rollout, evaluation, evaluation.value, evaluation.value, rollout.valid)
+        nothing = Estimates(evaluation.logp, evaluation.value, evaluation.value)
+        rows, batch = self._sequences(rollout, evaluation, nothing, rollout.valid)
         logp = evaluation.logp.copy()
         if len(batch):
             packed = batch.packed(self._device)
@@ -169,17 +171,17 @@ class RecurrentUpdate(TorchUpdate):
             )
         return logp
 
-    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, target: Array, usable: Array) -> Batch:
-        return self._sequences(rollout, evaluation, advantage, target, usable)[1]
+    def batch(self, rollout: Rollout, evaluation: Evaluation, learned: Estimates, usable: Array) -> Batch:
+        return self._sequences(rollout, evaluation, learned, usable)[1]
 
     def _sequences(
-        self, rollout: Rollout, evaluation: Evaluation, advantage: Array, target: Array, usable: Array
+        self, rollout: Rollout, evaluation: Evaluation, learned: Estimates, usable: Array
     ) -> tuple[Array, SequenceBatch]:
         """The usable rows, as indices of `[M]`, and their sequences."""
         assert isinstance(evaluation, RecurrentEvaluation)
         rows, sequences = cut(usable, rollout.ended, self._sequence_length)
         first = rows[sequences.first]
-        batch = Batch.of(rollout, evaluation, advantage, target).rows(rows)
+        batch = Batch.of(rollout, evaluation, learned).rows(rows)
         return rows, _in_sequences(batch, sequences, evaluation.actor_memory[first], evaluation.critic_memory[first])
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
-from relayrl.algorithms.on_policy import REFERENCE, Backend, Estimates
+from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.params import APPOParams
+from relayrl.algorithms.updates.torch_update import Estimates
 from relayrl.algorithms.vtrace.vtrace_algorithm import VTraceAlgorithm
 
 if TYPE_CHECKING:

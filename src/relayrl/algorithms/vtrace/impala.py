@@ -2,8 +2,8 @@
 
     L_π = −E[ρ Â log π(a)] − c_H E[H(π)]
 
-Advantages that are weighed by ρ are scaled, not centred. A constant b that is taken from them would add −b E_μ[∇ log π(a)],
-which is zero only where π = μ, and else moves the policy along what μ happened to do.
+Advantages are normalised before they are weighed, and count by their ρ in that: what is subtracted then is a baseline. A
+constant b taken from ρ Â instead would add −b E_μ[∇ log π(a)], which moves the policy along what μ happened to do.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relayrl.algorithms.losses import LogLikelihood, Objective
-from relayrl.algorithms.on_policy import REFERENCE, Backend, Estimates
+from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.params import IMPALAParams
-from relayrl.algorithms.returns import scaled
+from relayrl.algorithms.updates.torch_update import Estimates
 from relayrl.algorithms.vtrace.vtrace_algorithm import VTraceAlgorithm
 
 if TYPE_CHECKING:
@@ -35,7 +35,4 @@ class IMPALA(VTraceAlgorithm):
         super().__init__(policy, params, objective, rng, policy_passes=1, backend=backend)
 
     def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
-        return Estimates(current_logp, found.rho * found.advantage, found.target)
-
-    def normalized(self, advantage: Array) -> Array:
-        return scaled(advantage)
+        return Estimates(current_logp, found.advantage, found.target, found.rho)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relayrl.algorithms.losses import Objective
-from relayrl.algorithms.on_policy import Backend, Estimates, OnPolicyAlgorithm
+from relayrl.algorithms.on_policy import Backend, OnPolicyAlgorithm
 from relayrl.algorithms.params import VTraceParams
+from relayrl.algorithms.updates.torch_update import Estimates, Evaluation, Finish
 from relayrl.algorithms.vtrace.vtrace_returns import VTrace, vtrace
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
-    from relayrl.algorithms.updates.torch_update import Evaluation, Finish
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Array
     from relayrl.models.policy import ActorCritic
