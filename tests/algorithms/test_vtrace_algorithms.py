@@ -89,7 +89,7 @@ def test_metrics_say_how_far_the_policies_are_apart():
 
 
 def test_advantages_are_normalised_by_their_weights_and_then_weighed():
-    algorithm = make("impala")
+    algorithm = make("impala", normalize_advantages=True)
     shift = np.log(np.array([[0.5], [2.0], [1.0], [0.25], [4.0], [1.0]]))
     batch = algorithm._prepare(recorded(algorithm, rollout(CHOICES, T=6), shift), None)
     weight = batch.weight.copy()

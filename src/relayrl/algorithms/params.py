@@ -130,6 +130,8 @@ class VTraceParams(OnPolicyParams):
 class IMPALAParams(VTraceParams):
     """IMPALA: one pass of the policy over the data."""
 
+    normalize_advantages: bool = Field(False, description="per update, over all rows, before they are weighed")
+
 
 class APPOParams(VTraceParams):
     """APPO. An iteration is a pass over the data."""
