@@ -206,6 +206,13 @@ def test_appo_learns_from_old_data_where_ppo_that_takes_it_for_its_own_does_not(
 
 
 @pytest.mark.slow
+def test_impala_learns_from_old_data():
+    # Five seeds: 489, 492, 480, 451, 492.
+    settings = {"max_steps": 60_000, "pi_lr": 1e-3, "vf_lr": 1e-3}
+    assert last_returns("impala", 4, 0, settings) > 350
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["impala", "appo"])
 def test_it_solves_cartpole_by_its_preset(algo, tmp_path):
     run = relayrl.train("CartPole-v1", algo=algo, seed=0, run_dir=tmp_path / "run", progress=False)
