@@ -2,8 +2,8 @@
 
     L_π = −E[ρ Â log π(a)] − c_H E[H(π)]
 
-With `normalize_advantages`, Â is normalised before it is weighed, and counts by its ρ in that: what is subtracted is a baseline.
-A constant b taken from ρ Â instead would add −b E_μ[∇ log π(a)], which moves the policy along what μ happened to do.
+With `normalize_advantages`, Â is normalised before it is weighed, and counts by its ρ in that: what is subtracted is a
+baseline. A constant b taken from ρ Â instead would add −b E_μ[∇ log π(a)], which moves the policy along what μ happened to do.
 """
 
 from __future__ import annotations
