@@ -17,6 +17,8 @@ OFF_POLICY = {"learning_starts": 16, "batch_size": 8, "update_interval": 4, "tra
 RUNS = {
     "ppo": ("native:CartPole", ON_POLICY | {"train_pi_iters": 1}),
     "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
+    "impala": ("native:CartPole", ON_POLICY | {"max_policy_lag": 2}),
+    "maappo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
     "reinforce": ("native:CartPole", ON_POLICY | {"with_vf_baseline": True}),
     "td3": ("native:Pendulum", OFF_POLICY),
     "sac": ("native:Pendulum", OFF_POLICY),

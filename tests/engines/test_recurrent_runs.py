@@ -50,7 +50,7 @@ def run(settings: RunSettings, path: Path, *, interrupted_at: int | None = None)
     )
 
 
-@pytest.mark.parametrize("algo", ["reinforce", "ireinforce", "mareinforce", "ppo", "ippo", "mappo"])
+@pytest.mark.parametrize("algo", ["reinforce", "ireinforce", "mareinforce", "ppo", "ippo", "mappo", "impala", "maappo"])
 def test_a_resumed_run_ends_as_if_it_had_not_stopped(algo, tmp_path):
     env, options = ("native:simple_spread", {}) if "pp" in algo and algo != "ppo" else (RECALL, {"delay": 7})
     settings = settings_of(algo, env, **{"environment.options": options})

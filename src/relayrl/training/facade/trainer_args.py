@@ -1,8 +1,8 @@
 """What a trainer of the facade is made for: `TrainerArgs`.
 
 `obs_dim` and `act_dim` are enough for flat float32 observations; `observation_space` and `action_space` say anything else. By
-default an algorithm that learns from its own rollouts (REINFORCE, PPO) chooses among `act_dim` actions, and one that learns
-from replay (DDPG, TD3, SAC) acts in `Box(-1, 1, (act_dim,))`.
+default an algorithm that learns from rollouts once (REINFORCE, PPO, IMPALA, APPO) chooses among `act_dim` actions, and one that
+learns from replay (DDPG, TD3, SAC) acts in `Box(-1, 1, (act_dim,))`.
 
 Not here: the algorithms' hyper-parameters, which are `relayrl.algorithms.params`.
 """
