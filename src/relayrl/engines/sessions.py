@@ -114,9 +114,8 @@ class _Trial:
         values = generic_preset(settings.algo, kinds)
         if env.num_envs > 1:  # a vector environment of its own number
             values.get("environment", {}).pop("num_envs", None)
-        if values:
-            names = " + ".join(kind.value for kind in kinds)
-            self.notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
+        used = f"generic settings for {' + '.join(kind.value for kind in kinds)}" if values else "defaults"
+        self.notes.append(f"no preset for {settings.env} with {settings.algo}: {used} are used")
         return values
 
     def require_runs(self, settings: RunSettings) -> VectorEnvironment:
@@ -212,7 +211,7 @@ def run_session(
     try:
         with logging_to(session.directory.log):
             engine = _engine(session, interrupt)
-            for note in session.notes:
+            for note in (*session.notes, *engine.notes):
                 _log.info("%s", note)
                 if on_note is not None:
                     on_note(note)

@@ -8,16 +8,25 @@ from relayrl.config.settings import Settings
 from relayrl.envs.environment_settings import EvaluationBounds
 
 MAX_EPISODES = 1_000_000
+ROWS_PER_RUN = 100
+"""Rows of statistics of a run that says nothing else; fewer where it has fewer updates."""
 
 
 class TrainerSettings(Settings):
     """The schedule of one run; all counts are environment steps, summed over environments."""
 
     max_steps: int = Field(
-        500_000, ge=1, le=10**15, description="environment steps of the run; whole rollouts, never more"
+        500_000,
+        ge=1,
+        le=10**15,
+        description="environment steps of the run, or the next multiple of num_envs; its last rollout is as short as needed",
     )
     time_horizon: int = Field(64, ge=1, le=1 << 24, description="steps of each environment per rollout")
-    summary_freq: int = Field(50_000, ge=1, description="steps between rows of statistics")
+    summary_freq: int = Field(
+        default_factory=lambda known: max(1, known.get("max_steps", 1) // ROWS_PER_RUN),
+        ge=1,
+        description="steps between rows of statistics; not given: a hundredth of max_steps",
+    )
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"
     )

@@ -30,6 +30,7 @@ class Statistics:
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._group_returns: dict[str, deque[float]] = {}
         self.num_episodes = 0
+        self.num_rows = 0
 
     @property
     def mean_return(self) -> float:
@@ -69,6 +70,7 @@ class Statistics:
             self._counts.clear()
         for writer in self._writers:
             writer.write(num_env_steps, row)
+        self.num_rows += 1
         return row
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,6 +82,7 @@ class Statistics:
             "lengths": list(self._lengths),
             "group_returns": {group: list(own) for group, own in self._group_returns.items()},
             "num_episodes": self.num_episodes,
+            "num_rows": self.num_rows,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -90,6 +93,7 @@ class Statistics:
         for group, own in state["group_returns"].items():
             self._group_returns[group] = deque(own, maxlen=RECENT_EPISODES)
         self.num_episodes = state["num_episodes"]
+        self.num_rows = state.get("num_rows", 1)  # older versions did not count them
 
     def rewind(self, num_env_steps: int) -> None:
         """Take back rows beyond a step, which the run will write again."""
