@@ -111,7 +111,7 @@ class OnPolicyAlgorithm(ABC):
             "value/learning_rate": self._vf_optimizer.lr,
         }
         self._normalize(batch)
-        finish = self._begin_passes(batch, sum(rollout.num_steps for rollout in rollouts))
+        finish = self._begin_passes(batch, sum(len(rollout.reward) for rollout in rollouts))
         self._update_normalizers(rollouts, central)
         return lambda: metrics | finish()
 

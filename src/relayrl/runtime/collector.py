@@ -40,6 +40,9 @@ class EndedEpisodes:
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     group_returns: dict[str, list[float]] = field(default_factory=dict)
+    agent_returns: dict[str, list[Array]] = field(
+        default_factory=dict
+    )  # of each group, [E, N] of episodes that ended together
 
 
 class Collector:
@@ -199,7 +202,8 @@ class _EpisodeTracker:
         self._ended = self._none()
 
     def _none(self) -> EndedEpisodes:
-        return EndedEpisodes(group_returns={name: [] for name in self._num_agents})
+        names = self._num_agents
+        return EndedEpisodes(group_returns={name: [] for name in names}, agent_returns={name: [] for name in names})
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
@@ -212,12 +216,14 @@ class _EpisodeTracker:
     def _end(self, step: VectorStep) -> None:
         over = step.episode_over
         whole = over if step.failed is None else over & ~step.failed
-        ended = {name: sums[whole].sum(1) for name, sums in self._sums.items()}
+        agents = {name: sums[whole] for name, sums in self._sums.items()}
+        ended = {name: own.sum(1) for name, own in agents.items()}
         total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
         self._ended.returns += total.tolist()
         self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
+            self._ended.agent_returns[name].append(agents[name])
             sums[over] = 0.0
         # An environment that nobody acts in after an end spends the next step on its reset.
         acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
@@ -36,6 +38,13 @@ class TrainerSettings(Settings):
     )
 
 
+class Opponent(Enum):
+    """Who plays against the policies in an evaluation, without learning."""
+
+    RANDOM = "random"
+    PREVIOUS = "previous"
+
+
 class EvaluationSettings(EvaluationBounds):
     """Episodes played without learning, in environments and with seeds of their own."""
 
@@ -49,6 +58,21 @@ class EvaluationSettings(EvaluationBounds):
     target_return: float | None = Field(
         None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
     )
+    group: str | None = Field(
+        None, description="group whose mean return policies are judged by; null: the mean over all agents"
+    )
+    agent: str | None = Field(None, description="agent whose return policies are judged by, instead of a group's")
+    opponents: tuple[Opponent, ...] | None = Field(
+        None,
+        description="who plays the others: random, previous (the policies of the evaluation before); the first decides; "
+        "null: random where the agents' returns cancel",
+    )
+
+    @model_validator(mode="after")
+    def _one_judge(self) -> EvaluationSettings:
+        if self.group is not None and self.agent is not None:
+            raise ValueError("give evaluation.group or evaluation.agent, not both")
+        return self
 
     @model_validator(mode="after")
     def _target_needs_interval(self) -> EvaluationSettings:

@@ -51,12 +51,21 @@ class LocalEngine:
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
-        self._evaluation = PeriodicEvaluation(settings, self._parts.policies, self._stop_if_asked)
+        self._evaluation = self._make_evaluation()
         self._seconds_before, self._started = 0.0, time.perf_counter()
         self._has_resumed = False
         self._warnings: list[str] = []  # of a resume; exporting a run is no reason to give them
         self._go_on_recording: Callable[[], None] = lambda: None
         self._row: dict[str, float] = {}
+
+    def _make_evaluation(self) -> PeriodicEvaluation:
+        try:
+            groups, policies = self._parts.env.groups, self._parts.policies
+            return PeriodicEvaluation(self._settings, groups, policies, self._stop_if_asked)
+        except ConfigError:
+            self._statistics.close()
+            self._parts.close()
+            raise
 
     @property
     def settings(self) -> RunSettings:
@@ -145,6 +154,7 @@ class LocalEngine:
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
         self._go_on_recording()
+        self._evaluation.begin()
         if not self._checkpoints.paths():
             self.save()  # a run that diverges before its first interval has something to go back to
         self._train(on_progress)
@@ -180,8 +190,7 @@ class LocalEngine:
             before = pace.num_env_steps
             pace.advance(min(self._parts.block_steps, last_step - before) // num_envs)
             steps = pace.num_env_steps
-            ended = self._parts.collector.take_ended()
-            self._statistics.add_episodes(ended.returns, ended.lengths, ended.group_returns)
+            self._count_episodes()
             extra = self._evaluate_if_due(before, pace, clock)
             is_first = not has_row and self._has_something_to_tell()
             is_due = _crossed(self._settings.trainer.summary_freq, before, steps) or steps >= last_step
@@ -195,13 +204,22 @@ class LocalEngine:
                 pace.settle()
                 self.save()
                 clock.lap("save")
-            on_progress(Progress(steps, last_step, self._seconds(), self._statistics.mean_return, self._row))
+            on_progress(Progress(steps, last_step, self._seconds(), self._return_to_show(), self._row))
             if self._is_interrupted():
                 pace.settle()
                 if not is_summarized:
                     self._summary(steps, clock, {})()
                 self.save()
                 raise RunInterrupted
+
+    def _count_episodes(self) -> None:
+        ended = self._parts.collector.take_ended()
+        judged = self._evaluation.judge_training(ended)
+        self._statistics.add_episodes(judged.returns, ended.lengths, ended.group_returns, judged.agent_returns)
+
+    def _return_to_show(self) -> float:
+        """What a person watches: where the agents' returns cancel, only evaluations say anything."""
+        return self._evaluation.last_or_nan if self._evaluation.is_zero_sum else self._statistics.mean_return
 
     def _has_something_to_tell(self) -> bool:
         """Whether a row would hold more than times: the first is not kept waiting for `summary_freq`."""
@@ -298,6 +316,10 @@ class LocalEngine:
             episodes_ended=evaluation.num_ended if evaluation else 0,
             episodes_cut=evaluation.num_cut if evaluation else 0,
             stopped_by=evaluation.stopped_by.value if evaluation and evaluation.stopped_by else "",
+            judged_by=evaluation.judged_by if evaluation else "",
+            group_returns=evaluation.group_returns if evaluation else {},
+            agent_returns=evaluation.agent_returns if evaluation else {},
+            opponents={name: match.to_json() for name, match in evaluation.matches.items()} if evaluation else {},
         )
 
 

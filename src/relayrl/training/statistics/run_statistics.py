@@ -29,6 +29,7 @@ class Statistics:
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._group_returns: dict[str, deque[float]] = {}
+        self._agent_returns: dict[str, deque[float]] = {}
         self.num_episodes = 0
         self.num_rows = 0
 
@@ -45,15 +46,21 @@ class Statistics:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def add_episodes(
-        self, returns: list[float], lengths: list[int], group_returns: Mapping[str, list[float]] | None = None
+        self,
+        returns: list[float],
+        lengths: list[int],
+        group_returns: Mapping[str, list[float]] | None = None,
+        agent_returns: Mapping[str, list[float]] | None = None,
     ) -> None:
-        """Training episodes that ended; each group's own returns count where there are several."""
+        """Training episodes that ended; each group's own returns count where there are several, and each agent's as given."""
         self._returns.extend(returns)
         self._lengths.extend(lengths)
         self.num_episodes += len(returns)
         if group_returns is not None and len(group_returns) > 1:
             for group, own in group_returns.items():
                 self._group_returns.setdefault(group, deque(maxlen=RECENT_EPISODES)).extend(own)
+        for agent, own in (agent_returns or {}).items():
+            self._agent_returns.setdefault(agent, deque(maxlen=RECENT_EPISODES)).extend(own)
 
     def summarize(self, num_env_steps: int, extra: Mapping[str, float]) -> dict[str, float]:
         """Write a row of all means since the last one."""
@@ -63,6 +70,7 @@ class Statistics:
             row["episode/return_min"], row["episode/return_max"] = min(self._returns), max(self._returns)
             row["episode/length_mean"] = _mean(self._lengths)
         row |= {f"{group}/episode/return_mean": _mean(own) for group, own in self._group_returns.items() if own}
+        row |= {f"agents/{agent}/episode/return_mean": _mean(own) for agent, own in self._agent_returns.items() if own}
         row["episode/count"] = float(self.num_episodes)
         with self._lock:
             row.update({name: total / self._counts[name] for name, total in self._sums.items()})
@@ -81,6 +89,7 @@ class Statistics:
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "group_returns": {group: list(own) for group, own in self._group_returns.items()},
+            "agent_returns": {agent: list(own) for agent, own in self._agent_returns.items()},
             "num_episodes": self.num_episodes,
             "num_rows": self.num_rows,
         }
@@ -92,6 +101,8 @@ class Statistics:
         self._lengths = deque(state["lengths"], maxlen=RECENT_EPISODES)
         for group, own in state["group_returns"].items():
             self._group_returns[group] = deque(own, maxlen=RECENT_EPISODES)
+        for agent, own in state.get("agent_returns", {}).items():
+            self._agent_returns[agent] = deque(own, maxlen=RECENT_EPISODES)
         self.num_episodes = state["num_episodes"]
         self.num_rows = state.get("num_rows", 1)  # older versions did not count them
 
