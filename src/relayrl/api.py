@@ -4,7 +4,7 @@
 
     run = relayrl.train("CartPole-v1", algo="ppo", steps=50_000)
     print(run.result.mean_return, run.evaluate(episodes=5).mean_return)
-    action = run.policy.act_greedily(observations)
+    action = run.policy.act(observation)
 
 The same settings give the same parameters here and on the command line. Not its job: settings themselves (`engines`), and
 driving the parts one by one (`training`, `runtime`).
