@@ -24,6 +24,7 @@ from relayrl.errors import ConfigError, PartialResetError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.collector import allowed_actions, ended_lanes
+from relayrl.runtime.episode_rating import EpisodeRating
 from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
 
 EVALUATION_WORLDS = 20
@@ -61,6 +62,8 @@ class EvaluationResult:
     agent_episodes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Each agent's return in each episode."""
     judge: Judge = EVERYBODY
+    is_rated: bool = False
+    """Whether returns are what the environment's own `performance_return` makes of the episodes."""
     matches: Mapping[str, Match] = field(default_factory=dict)
     """Episodes against opponents, by the opponents' name; the first decides."""
 
@@ -95,6 +98,8 @@ class EvaluationResult:
         for opponent in self.matches:
             who = "every side in turn" if self.judge == EVERYBODY else self.judge.name
             return f"{who}, against {opponent}"
+        if self.is_rated:
+            return "performance_return of the environment"
         return self.judge.name if len(self.agent_episodes) > 1 else ""
 
     def describe(self) -> list[str]:
@@ -154,7 +159,7 @@ def evaluate(
     result = play(episodes, judge, None)
     if opponents is None:
         cancels = result.is_zero_sum if is_zero_sum is None else is_zero_sum
-        opponents = {RANDOM: random_actors(actors)} if cancels else {}
+        opponents = {RANDOM: random_actors(actors)} if cancels and not result.is_rated else {}
     matches: dict[str, Match] = {}
     for name, theirs in opponents.items():
         sides = judge.sides(env.groups)
@@ -272,6 +277,8 @@ class _Played:
         self._kept: list[list[tuple[dict[str, Array], int, bool]]] = [[] for _ in range(env.num_envs)]
         self._running = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
         self._length = np.zeros(env.num_envs, np.int64)
+        self._rating = EpisodeRating.of(env) if judge == EVERYBODY else None
+        self._rated: list[list[float]] = [[] for _ in range(env.num_envs)]
         self._stopped_by: Bound | None = None
 
     def num_steps(self) -> Array:
@@ -282,6 +289,8 @@ class _Played:
         """Count a step of all environments; `acts` [B] where it was more than a reset."""
         for name, group in step.groups.items():
             self._running[name] += group.reward
+        if self._rating is not None:
+            self._rating.add(step)
         self._length += acts
         failed = np.zeros_like(step.episode_over) if step.failed is None else step.failed
         for b in np.flatnonzero(step.episode_over).tolist():
@@ -305,9 +314,20 @@ class _Played:
             self.quota[b] -= 1
             returns = {name: sums[b].copy() for name, sums in self._running.items()}
             self._kept[b].append((returns, int(self._length[b]), is_cut))
+            if self._rating is not None:
+                self._rated[b].append(self._rating.take(b))
+        elif self._rating is not None:
+            self._rating.drop(b)
         self._length[b] = 0
         for sums in self._running.values():
             sums[b] = 0.0
+
+    def _counted(self, returns: Mapping[str, Array]) -> list[float]:
+        """The return of each episode: of those who are judged, or what the environment itself makes of it."""
+        if self._rating is not None:
+            return [number for env in self._rated for number in env]
+        counted: list[float] = self._judge.judged(self._groups, returns).tolist()
+        return counted
 
     def result(self) -> EvaluationResult:
         """All episodes that were kept."""
@@ -317,7 +337,7 @@ class _Played:
             for name, group in self._groups.items()
         }
         return EvaluationResult(
-            returns=tuple(self._judge.judged(self._groups, returns).tolist()),
+            returns=tuple(self._counted(returns)),
             lengths=tuple(episode[1] for episode in kept),
             is_cut=tuple(episode[2] for episode in kept),
             num_asked=self._num_asked,
@@ -329,6 +349,7 @@ class _Played:
                 for n, agent in enumerate(group.agent_ids)
             },
             judge=self._judge,
+            is_rated=self._rating is not None,
         )
 
 

@@ -60,8 +60,7 @@ class LocalEngine:
 
     def _make_evaluation(self) -> PeriodicEvaluation:
         try:
-            groups, policies = self._parts.env.groups, self._parts.policies
-            return PeriodicEvaluation(self._settings, groups, policies, self._stop_if_asked)
+            return PeriodicEvaluation(self._settings, self._parts.env, self._parts.policies, self._stop_if_asked)
         except ConfigError:
             self._statistics.close()
             self._parts.close()

@@ -20,7 +20,7 @@ import numpy as np
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.settings.run_settings import RunSettings
-from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
+from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.policy import Policy
@@ -50,14 +50,18 @@ class PeriodicEvaluation:
     def __init__(
         self,
         settings: RunSettings,
-        groups: Mapping[str, AgentGroup],
+        env: VectorEnvironment,
         policies: Mapping[str, Policy],
         check: Callable[[], None],
     ) -> None:
+        """`env` is the one that is trained in, of which this only asks what it is like."""
+        groups = env.groups
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
         self._judge = Judge(settings.evaluation.group, settings.evaluation.agent)
         self._judge.require_known(groups)
         self._opponents = settings.evaluation.opponents
+        if env.rates_episodes and self._judge == EVERYBODY and self._opponents is None:
+            self._opponents = ()  # the environment itself says what counts
         num_agents = sum(group.num_agents for group in groups.values())
         if self._opponents and (num_agents < 2 or self._judge.sides(groups)[0].counts_all(groups)):
             raise ConfigError(f"evaluation.opponents: nobody plays against each other in {settings.env}; leave it out")
