@@ -114,8 +114,11 @@ class _Trial:
         values = generic_preset(settings.algo, kinds)
         if env.num_envs > 1:  # a vector environment of its own number
             values.get("environment", {}).pop("num_envs", None)
-        used = f"generic settings for {' + '.join(kind.value for kind in kinds)}" if values else "defaults"
-        self.notes.append(f"no preset for {settings.env} with {settings.algo}: {used} are used")
+        if values:
+            names = " + ".join(kind.value for kind in kinds)
+            self.notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
+        else:
+            self.notes.append(f"no preset for {settings.env} with {settings.algo}: defaults are used")
         return values
 
     def require_runs(self, settings: RunSettings) -> VectorEnvironment:

@@ -214,7 +214,8 @@ class LocalEngine:
     def _count_episodes(self) -> None:
         ended = self._parts.collector.take_ended()
         judged = self._evaluation.judge_training(ended)
-        self._statistics.add_episodes(judged.returns, ended.lengths, ended.group_returns, judged.agent_returns)
+        self._statistics.add_episodes(judged.returns, ended.lengths, ended.group_returns)
+        self._statistics.add_agent_returns(judged.agent_returns)
 
     def _return_to_show(self) -> float:
         """What a person watches: where the agents' returns cancel, only evaluations say anything."""

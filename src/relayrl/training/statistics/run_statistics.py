@@ -46,21 +46,15 @@ class Statistics:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def add_episodes(
-        self,
-        returns: list[float],
-        lengths: list[int],
-        group_returns: Mapping[str, list[float]] | None = None,
-        agent_returns: Mapping[str, list[float]] | None = None,
+        self, returns: list[float], lengths: list[int], group_returns: Mapping[str, list[float]] | None = None
     ) -> None:
-        """Training episodes that ended; each group's own returns count where there are several, and each agent's as given."""
+        """Training episodes that ended; each group's own returns count where there are several."""
         self._returns.extend(returns)
         self._lengths.extend(lengths)
         self.num_episodes += len(returns)
         if group_returns is not None and len(group_returns) > 1:
             for group, own in group_returns.items():
                 self._group_returns.setdefault(group, deque(maxlen=RECENT_EPISODES)).extend(own)
-        for agent, own in (agent_returns or {}).items():
-            self._agent_returns.setdefault(agent, deque(maxlen=RECENT_EPISODES)).extend(own)
 
     def summarize(self, num_env_steps: int, extra: Mapping[str, float]) -> dict[str, float]:
         """Write a row of all means since the last one."""
@@ -70,16 +64,21 @@ class Statistics:
             row["episode/return_min"], row["episode/return_max"] = min(self._returns), max(self._returns)
             row["episode/length_mean"] = _mean(self._lengths)
         row |= {f"{group}/episode/return_mean": _mean(own) for group, own in self._group_returns.items() if own}
-        row |= {f"agents/{agent}/episode/return_mean": _mean(own) for agent, own in self._agent_returns.items() if own}
         row["episode/count"] = float(self.num_episodes)
         with self._lock:
             row.update({name: total / self._counts[name] for name, total in self._sums.items()})
             self._sums.clear()
             self._counts.clear()
+        row |= {f"agents/{agent}/episode/return_mean": _mean(own) for agent, own in self._agent_returns.items() if own}
         for writer in self._writers:
             writer.write(num_env_steps, row)
         self.num_rows += 1
         return row
+
+    def add_agent_returns(self, returns: Mapping[str, list[float]]) -> None:
+        """Each agent's own returns of training episodes that ended; called from the thread that writes the rows."""
+        for agent, own in returns.items():
+            self._agent_returns.setdefault(agent, deque(maxlen=RECENT_EPISODES)).extend(own)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next rows are made of."""
