@@ -17,8 +17,7 @@ def main(folder: Path) -> None:
     for step, number in zip(run.history["num_env_steps"], run.history["evaluation/return_mean"], strict=True):
         if np.isfinite(number):
             print(f"after {step:,} steps: {number:.0f}")
-    falling_right = np.array([[0.0, 0.0, 0.1, 0.5]], np.float32)
-    print("push", "right" if run.policy.act_greedily(falling_right)[0] else "left")
+    print("push", "right" if run.policy.act([0.0, 0.0, 0.1, 0.5]) else "left")
     print("exported", run.export(folder / "cartpole.pt", file_format="torchscript")[0].name)
     assert run.result.mean_return > 100
 

@@ -4,7 +4,7 @@
 
     run = relayrl.train("CartPole-v1", algo="ppo", steps=50_000)
     print(run.result.mean_return, run.evaluate(episodes=5).mean_return)
-    action = run.policy.act_greedily(observations)
+    action = run.policy.act(observation)
 
 The same settings give the same parameters here and on the command line. Not its job: settings themselves (`engines`), and
 driving the parts one by one (`training`, `runtime`).
@@ -13,7 +13,7 @@ driving the parts one by one (`training`, `runtime`).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,19 +146,41 @@ class Run:
         stochastic: bool = False,
         max_episode_steps: int | None = None,
         timeout_s: float | None = None,
+        group: str | None = None,
+        agent: str | None = None,
+        opponents: Sequence[AnyPath] | None = None,
     ) -> EvaluationResult:
-        """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given."""
+        """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given.
+
+        Competing agents are judged by the return of a `group` or an `agent`, and against `opponents`: `"random"`, or the run
+        directory or .onnx file of other policies. All of it is as in the run unless given.
+        """
         import numpy as np
 
+        from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
+        from relayrl.runtime.judging import Judge
 
         self._require_trusted()
+        own = self.settings.evaluation
+        judge = Judge(own.group, own.agent) if group is None and agent is None else Judge(group, agent)
+        names = opponents_of(own) if opponents is None else [str(name) for name in opponents]
+        rivals = None if names is None else named_opponents(names, self.policies)
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
         with explaining_registrations(self.path):
             env = make_evaluation_env(self.settings.env, self.settings.environment, episodes)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
-            return evaluate(env, self.policies, episodes=episodes, seed=seed, rng=rng, bounds=bounds)
+            return evaluate(
+                env,
+                self.policies,
+                episodes=episodes,
+                seed=seed,
+                rng=rng,
+                bounds=bounds,
+                judge=judge,
+                opponents=rivals,
+            )
         finally:
             env.close()
 

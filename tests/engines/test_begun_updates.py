@@ -53,7 +53,7 @@ def test_collecting_beside_the_critic_changes_nothing(name: str, num_envs: int) 
     pace = InTurns(beside.trainer, statistics, beside.collector, PhaseClock(), lambda _: None)
     expected: list[dict[str, float]] = []
     for _ in range(5):
-        pace.advance()
+        pace.advance(beside.block_steps // num_envs)
         apart.trainer.receive(apart.collector.collect(apart.trainer.policy_version))
         expected.append(apart.trainer.advance())
     pace.settle()
@@ -166,11 +166,11 @@ def test_a_run_that_an_error_ends_has_the_row_of_its_last_update(
     collector = engine._parts.collector
     collect, calls = collector.collect, []
 
-    def fail_at_third(version: int) -> Any:
+    def fail_at_third(version: int, num_steps: int) -> Any:
         calls.append(version)
         if len(calls) == 3:
             raise OSError("the simulator went away")
-        return collect(version)
+        return collect(version, num_steps)
 
     monkeypatch.setattr(collector, "collect", fail_at_third)
     with pytest.raises(OSError, match="went away"):

@@ -88,7 +88,8 @@ def test_overlapped_collection_explores_as_its_snapshots_say():
         trainer, parts.acting, parts.collector, PhaseClock(), lambda rollouts: collected.append(rollouts["agent"])
     )
     try:
-        pace.advance()  # 16 uniform steps
+        num_steps = parts.block_steps // parts.env.num_envs
+        pace.advance(num_steps)  # 16 uniform steps
         assert np.abs(collected[0].action).max() > 0.5
         pace.settle()
         policy.head.noise_scale = 0.0  # a schedule of the learner's
@@ -96,7 +97,7 @@ def test_overlapped_collection_explores_as_its_snapshots_say():
             for parameter in policy.parameters():
                 parameter.zero_()
         for _ in range(3):
-            pace.advance()
+            pace.advance(num_steps)
             pace.settle()
         assert acting.head.noise_scale == 0.0
         assert np.abs(collected[-1].action).max() < 0.1  # neither warm-up nor noise, and hardly anything learned

@@ -95,3 +95,8 @@ def test_a_run_that_ends_before_it_learns_is_warned_of():
     session = settled("Pendulum-v1", flags={"algo": "td3", "trainer.max_steps": 800})
     assert any("nothing is learned" in note for note in session.notes)
     assert not settled("Pendulum-v1", flags={"algo": "td3"}).notes
+
+
+def test_an_algorithm_without_generic_settings_says_that_defaults_are_used(monkeypatch):
+    monkeypatch.setattr("relayrl.engines.settings.generic_presets.generic_preset", lambda algo, kinds: {})
+    assert settled("FrozenLake-v1").notes == ["no preset for FrozenLake-v1 with ppo: defaults are used"]

@@ -19,10 +19,18 @@ RUNS = {
     "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
     "impala": ("native:CartPole", ON_POLICY | {"max_policy_lag": 2}),
     "maappo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
+    "mappo": ("relayrl.testing.worlds:MatrixGame", ON_POLICY | {"train_pi_iters": 1, "opponents": ["random"]}),
     "reinforce": ("native:CartPole", ON_POLICY | {"with_vf_baseline": True}),
     "td3": ("native:Pendulum", OFF_POLICY),
     "sac": ("native:Pendulum", OFF_POLICY),
 }
+
+
+def _without_names(name: str, groups: set[str]) -> str:
+    """A column as the page has it: without the name of a group or agent, and of any opponent."""
+    if name.startswith("agents/"):
+        return name.split("/", 2)[2]
+    return name.split("/", 1)[1] if name.split("/")[0] in groups else name.replace("/random/", "/OPPONENT/")
 
 
 @pytest.mark.parametrize("algo", RUNS)
@@ -31,6 +39,6 @@ def test_every_metric_is_documented(algo, tmp_path):
     given = {"algo": algo, "steps": 128, "num_envs": 2, "progress": False}
     run = relayrl.train(env, run_dir=tmp_path / "run", settings=COMMON | settings, **given)
     groups = {group.removesuffix("/") for group in run.policies}
-    names = {name.split("/", 1)[1] if name.split("/")[0] in groups else name for name in run.history}
+    names = {_without_names(name, groups) for name in run.history}
     assert names <= DOCUMENTED
     assert {"num_env_steps", "time/collect_share", "system/peak_memory_mib", "evaluation/return_mean"} <= names

@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_costs_steps_but_changes_nothing(plain, tmp_path, c
     assert run(settings_for(), tmp_path / "a", resume=True).parameter_hash == plain[0].parameter_hash
     assert "damaged" in caplog.text
     rows = (tmp_path / "a" / "progress.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in rows[1:]] == ["64", "128", "192", "256", "320"]
+    assert [row.split(",")[0] for row in rows[1:]] == ["32", "64", "128", "192", "256", "320"]
 
 
 def test_an_environment_that_cannot_be_saved_is_told_and_begins_new_episodes(tmp_path, caplog):

@@ -89,7 +89,7 @@ def test_the_same_generator_draws_the_same_actions(space, masked, normalize):
     np.testing.assert_allclose(action, other, rtol=1e-5, atol=1e-6)
     assert action.dtype == other.dtype
     np.testing.assert_allclose(logp, other_logp, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(action, compiled.act(obs, mask, np.random.default_rng(7)))
+    np.testing.assert_array_equal(action, compiled.decide(obs, mask, None, np.random.default_rng(7)).action)
 
 
 def test_a_masked_action_is_never_drawn():
@@ -114,10 +114,10 @@ def test_new_parameters_are_seen_at_once():
     policy = make_policy(ACTIONS["box"])
     actor = live_actor(policy)
     obs = np.ones((1, 3), np.float32)
-    before = actor.act(obs, None, np.random.default_rng(0))
+    before = actor.decide(obs, None, None, np.random.default_rng(0)).action
     with torch.no_grad():
         policy.actor.linears()[-1].bias.add_(1.0)
-    after = actor.act(obs, None, np.random.default_rng(0))
+    after = actor.decide(obs, None, None, np.random.default_rng(0)).action
     np.testing.assert_allclose(after - before, policy.head.half_range[None], rtol=1e-5)
 
 

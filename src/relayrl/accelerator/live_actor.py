@@ -14,7 +14,11 @@ from relayrl.models.policy import Policy
 def live_actor(policy: Policy) -> Actor:
     """The fastest actor that always acts with the policy's newest parameters; it computes no values."""
     mlp = mlp_of(policy, with_value=False)
-    return TorchActor(policy) if mlp is None or not fits(mlp) else MlpActor(mlp, policy.head, policy.features_numpy)
+    if mlp is None or not fits(mlp):
+        return TorchActor(policy)
+    actor = MlpActor(mlp, policy.head, policy.features_numpy)
+    actor.observation_space = policy.observation_space
+    return actor
 
 
 def frozen_actor(policy: Policy, device: str) -> Actor:

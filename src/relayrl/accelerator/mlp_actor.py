@@ -56,6 +56,7 @@ class MlpActor(ForwardActor):
         self.is_instant = is_frozen = reference is not None
         mlp = mlp.with_values_in_critic() if is_frozen else mlp
         self.head, self._features, self._reference, self._mlp = head, features, reference, mlp
+        self.observation_space = None if reference is None else reference.observation_space
         self._network, self._num_outputs = _network(mlp.actor, is_frozen), mlp.actor.sizes[-1]
         self._critic = None if mlp.critic is None else _network(mlp.critic, is_frozen)
         self._max_rows = MAX_PRODUCTS // mlp.num_weights if is_frozen else sys.maxsize

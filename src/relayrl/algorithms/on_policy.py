@@ -47,6 +47,9 @@ REFERENCE = Backend()
 class OnPolicyAlgorithm(ABC):
     """Trains one `ActorCritic` from rollouts of its own making."""
 
+    rollout_steps: int | None = None
+    """Steps `T` of a whole rollout: a shorter one, which ends a run, is passed over in minibatches of the usual size."""
+
     def __init__(
         self,
         policy: ActorCritic,
@@ -132,7 +135,7 @@ class OnPolicyAlgorithm(ABC):
             "value/learning_rate": self._vf_optimizer.lr,
         }
         self._normalize(batch)
-        finish = self._begin_passes(batch)
+        finish = self._begin_passes(batch, sum(len(rollout.reward) for rollout in rollouts))
         self._update_normalizers(rollouts, central)
         return lambda: metrics | finish()
 
@@ -156,8 +159,10 @@ class OnPolicyAlgorithm(ABC):
             self.policy.return_normalizer.update(self._update.tensor(batch.target[:, None]))
             batch.target = self._update.normalized_returns(batch.target)
 
-    def _begin_passes(self, batch: Batch) -> Finish:
-        minibatch_rows = -(-len(batch) // self._params.num_minibatches)
+    def _begin_passes(self, batch: Batch, num_steps: int) -> Finish:
+        whole_steps = max(num_steps, self.rollout_steps or 0)
+        # ⌈M · whole / steps / minibatches⌉: as many rows as a minibatch of a whole rollout has.
+        minibatch_rows = -(-len(batch) * whole_steps // (num_steps * self._params.num_minibatches))
         plan = PassPlan(len(batch), self._policy_passes, self._value_passes, minibatch_rows, self._rng)
         return self._update.begin(batch, plan)
 

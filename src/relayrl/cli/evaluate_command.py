@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,12 @@ from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
 from relayrl.errors import ConfigError
+from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
-from relayrl.runtime.evaluation import (
-    DEFAULT_BOUNDS,
-    EvaluationResult,
-    check_fits,
-    describe_bound,
-    evaluate,
-    make_evaluation_env,
-)
+from relayrl.runtime.evaluation import EvaluationResult, check_fits, describe_bound, evaluate, make_evaluation_env
+from relayrl.runtime.judging import EVERYBODY, Judge
 from relayrl.training.files.atomic_files import write_whole
+from relayrl.training.trainer_settings import EvaluationSettings
 
 GIF_MAX_FRAMES = 500
 
@@ -46,6 +42,9 @@ class EvaluateRequest:
     trust: bool = False
     max_episode_steps: int | None = None
     timeout_s: float | None = None
+    group: str | None = None
+    agent: str | None = None
+    opponents: list[str] | None = None
 
 
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
@@ -53,17 +52,21 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     if request.render not in (None, "gif"):
         raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
     given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
-    actors, trained, bounds = _load(request.run)
+    actors, trained, evaluation = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
     name = request.env or trained_on
     _require_trusted(request, name)
     # Which agents share a policy is the policies' matter, all else the environment's.
     same = trained if name == trained_on else EnvSettings(sharing=trained.sharing)
     environment = same.model_copy(update={"options": {**same.options, **given}})
-    bounds = bounds.bounded(request.max_episode_steps, request.timeout_s)
-    result = _play(request, actors, name, environment, trained, bounds)
+    bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
+    result = _play(request, actors, name, environment, trained, bounds, _judgement(request, evaluation, actors))
     picture = _draw(request, actors, name, environment, trained, bounds) if request.render else None
-    typer.echo(f"{len(result.returns)} episodes: return {result.mean_return:.2f} ± {result.std_return:.2f}")
+    judged_by = f" ({result.judged_by})" if result.judged_by else ""
+    numbers = f"return {result.mean_return:.2f} ± {result.std_return:.2f}"
+    typer.echo(f"{len(result.returns)} episodes: {numbers}{judged_by}")
+    for line in result.describe():
+        typer.echo(line)
     bound = None if result.stopped_by is None else result.stopped_by.value
     if bound is not None:
         typer.echo(describe_bound(result.num_asked, result.num_ended, result.num_cut, bound))
@@ -75,6 +78,11 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         values |= {"episodes": len(result.returns), "returns": list(result.returns), "lengths": list(result.lengths)}
         counts = {"asked": result.num_asked, "ended": result.num_ended, "cut": result.num_cut}
         values |= {f"episodes_{what}": count for what, count in counts.items()} | {"stopped_by": bound}
+        values |= {"judged_by": result.judged_by}
+        values |= (
+            {"group_returns": result.group_returns, "agent_returns": result.agent_returns} if result.returns else {}
+        )
+        values["opponents"] = {opponent: match.to_json() for opponent, match in result.matches.items()}
         typer.echo(json.dumps(values))
 
 
@@ -85,11 +93,31 @@ def _require_trusted(request: EvaluateRequest, name: str) -> None:
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
 
 
-def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, EvaluationBounds]:
-    """Policies by group, how the environment that they were trained on is run, and the bounds of the run's evaluations."""
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """By whose returns policies are judged, and against whom."""
+
+    judge: Judge = EVERYBODY
+    opponents: Mapping[str, Mapping[str, Actor]] | None = None
+
+
+def _judgement(
+    request: EvaluateRequest, evaluation: EvaluationSettings, actors: Mapping[str, ExportedActor]
+) -> _Judgement:
+    """What was asked for, else as in the run."""
+    from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
+
+    is_own = request.group is None and request.agent is None
+    judge = Judge(evaluation.group, evaluation.agent) if is_own else Judge(request.group, request.agent)
+    names = opponents_of(evaluation) if request.opponents is None else request.opponents
+    return _Judgement(judge, None if names is None else named_opponents(names, actors))
+
+
+def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, EvaluationSettings]:
+    """Policies by group, how the environment that they were trained on is run, and how the run evaluated."""
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
-        return {actor.metadata.group: actor}, EnvSettings(), DEFAULT_BOUNDS
+        return {actor.metadata.group: actor}, EnvSettings(), EvaluationSettings()
     from relayrl.engines.runs.run_directory import RunDirectory
 
     if path.suffix == ".pt":
@@ -112,6 +140,7 @@ def _play(
     environment: EnvSettings,
     trained: EnvSettings,
     bounds: EvaluationBounds,
+    judgement: _Judgement,
     on_step: Callable[[VectorEnvironment], None] | None = None,
 ) -> EvaluationResult:
     with explaining_registrations(request.run):
@@ -121,7 +150,15 @@ def _play(
         _require_same_spaces(env, actors, environment.options, trained.options)
         rng = np.random.default_rng(request.seed) if request.stochastic else None
         return evaluate(
-            env, actors, episodes=request.episodes, seed=request.seed, rng=rng, on_step=on_step, bounds=bounds
+            env,
+            actors,
+            episodes=request.episodes,
+            seed=request.seed,
+            rng=rng,
+            on_step=on_step,
+            bounds=bounds,
+            judge=judgement.judge,
+            opponents=judgement.opponents,
         )
     finally:
         env.close()
@@ -178,7 +215,8 @@ def _draw(
         frames.append(render(0))
 
     short = bounds.bounded(min(bounds.max_episode_steps, GIF_MAX_FRAMES), None)
-    _play(replace(request, episodes=1), actors, name, environment, trained, short, keep_frame)
+    among_themselves = _Judgement(opponents={})
+    _play(replace(request, episodes=1), actors, name, environment, trained, short, among_themselves, keep_frame)
     path = (request.run if request.run.is_dir() else request.run.parent) / "episode.gif"
     _write_gif(path, frames)
     return path

@@ -116,6 +116,15 @@ def evaluate(
     timeout_s: Annotated[
         float | None, typer.Option(help="End after so many seconds with what there is; default: the run's setting.")
     ] = None,
+    group: Annotated[str | None, typer.Option(help="Judge by this group's return; default: the run's setting.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Judge by this agent's return; default: the run's setting.")] = None,
+    opponents: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--opponent",
+            help="random, or a run directory or .onnx file whose policies play the others; the first of several decides.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -133,6 +142,9 @@ def evaluate(
         trust=trust,
         max_episode_steps=max_episode_steps,
         timeout_s=timeout_s,
+        group=group,
+        agent=agent,
+        opponents=opponents,
     )
     evaluate_command.run(request, as_json=as_json)
 
@@ -160,13 +172,15 @@ def plot(
     output: Annotated[Path, typer.Option("-o", help="Picture to write (.png or .svg).")] = Path("returns.png"),
     metric: Annotated[str, typer.Option(help="Column of progress.csv.")] = "episode/return_mean",
     x: Annotated[str, typer.Option(help="steps or seconds.")] = "steps",
+    by: Annotated[str | None, typer.Option(help="group or agent: a curve for each.")] = None,
     debug: DebugFlag = False,
 ) -> None:
     """Draw learning curves."""
     from relayrl.cli import plot_command
     from relayrl.config.enum_members import member_of
 
-    typer.echo(plot_command.run(runs, output, metric, member_of(plot_command.XAxis, x, "x axis")))
+    split = None if by is None else member_of(plot_command.Split, by, "kind of curves")
+    typer.echo(plot_command.run(runs, output, metric, member_of(plot_command.XAxis, x, "x axis"), split))
 
 
 @app.command(name="list")

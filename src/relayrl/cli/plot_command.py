@@ -5,7 +5,7 @@ Solid: the metric over training. Dashed: evaluations during the run, where retur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -40,6 +40,22 @@ class XAxis(Enum):
         return "environment steps" if self is XAxis.STEPS else "seconds of training"
 
 
+class Split(Enum):
+    """Whose returns are drawn, instead of one return for all."""
+
+    GROUP = "group"
+    AGENT = "agent"
+
+    def of(self, columns: Iterable[str], metric: str) -> dict[str, str]:
+        """The columns of a metric by the name of the group or agent."""
+        found = {}
+        for column in columns:
+            name, separator, own = column.removeprefix("agents/").partition("/")
+            if separator and own == metric and column.startswith("agents/") == (self is Split.AGENT):
+                found[column] = name
+        return found
+
+
 class _Run(NamedTuple):
     """One run: its settings without those of no consequence, flat, and its curves by column."""
 
@@ -47,37 +63,45 @@ class _Run(NamedTuple):
     seed: int
     settings: Mapping[str, Any]
     curves: Mapping[str, Curve]
+    names: Mapping[str, str]  # of columns that are a group's or an agent's
 
 
-def run(paths: list[Path], output: Path, metric: str = TRAINING, x: XAxis = XAxis.STEPS) -> Path:
+def run(
+    paths: list[Path], output: Path, metric: str = TRAINING, x: XAxis = XAxis.STEPS, by: Split | None = None
+) -> Path:
     """Draw a metric of the runs; gives the picture's path."""
     if output.suffix not in (".png", ".svg"):
         raise ConfigError(f"-o {output} must end in .png or .svg")
-    runs = [_read(RunDirectory(path), metric, x) for path in {path.resolve(): path for path in paths}.values()]
+    runs = [_read(RunDirectory(path), metric, x, by) for path in {path.resolve(): path for path in paths}.values()]
     curves: dict[tuple[str, str], list[Curve]] = {}
     for label, members in _by_settings(runs).items():
         for member in members:
             for column, curve in member.curves.items():
-                curves.setdefault((label, column), []).append(curve)
+                name = ": ".join([label, *filter(None, [member.names.get(column)])])
+                curves.setdefault((name, column), []).append(curve)
     _draw(curves, output, metric, x)
     return output
 
 
-def _read(directory: RunDirectory, metric: str, x: XAxis) -> _Run:
+def _read(directory: RunDirectory, metric: str, x: XAxis, by: Split | None) -> _Run:
     settings = directory.settings()
     if not directory.progress.exists():
         raise ConfigError(f"{directory.path} has no progress.csv yet; let the run write its first summary")
     table = {name: np.array(column, dtype=float) for name, column in read_progress(directory.progress).items()}
     curves = {}
-    for column in (TRAINING, EVALUATION) if metric == TRAINING else (metric,):
+    metrics = (TRAINING, EVALUATION) if metric == TRAINING else (metric,)
+    names = {} if by is None else {column: name for one in metrics for column, name in by.of(table, one).items()}
+    for column in metrics if by is None else names:
         values = table.get(column, np.zeros(0))
         known = np.flatnonzero(np.isfinite(values))
         if len(known):
             curves[column] = (table[x.column][known], values[known])
-    if metric not in curves:
+    if by is not None and not curves:
+        raise ConfigError(f"{directory.progress} has no {metric} by {by.value}; leave out --by")
+    if by is None and metric not in curves:
         raise ConfigError(f"{directory.progress} {_why_not(metric, table)}")
     dumped = settings.model_dump(mode="json", exclude=set(_OF_NO_CONSEQUENCE))
-    return _Run(directory.path, settings.seed, _flat(dumped), curves)
+    return _Run(directory.path, settings.seed, _flat(dumped), curves, names)
 
 
 def _why_not(metric: str, table: Mapping[str, Array]) -> str:
@@ -143,8 +167,9 @@ def _draw(curves: dict[tuple[str, str], list[Curve]], output: Path, metric: str,
     for (name, column), seeds in curves.items():
         grid, mean, half = aggregate(seeds)
         label = name if len(seeds) == 1 else f"{name}, mean and 95% interval of {len(seeds)} seeds"
-        label += ", evaluation" if column == EVALUATION else ""
-        style = "--" if column == EVALUATION else "-"
+        is_evaluation = metric == TRAINING and column.endswith(EVALUATION)
+        label += ", evaluation" if is_evaluation else ""
+        style = "--" if is_evaluation else "-"
         marker = "o" if len(grid) == 1 else None
         (line,) = axes.plot(grid, mean, style, label=label, color=colors.get(name), marker=marker)
         colors[name] = line.get_color()

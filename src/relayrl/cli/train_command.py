@@ -58,9 +58,13 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
 
 def _advise(result: RunResult) -> None:
     if result.returns:
-        typer.echo(
-            f"evaluated over {len(result.returns)} episodes: return {result.mean_return:.1f} ± {result.std_return:.1f}"
-        )
+        from relayrl.runtime.judging import describe_returns
+
+        judged_by = f" ({result.judged_by})" if result.judged_by else ""
+        numbers = f"return {result.mean_return:.1f} ± {result.std_return:.1f}"
+        typer.echo(f"evaluated over {len(result.returns)} episodes: {numbers}{judged_by}")
+        for line in describe_returns(result.group_returns, result.agent_returns, result.opponents):
+            typer.echo(line)
     if result.stopped_by:
         from relayrl.runtime.evaluation import describe_bound
 

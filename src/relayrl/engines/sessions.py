@@ -114,6 +114,8 @@ class _Trial:
         if values:
             names = " + ".join(kind.value for kind in kinds)
             self.notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
+        else:
+            self.notes.append(f"no preset for {settings.env} with {settings.algo}: defaults are used")
         return values
 
     def require_runs(self, settings: RunSettings) -> VectorEnvironment:
@@ -203,7 +205,7 @@ def run_session(
     try:
         with logging_to(session.directory.log):
             engine = _engine(session, interrupt)
-            for note in session.notes:
+            for note in (*session.notes, *engine.notes):
                 _log.info("%s", note)
                 if on_note is not None:
                     on_note(note)

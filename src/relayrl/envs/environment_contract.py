@@ -38,8 +38,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.trees import Array, Space, Tree, space_leaves
-from relayrl.errors import ConfigError
+from relayrl.data.trees import Array, Space, Tree, allocate, leaves, space_leaves, tree_leaves
+from relayrl.errors import ConfigError, EnvError
 
 SINGLE_AGENT = "agent"
 """Agent id and group name of environments with one agent."""
@@ -194,6 +194,11 @@ class Environment(ABC):
     def build_observation(self) -> Any:
         """The current observation, as the last `reset` or `step` gave it."""
 
+    @property
+    def rates_episodes(self) -> bool:
+        """Whether `performance_return` is a rule of its own, by which runs then report and judge episodes."""
+        return False
+
     def close(self) -> None:  # noqa: B027 - most environments hold nothing to close
         """Release what the environment holds; called once."""
 
@@ -219,6 +224,10 @@ class ScalarEnvironment(Environment):
     @abstractmethod
     def step(self, action: Any) -> ScalarStep:
         """Advance one step."""
+
+    @property
+    def rates_episodes(self) -> bool:
+        return type(self).performance_return is not ScalarEnvironment.performance_return
 
     def performance_return(self, rewards: Sequence[float]) -> float:
         """The performance signal of an episode from its rewards; undiscounted return unless overridden."""
@@ -277,6 +286,33 @@ class MultiAgentEnvironment(Environment):
         """Whether `action_masks` is ever other than empty."""
         return False
 
+    @property
+    def rates_episodes(self) -> bool:
+        return type(self).performance_return is not MultiAgentEnvironment.performance_return
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        """The performance signal of an episode from the agents' rewards; their mean undiscounted return unless overridden."""
+        return mean_of_sums(rewards)
+
+    def run_environment(
+        self,
+        act: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        *,
+        max_steps: int = 100_000,
+        seed: int | None = None,
+    ) -> float:
+        """Play one episode with `act(observations) -> actions` of the acting agents; gives `performance_return`."""
+        observations = self.reset(seed=seed).observations
+        rewards: dict[str, list[float]] = {agent: [] for agent in self.possible_agents}
+        for _ in range(max_steps):
+            step = self.step(act({agent: observations[agent] for agent in self.acting_agents()}))
+            observations = step.observations
+            for agent, own in rewards.items():
+                own.append(float(step.rewards.get(agent, 0.0)))
+            if not self.agents:
+                break
+        return self.performance_return(rewards)
+
     def state(self) -> Tree | None:
         """The global state for central critics, where there is one."""
         return None
@@ -324,7 +360,42 @@ class VectorEnvironment(Environment):
 
     @abstractmethod
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
-        """Advance every environment by one step; `actions[group]` is a tree with leading axes `[B, N]`."""
+        """Advance every environment by one step; `actions[group]` is a tree with leading axes `[B, N]`.
+
+        Environments that `make_env` gives also take actions by environment: `actions[env_id][agent_id]`, or `actions[env_id]`
+        where there is one agent.
+        """
+
+    @property
+    def rates_episodes(self) -> bool:
+        return type(self).performance_return is not VectorEnvironment.performance_return
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        """The performance signal of one environment's episode from the agents' rewards, as of `MultiAgentEnvironment`."""
+        return mean_of_sums(rewards)
+
+    def run_environment(
+        self,
+        act: Callable[[Mapping[str, GroupObservation]], Mapping[str, Any]],
+        *,
+        max_steps: int = 100_000,
+        seed: int | None = None,
+    ) -> dict[uuid.UUID, float]:
+        """Play one episode in every environment with `act(groups) -> actions`; gives each one's `performance_return`."""
+        groups: Mapping[str, GroupObservation] = self.reset(seed=seed).groups
+        agents = {agent: (name, n) for name, own in self.groups.items() for n, agent in enumerate(own.agent_ids)}
+        rewards: list[dict[str, list[float]]] = [{agent: [] for agent in agents} for _ in self.env_ids]
+        running = set(range(self.num_envs))
+        for _ in range(max_steps):
+            step = self.step(act(groups))
+            groups = step.groups
+            for b in running:
+                for agent, (name, n) in agents.items():
+                    rewards[b][agent].append(float(step.groups[name].reward[b, n]))
+            running = {b for b in running if not step.episode_over[b]}
+            if not running:
+                break
+        return {env_id: self.performance_return(own) for env_id, own in zip(self.env_ids, rewards, strict=True)}
 
     def _first_spaces(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
         group = next(iter(self.groups.values()))
@@ -341,6 +412,37 @@ class StatefulEnvironment(ABC):
     @abstractmethod
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Continue exactly from a state that `get_state` gave."""
+
+
+def mean_of_sums(rewards: Mapping[str, Sequence[float]]) -> float:
+    """The agents' mean undiscounted return."""
+    return float(np.mean([sum(own) for own in rewards.values()]))
+
+
+def actions_by_group(env: VectorEnvironment, actions: Mapping[uuid.UUID, Any]) -> dict[str, Any]:
+    """Actions `[B, N, …]` of each group, from those of each environment: by agent, or plain where there is one agent.
+
+    Agents that do not act need none; every environment needs an entry.
+    """
+    if set(actions) != set(env.env_ids):
+        raise EnvError(f"actions name {len(actions)} environments, not the {env.num_envs} of env_ids; name each one")
+    views = env.build_observation().groups
+    is_alone = sum(group.num_agents for group in env.groups.values()) == 1
+    joined: dict[str, Any] = {}
+    for name, group in env.groups.items():
+        rows: Tree = allocate(group.action_space, (env.num_envs, group.num_agents))
+        for b, env_id in enumerate(env.env_ids):
+            own = {group.agent_ids[0]: actions[env_id]} if is_alone else actions[env_id]
+            for n, agent in enumerate(group.agent_ids):
+                if agent in own:
+                    for row, value in zip(
+                        leaves(rows), tree_leaves(group.action_space, own[agent], "action"), strict=True
+                    ):
+                        row[1][b, n] = value
+                elif views[name].active[b, n]:
+                    raise EnvError(f"agent {agent!r} of environment {env_id} acts next and has no action")
+        joined[name] = rows
+    return joined
 
 
 def env_seeds(seed: int | None, num_envs: int) -> list[int | None]:

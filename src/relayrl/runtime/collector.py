@@ -31,6 +31,7 @@ from relayrl.errors import ActionMaskError, ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.lane_memory import LaneMemory
+from relayrl.runtime.episode_rating import EpisodeRating
 
 
 @dataclass(slots=True)
@@ -40,6 +41,8 @@ class EndedEpisodes:
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     group_returns: dict[str, list[float]] = field(default_factory=dict)
+    # [E, N] of each group, an array for every step in which episodes ended.
+    agent_returns: dict[str, list[Array]] = field(default_factory=dict, compare=False)
 
 
 class Collector:
@@ -211,31 +214,43 @@ class _EpisodeTracker:
         self._num_steps = 0
         self._began_at = np.zeros(env.num_envs, np.int64)
         self._ended = self._none()
+        self._rating = EpisodeRating.of(env)
 
     def _none(self) -> EndedEpisodes:
-        return EndedEpisodes(group_returns={name: [] for name in self._num_agents})
+        names = self._num_agents
+        return EndedEpisodes(group_returns={name: [] for name in names}, agent_returns={name: [] for name in names})
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
         for name, group in step.groups.items():
             self._sums[name] += group.reward
         self._num_steps += 1
+        if self._rating is not None:
+            self._rating.add(step)
         if np.count_nonzero(step.episode_over):
             self._end(step)
 
     def _end(self, step: VectorStep) -> None:
         over = step.episode_over
         whole = over if step.failed is None else over & ~step.failed
-        ended = {name: sums[whole].sum(1) for name, sums in self._sums.items()}
+        agents = {name: sums[whole] for name, sums in self._sums.items()}
+        ended = {name: own.sum(1) for name, own in agents.items()}
         total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
-        self._ended.returns += total.tolist()
+        self._ended.returns += total.tolist() if self._rating is None else self._rated(self._rating, over, whole)
         self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
+            self._ended.agent_returns[name].append(agents[name])
             sums[over] = 0.0
         # An environment that nobody acts in after an end spends the next step on its reset.
         acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
         self._began_at[over] = self._num_steps + ~acts[over]
+
+    @staticmethod
+    def _rated(rating: EpisodeRating, over: Array, whole: Array) -> list[float]:
+        for b in np.flatnonzero(over & ~whole).tolist():
+            rating.drop(b)
+        return [rating.take(b) for b in np.flatnonzero(whole).tolist()]
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""
@@ -248,13 +263,16 @@ class _EpisodeTracker:
 
     def get_state(self) -> dict[str, Array]:
         """The running episodes; those that ended must have been taken."""
-        return {"length": self.lengths(), **{f"sum/{name}": sums.copy() for name, sums in self._sums.items()}}
+        sums = {f"sum/{name}": own.copy() for name, own in self._sums.items()}
+        return {"length": self.lengths(), **sums, **({} if self._rating is None else self._rating.get_state())}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `get_state`."""
         self._began_at[:] = self._num_steps - state["length"]
         for name, sums in self._sums.items():
             sums[:] = state[f"sum/{name}"]
+        if self._rating is not None:
+            self._rating.set_state(state)
 
 
 def allowed_actions(

@@ -1,11 +1,16 @@
-"""Playing whole episodes with a policy, without learning from them. However the policy plays, it ends."""
+"""Playing whole episodes with a policy, without learning from them. However the policy plays, it ends.
+
+evaluate(env, actors, episodes=20, seed=0)                  # every agent by its own policy
+evaluate(…, judge=Judge(group="adversary"))                 # returns are those of one group
+evaluate(…, opponents={"random": random_actors(actors)})    # and matches, which then are what policies are judged by
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -19,6 +24,8 @@ from relayrl.errors import ConfigError, PartialResetError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.collector import allowed_actions, ended_lanes
+from relayrl.runtime.episode_rating import EpisodeRating
+from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
 
 EVALUATION_WORLDS = 20
 """Environments that an evaluation plays in at once, at most."""
@@ -36,7 +43,10 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Returns of the episodes, in the order of environments; for several agents, each is the mean over agents.
+    """Returns of the episodes, in the order of environments; for several agents, each is that of those who are judged.
+
+    Where there were matches, policies are judged by the first one: its episodes are these. `agent_episodes` are always those
+    that the policies played among themselves.
 
     Episodes that a bound cut (`is_cut`) count with what they had collected: leaving them out would rate a policy by the
     episodes in which it does not walk in circles. There may be fewer episodes than `num_asked`.
@@ -47,6 +57,15 @@ class EvaluationResult:
     is_cut: tuple[bool, ...]
     num_asked: int
     stopped_by: Bound | None = None
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The agents of each group."""
+    agent_episodes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Each agent's return in each episode."""
+    judge: Judge = EVERYBODY
+    is_rated: bool = False
+    """Whether returns are what the environment's own `performance_return` makes of the episodes."""
+    matches: Mapping[str, Match] = field(default_factory=dict)
+    """Episodes against opponents, by the opponents' name; the first decides."""
 
     @property
     def mean_return(self) -> float:
@@ -56,6 +75,37 @@ class EvaluationResult:
     @property
     def std_return(self) -> float:
         return float(np.std(self.returns)) if self.returns else math.nan
+
+    @property
+    def agent_returns(self) -> dict[str, float]:
+        """The mean return of each agent."""
+        return {agent: float(np.mean(own)) if own else math.nan for agent, own in self.agent_episodes.items()}
+
+    @property
+    def group_returns(self) -> dict[str, float]:
+        """The mean return of each group's agents."""
+        means = self.agent_returns
+        return {name: float(np.mean([means[agent] for agent in agents])) for name, agents in self.groups.items()}
+
+    @property
+    def is_zero_sum(self) -> bool | None:
+        """Whether the agents' returns cancel in every episode; None where nothing was won or lost."""
+        return are_zero_sum([np.array(list(self.agent_episodes.values())).T])
+
+    @property
+    def judged_by(self) -> str:
+        """Whose return `mean_return` is, in words; empty for a single agent."""
+        for opponent in self.matches:
+            who = "every side in turn" if self.judge == EVERYBODY else self.judge.name
+            return f"{who}, against {opponent}"
+        if self.is_rated:
+            return "performance_return of the environment"
+        return self.judge.name if len(self.agent_episodes) > 1 else ""
+
+    def describe(self) -> list[str]:
+        """Lines for a person: returns by group and agent, and matches, where there are several agents."""
+        matches = {name: match.to_json() for name, match in self.matches.items()}
+        return describe_returns(self.group_returns, self.agent_returns, matches)
 
     @property
     def mean_length(self) -> float:
@@ -91,35 +141,125 @@ def evaluate(
     rng: np.random.Generator | None = None,
     on_step: Callable[[VectorEnvironment], None] | None = None,
     bounds: EvaluationBounds = DEFAULT_BOUNDS,
+    judge: Judge = EVERYBODY,
+    opponents: Mapping[str, Mapping[str, Actor]] | None = None,
+    is_zero_sum: bool | None = None,
 ) -> EvaluationResult:
     """Play `episodes` episodes, greedily or, with `rng`, with drawn actions, within `bounds`.
 
-    Every environment plays the same number of episodes (one more for the first ones), and its first ones: taking whichever
-    episodes end first would favour short ones.
+    Then as many against each of the `opponents`, by name, whose groups are acted for by actors that draw. None: against random
+    ones where the agents' returns cancel, which `is_zero_sum` says, or what was played.
     """
     deadline_s = time.monotonic() + bounds.timeout_s
-    played = _Played(env, episodes)
+    judge.require_known(env.groups)
+
+    def play(count: int, side: Judge, rivals: _Rivals | None) -> EvaluationResult:
+        return _play(env, actors, count, seed, rng, on_step, bounds.max_episode_steps, deadline_s, side, rivals)
+
+    result = play(episodes, judge, None)
+    if opponents is None:
+        cancels = result.is_zero_sum if is_zero_sum is None else is_zero_sum
+        opponents = {RANDOM: random_actors(actors)} if cancels and not result.is_rated else {}
+    matches: dict[str, Match] = {}
+    for name, theirs in opponents.items():
+        sides = judge.sides(env.groups)
+        if len(sides) < 2 and sides[0].counts_all(env.groups):
+            raise ConfigError("evaluation.opponents: the environment has one agent, and nobody to play against")
+        parts = []
+        for i, side in enumerate(sides[:episodes]):
+            share = episodes // len(sides) + (i < episodes % len(sides))
+            rivals = _Rivals(env, theirs, side, np.random.default_rng(seed + i))
+            parts.append((side, play(share, side, rivals)))
+        if not matches:
+            result = _decided_by([part for _, part in parts], result)
+        matches[name] = _match(name, parts)
+    return replace(result, judge=judge, matches=matches)
+
+
+def _decided_by(parts: list[EvaluationResult], among_themselves: EvaluationResult) -> EvaluationResult:
+    """The episodes of `parts`, with the agents' returns of those that the policies played among themselves."""
+    return replace(
+        among_themselves,
+        returns=tuple(number for part in parts for number in part.returns),
+        lengths=tuple(number for part in parts for number in part.lengths),
+        is_cut=tuple(is_cut for part in parts for is_cut in part.is_cut),
+        stopped_by=next((part.stopped_by for part in parts if part.stopped_by is not None), None),
+    )
+
+
+def _match(opponent: str, parts: list[tuple[Judge, EvaluationResult]]) -> Match:
+    returns: list[float] = []
+    others: list[float] = []
+    for side, part in parts:
+        returns += part.returns
+        rivals = [
+            part.agent_episodes[agent] for agent in part.agent_episodes if not side.counts_agent(agent, part.groups)
+        ]
+        others += np.max(rivals, axis=0).tolist()
+    return Match(opponent, tuple(returns), tuple(others))
+
+
+class _Rivals:
+    """Opponents that act for everybody who is not judged; they draw their actions, so that episodes differ."""
+
+    def __init__(
+        self, env: VectorEnvironment, actors: Mapping[str, Actor], side: Judge, rng: np.random.Generator
+    ) -> None:
+        self._actors, self._rng = actors, rng
+        self.memories = {
+            name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()
+        }
+        self._is_judged = {name: side.counts(group) for name, group in env.groups.items()}
+
+    def replace(self, name: str, actions: Array, view: GroupObservation, mask: Array | None) -> Array:
+        """`actions` [B, N, …] of a group, with the rivals' own for those who are not judged."""
+        judged = self._is_judged[name]
+        if judged.all():
+            return actions
+        theirs = choose_actions(self._actors[name], self.memories[name], view, mask, self._rng)
+        return np.where(judged.reshape(1, -1, *(1,) * (actions.ndim - 2)), actions, theirs.astype(actions.dtype))
+
+
+def _play(
+    env: VectorEnvironment,
+    actors: Mapping[str, Actor],
+    episodes: int,
+    seed: int,
+    rng: np.random.Generator | None,
+    on_step: Callable[[VectorEnvironment], None] | None,
+    max_episode_steps: int,
+    deadline_s: float,
+    judge: Judge,
+    rivals: _Rivals | None,
+) -> EvaluationResult:
+    """Every environment plays the same number of episodes (one more for the first ones), and its first ones: taking whichever
+    episodes end first would favour short ones."""
+    played = _Played(env, episodes, judge)
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
+    remembering = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
     while played.quota.any():
         acts = np.any([view.active.any(1) for view in views.values()], axis=0)
         masks = {name: allowed_actions(env, name, view, played.num_steps) for name, view in views.items()}
-        step = env.step(
-            {name: choose_actions(actors[name], memories[name], view, masks[name], rng) for name, view in views.items()}
-        )
+        actions = {
+            name: choose_actions(actors[name], memories[name], view, masks[name], rng) for name, view in views.items()
+        }
+        if rivals is not None:
+            actions = {name: rivals.replace(name, actions[name], view, masks[name]) for name, view in views.items()}
+        step = env.step(actions)
         views = step.groups
-        for name, memory in memories.items():
+        for name, memory in remembering:
             memory.forget(ended_lanes(step, name))
         played.add(step, acts)
         if on_step is not None:
             on_step(env)
-        again = played.cut_long(bounds.max_episode_steps)
+        again = played.cut_long(max_episode_steps)
         if again.any():
             try:
                 views = env.reset(env_ids=[env.env_ids[b] for b in np.flatnonzero(again)]).groups
             except PartialResetError:
                 played.quota[again] = 0
-            for name, memory in memories.items():
+            for name, memory in remembering:
                 memory.forget(np.repeat(again, env.groups[name].num_agents))
         if time.monotonic() >= deadline_s and played.quota.any():
             played.cut(played.quota > 0, Bound.TIMEOUT)
@@ -130,13 +270,15 @@ def evaluate(
 class _Played:
     """The episodes of an evaluation, by environment: what is running, what was kept, and how many more each plays."""
 
-    def __init__(self, env: VectorEnvironment, episodes: int) -> None:
+    def __init__(self, env: VectorEnvironment, episodes: int, judge: Judge) -> None:
         self.quota = np.full(env.num_envs, episodes // env.num_envs)
         self.quota[: episodes % env.num_envs] += 1
-        self._num_asked = episodes
-        self._num_agents = sum(group.num_agents for group in env.groups.values())
-        self._kept: list[list[tuple[float, int, bool]]] = [[] for _ in range(env.num_envs)]
-        self._running, self._length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+        self._num_asked, self._judge, self._groups = episodes, judge, env.groups
+        self._kept: list[list[tuple[dict[str, Array], int, bool]]] = [[] for _ in range(env.num_envs)]
+        self._running = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
+        self._length = np.zeros(env.num_envs, np.int64)
+        self._rating = EpisodeRating.of(env) if judge == EVERYBODY else None
+        self._rated: list[list[float]] = [[] for _ in range(env.num_envs)]
         self._stopped_by: Bound | None = None
 
     def num_steps(self) -> Array:
@@ -145,7 +287,10 @@ class _Played:
 
     def add(self, step: VectorStep, acts: Array) -> None:
         """Count a step of all environments; `acts` [B] where it was more than a reset."""
-        self._running += sum(group.reward.sum(1, dtype=np.float64) for group in step.groups.values()) / self._num_agents
+        for name, group in step.groups.items():
+            self._running[name] += group.reward
+        if self._rating is not None:
+            self._rating.add(step)
         self._length += acts
         failed = np.zeros_like(step.episode_over) if step.failed is None else step.failed
         for b in np.flatnonzero(step.episode_over).tolist():
@@ -167,18 +312,44 @@ class _Played:
     def _end(self, b: int, *, keep: bool, is_cut: bool) -> None:
         if keep and self.quota[b]:
             self.quota[b] -= 1
-            self._kept[b].append((float(self._running[b]), int(self._length[b]), is_cut))
-        self._running[b], self._length[b] = 0.0, 0
+            returns = {name: sums[b].copy() for name, sums in self._running.items()}
+            self._kept[b].append((returns, int(self._length[b]), is_cut))
+            if self._rating is not None:
+                self._rated[b].append(self._rating.take(b))
+        elif self._rating is not None:
+            self._rating.drop(b)
+        self._length[b] = 0
+        for sums in self._running.values():
+            sums[b] = 0.0
+
+    def _counted(self, returns: Mapping[str, Array]) -> list[float]:
+        """The return of each episode: of those who are judged, or what the environment itself makes of it."""
+        if self._rating is not None:
+            return [number for env in self._rated for number in env]
+        counted: list[float] = self._judge.judged(self._groups, returns).tolist()
+        return counted
 
     def result(self) -> EvaluationResult:
         """All episodes that were kept."""
         kept = [episode for env in self._kept for episode in env]
+        returns = {
+            name: np.array([episode[0][name] for episode in kept]).reshape(len(kept), group.num_agents)
+            for name, group in self._groups.items()
+        }
         return EvaluationResult(
-            returns=tuple(episode[0] for episode in kept),
+            returns=tuple(self._counted(returns)),
             lengths=tuple(episode[1] for episode in kept),
             is_cut=tuple(episode[2] for episode in kept),
             num_asked=self._num_asked,
             stopped_by=self._stopped_by,
+            groups={name: group.agent_ids for name, group in self._groups.items()},
+            agent_episodes={
+                agent: tuple(returns[name][:, n].tolist())
+                for name, group in self._groups.items()
+                for n, agent in enumerate(group.agent_ids)
+            },
+            judge=self._judge,
+            is_rated=self._rating is not None,
         )
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 from relayrl.envs.environment_settings import EvaluationBounds
 
 MAX_EPISODES = 1_000_000
+ROWS_PER_RUN = 100
+"""Rows of statistics of a run that says nothing else; fewer where it has fewer updates."""
 
 
 class TrainerSettings(Settings):
     """The schedule of one run; all counts are environment steps, summed over environments."""
 
     max_steps: int = Field(
-        500_000, ge=1, le=10**15, description="environment steps of the run; whole rollouts, never more"
+        500_000,
+        ge=1,
+        le=10**15,
+        description="environment steps of the run, or the next multiple of num_envs; its last rollout is as short as needed",
     )
     time_horizon: int = Field(64, ge=1, le=1 << 24, description="steps of each environment per rollout")
-    summary_freq: int = Field(50_000, ge=1, description="steps between rows of statistics")
+    summary_freq: int = Field(
+        default_factory=lambda known: max(1, known.get("max_steps", 1) // ROWS_PER_RUN),
+        ge=1,
+        description="steps between rows of statistics; not given: a hundredth of max_steps",
+    )
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"
     )
@@ -25,6 +36,13 @@ class TrainerSettings(Settings):
     threaded: bool = Field(
         False, description="collect the next rollout while learning from the last; not repeatable bit for bit"
     )
+
+
+class Opponent(Enum):
+    """Who plays against the policies in an evaluation, without learning."""
+
+    RANDOM = "random"
+    PREVIOUS = "previous"
 
 
 class EvaluationSettings(EvaluationBounds):
@@ -40,6 +58,21 @@ class EvaluationSettings(EvaluationBounds):
     target_return: float | None = Field(
         None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
     )
+    group: str | None = Field(
+        None, description="group whose mean return policies are judged by; null: the mean over all agents"
+    )
+    agent: str | None = Field(None, description="agent whose return policies are judged by, instead of a group's")
+    opponents: tuple[Opponent, ...] | None = Field(
+        None,
+        description="who plays the others: random, previous (the policies of the evaluation before); the first decides; "
+        "null: random where the agents' returns cancel",
+    )
+
+    @model_validator(mode="after")
+    def _one_judge(self) -> EvaluationSettings:
+        if self.group is not None and self.agent is not None:
+            raise ValueError("give evaluation.group or evaluation.agent, not both")
+        return self
 
     @model_validator(mode="after")
     def _target_needs_interval(self) -> EvaluationSettings:

@@ -51,16 +51,33 @@ class LocalEngine:
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
-        self._evaluation = PeriodicEvaluation(settings, self._parts.policies, self._stop_if_asked)
+        self._evaluation = self._make_evaluation()
         self._seconds_before, self._started = 0.0, time.perf_counter()
         self._has_resumed = False
+        self._warnings: list[str] = []  # of a resume; exporting a run is no reason to give them
         self._go_on_recording: Callable[[], None] = lambda: None
         self._row: dict[str, float] = {}
+
+    def _make_evaluation(self) -> PeriodicEvaluation:
+        try:
+            return PeriodicEvaluation(self._settings, self._parts.env, self._parts.policies, self._stop_if_asked)
+        except ConfigError:
+            self._statistics.close()
+            self._parts.close()
+            raise
 
     @property
     def settings(self) -> RunSettings:
         """The run's settings, with the number of environments that a factory's own vector environment turned out to have."""
         return self._settings
+
+    @property
+    def notes(self) -> list[str]:
+        """What somebody should know who is about to start the run."""
+        asked, last_step, num_envs = self._settings.trainer.max_steps, self._last_step(), self._parts.env.num_envs
+        if asked == last_step:
+            return []
+        return [f"{asked:,} steps are not a multiple of {num_envs} environments: the run takes {last_step:,}"]
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint of the run directory; False if it has none."""
@@ -70,10 +87,27 @@ class LocalEngine:
             logger.info("there is no checkpoint to resume from")
             return False
         steps, state = loaded
-        self._seconds_before = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
+        self._seconds_before, goes_on = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
+        self._warnings = self._differences(goes_on)
         self._go_on_recording = record_continuation(state, self._parts, self._settings)
         logger.info("resumed at step %d", steps)
         return True
+
+    def _differences(self, goes_on: bool) -> list[str]:
+        """Why the resumed run differs from one that was never interrupted; `goes_on` where its episodes do."""
+        env, steps, last_step = self._settings.env, self._parts.trainer.num_env_steps, self._last_step()
+        found = []
+        if not goes_on:
+            found.append(
+                f"the state of {env} cannot be saved: environments begin new episodes, and the run differs from an "
+                "uninterrupted one"
+            )
+        if steps < last_step and steps % self._parts.block_steps:
+            found.append(
+                f"the run ended at step {steps:,} with a shorter rollout: it goes on from there with whole ones, and differs "
+                f"from a run that was begun with {last_step:,} steps"
+            )
+        return found
 
     def init_from(self, source: Path) -> None:
         """Begin with the networks of another run, or of one checkpoint file; everything else begins afresh."""
@@ -113,10 +147,13 @@ class LocalEngine:
     def _run(self, on_progress: Callable[[Progress], None]) -> RunResult:
         logger.info("MLPs on the CPU run in %s", describe())
         warn_if_missing()
+        for warning in self._warnings:
+            logger.warning("%s", warning)
         self._statistics.rewind(self._parts.trainer.num_env_steps if self._has_resumed else 0)
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
         self._go_on_recording()
+        self._evaluation.begin()
         if not self._checkpoints.paths():
             self.save()  # a run that diverges before its first interval has something to go back to
         self._train(on_progress)
@@ -145,36 +182,61 @@ class LocalEngine:
             pace.close()
 
     def _train_at(self, pace: Pace, clock: PhaseClock, on_progress: Callable[[Progress], None]) -> None:
-        last_step = self._last_step()
+        last_step, num_envs = self._last_step(), self._parts.env.num_envs
         clock.start(pace.num_env_steps)
+        has_row = self._statistics.num_rows > 0
         while pace.num_env_steps < last_step and not self._evaluation.has_reached_target:
             before = pace.num_env_steps
-            pace.advance()
+            pace.advance(min(self._parts.block_steps, last_step - before) // num_envs)
             steps = pace.num_env_steps
-            ended = self._parts.collector.take_ended()
-            self._statistics.add_episodes(ended.returns, ended.lengths, ended.group_returns)
+            self._count_episodes()
             extra = self._evaluate_if_due(before, pace, clock)
-            if extra or _crossed(self._settings.trainer.summary_freq, before, steps) or steps >= last_step:
+            is_first = not has_row and self._has_something_to_tell()
+            is_due = _crossed(self._settings.trainer.summary_freq, before, steps) or steps >= last_step
+            is_summarized = is_due or is_first or bool(extra)
+            if is_summarized:
                 if steps >= last_step:
                     pace.settle()
-                times = {"time/seconds": self._seconds(), "system/peak_memory_mib": peak_memory_mib()}
-                pace.after_update(partial(self._summarize, steps, {**times, **clock.take(steps), **extra}))
+                pace.after_update(self._summary(steps, clock, extra))
+                has_row = True
             if _crossed(self._settings.trainer.checkpoint_interval, before, steps) and steps < last_step:
                 pace.settle()
                 self.save()
                 clock.lap("save")
-            on_progress(Progress(steps, last_step, self._seconds(), self._statistics.mean_return, self._row))
+            on_progress(Progress(steps, last_step, self._seconds(), self._return_to_show(), self._row))
             if self._is_interrupted():
                 pace.settle()
+                if not is_summarized:
+                    self._summary(steps, clock, {})()
                 self.save()
                 raise RunInterrupted
+
+    def _count_episodes(self) -> None:
+        ended = self._parts.collector.take_ended()
+        judged = self._evaluation.judge_training(ended)
+        self._statistics.add_episodes(judged.returns, ended.lengths, ended.group_returns)
+        self._statistics.add_agent_returns(judged.agent_returns)
+
+    def _return_to_show(self) -> float:
+        """What a person watches: where the agents' returns cancel, only evaluations say anything."""
+        return self._evaluation.last_or_nan if self._evaluation.is_zero_sum else self._statistics.mean_return
+
+    def _has_something_to_tell(self) -> bool:
+        """Whether a row would hold more than times: the first is not kept waiting for `summary_freq`."""
+        return self._statistics.num_episodes > 0 or self._parts.trainer.policy_version > 0
+
+    def _summary(self, num_env_steps: int, clock: PhaseClock, extra: dict[str, float]) -> Callable[[], None]:
+        """What writes the row of this step, with times as they are now."""
+        times = {"time/seconds": self._seconds(), "system/peak_memory_mib": peak_memory_mib()}
+        return partial(self._summarize, num_env_steps, {**times, **clock.take(num_env_steps), **extra})
 
     def _summarize(self, num_env_steps: int, extra: dict[str, float]) -> None:
         self._row = self._statistics.summarize(num_env_steps, extra)
 
     def _last_step(self) -> int:
-        block = self._parts.block_steps
-        return max(self._settings.trainer.max_steps // block, 1) * block
+        """`max_steps`, or the next number of steps that all environments take alike."""
+        num_envs = self._parts.env.num_envs
+        return -(-self._settings.trainer.max_steps // num_envs) * num_envs
 
     def _seconds(self) -> float:
         return self._seconds_before + time.perf_counter() - self._started
@@ -254,6 +316,10 @@ class LocalEngine:
             episodes_ended=evaluation.num_ended if evaluation else 0,
             episodes_cut=evaluation.num_cut if evaluation else 0,
             stopped_by=evaluation.stopped_by.value if evaluation and evaluation.stopped_by else "",
+            judged_by=evaluation.judged_by if evaluation else "",
+            group_returns=evaluation.group_returns if evaluation else {},
+            agent_returns=evaluation.agent_returns if evaluation else {},
+            opponents={name: match.to_json() for name, match in evaluation.matches.items()} if evaluation else {},
         )
 
 

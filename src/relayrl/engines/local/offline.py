@@ -93,16 +93,16 @@ class Offline(Pace):
         statistics: Statistics,
         collector: Collector,
         clock: PhaseClock,
-        block_steps: int,
+        num_envs: int,
     ) -> None:
         super().__init__(collector, clock, lambda _: None)
-        self._trainer, self._statistics, self._block_steps = trainer, statistics, block_steps
+        self._trainer, self._statistics, self._num_envs = trainer, statistics, num_envs
 
     @property
     def num_env_steps(self) -> int:
         return self._trainer.num_env_steps
 
-    def advance(self) -> None:
-        self._trainer.count_without_collecting(self._block_steps)
+    def advance(self, num_steps: int) -> None:
+        self._trainer.count_without_collecting(num_steps * self._num_envs)
         self._statistics.add(self._trainer.advance())
         self._clock.lap("learn")

@@ -47,8 +47,8 @@ class Pace(ABC):
         """Steps collected so far."""
 
     @abstractmethod
-    def advance(self) -> None:
-        """Collect one rollout, and see that it is learned from."""
+    def advance(self, num_steps: int) -> None:
+        """Collect a rollout of `num_steps` steps of each environment, and see that it is learned from."""
 
     def after_update(self, act: Callable[[], None]) -> None:
         """Call `act` when the statistics hold the metrics of the last update; where it goes on beside, that is later."""
@@ -60,8 +60,8 @@ class Pace(ABC):
     def close(self) -> None:  # noqa: B027 - where nothing goes on beside, there is nothing to stop
         """Stop what goes on beside."""
 
-    def _collect(self, policy_version: int) -> dict[str, Rollout]:
-        rollouts = self._collector.collect(policy_version)
+    def _collect(self, policy_version: int, num_steps: int) -> dict[str, Rollout]:
+        rollouts = self._collector.collect(policy_version, num_steps)
         self._reward_rule(rollouts)
         self._clock.lap("collect")
         return rollouts
@@ -87,8 +87,8 @@ class InTurns(Pace):
     def num_env_steps(self) -> int:
         return self._trainer.num_env_steps
 
-    def advance(self) -> None:
-        rollouts = self._collect(self._trainer.policy_version)
+    def advance(self, num_steps: int) -> None:
+        rollouts = self._collect(self._trainer.policy_version, num_steps)
         self.settle()
         self._trainer.receive(rollouts)
         self._finish = self._trainer.begin()
@@ -143,14 +143,14 @@ class Overlapping(Pace):
     def num_env_steps(self) -> int:
         return self._num_env_steps
 
-    def advance(self) -> None:
+    def advance(self, num_steps: int) -> None:
         newest = self._policies.take()
         if newest is not None:
             self._version = newest.version
             for name, policy in self._acting.items():
                 policy.load_state_dict(newest.parameters[name])
             self._collector.explore(newest.exploration)
-        rollouts = self._collect(self._version)
+        rollouts = self._collect(self._version, num_steps)
         # The collector reuses its columns two blocks later, when the trainer may still read these.
         self._trajectories.put({name: copied_rollout(rollout) for name, rollout in rollouts.items()})
         self._clock.lap("wait")

@@ -2,20 +2,32 @@
 
 Nothing that learning draws from is touched, so a run with evaluations has the parameters of one without. The evaluations of
 one run all play the same episodes; the final one plays others, since the best policy was chosen by the former.
+
+Competing agents are judged against opponents that do not learn (`runtime.judging`): where the settings say so, or where the
+returns of all agents have cancelled in every episode so far. Best checkpoint and target follow that judgement.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.errors import ConfigError
+from relayrl.models.acting.actor import Actor
 from relayrl.models.policy import Policy
+from relayrl.runtime.collector import EndedEpisodes
 from relayrl.runtime.evaluation import EvaluationResult, describe_bound, evaluate, make_evaluation_env
+from relayrl.runtime.judging import EVERYBODY, MAX_AGENTS_SHOWN, Judge, are_zero_sum, random_actors
+from relayrl.training.trainer_settings import Opponent
 from relayrl.training.trainers.seeding import Stream, stream_seed
 
 logger = logging.getLogger(__name__)
@@ -24,13 +36,80 @@ FINAL, DURING = 0, 1
 """Which evaluation: each has seeds of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedEpisodes:
+    """Training episodes that ended: the returns that count, and each agent's own where they are few."""
+
+    returns: list[float]
+    agent_returns: Mapping[str, list[float]] = field(default_factory=dict)
+
+
 class PeriodicEvaluation:
     """Evaluates a run's policies and remembers how well they did; `check` may stop the final evaluation."""
 
-    def __init__(self, settings: RunSettings, policies: Mapping[str, Policy], check: Callable[[], None]) -> None:
-        self._settings, self._policies, self._check = settings, policies, check
+    def __init__(
+        self,
+        settings: RunSettings,
+        env: VectorEnvironment,
+        policies: Mapping[str, Policy],
+        check: Callable[[], None],
+    ) -> None:
+        """`env` is the one that is trained in, of which this only asks what it is like."""
+        groups = env.groups
+        self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
+        self._judge = Judge(settings.evaluation.group, settings.evaluation.agent)
+        self._judge.require_known(groups)
+        self._opponents = settings.evaluation.opponents
+        if env.rates_episodes and self._judge == EVERYBODY and self._opponents is None:
+            self._opponents = ()  # the environment itself says what counts
+        num_agents = sum(group.num_agents for group in groups.values())
+        if self._opponents and (num_agents < 2 or self._judge.sides(groups)[0].counts_all(groups)):
+            raise ConfigError(f"evaluation.opponents: nobody plays against each other in {settings.env}; leave it out")
+        self._competes = num_agents > 1
+        self._shows_agents = 1 < num_agents <= MAX_AGENTS_SHOWN
         self._env: VectorEnvironment | None = None
+        self._previous: dict[str, Policy] | None = None
+        self.is_zero_sum: bool | None = None
+        """Whether the agents' returns cancelled in every episode so far; None before anything was won or lost."""
         self.best_return, self.last_return = -math.inf, -math.inf
+
+    def begin(self) -> None:
+        """The run is about to begin, or to go on: the policies as they are now are the first to be beaten."""
+        if self._previous is None and Opponent.PREVIOUS in (self._opponents or ()):
+            self._previous = copy.deepcopy(dict(self._policies))
+
+    @property
+    def last_or_nan(self) -> float:
+        """What the latest evaluation gave; NaN before the first one."""
+        return self.last_return if math.isfinite(self.last_return) else math.nan
+
+    def judge_training(self, ended: EndedEpisodes) -> JudgedEpisodes:
+        """Training episodes as they count; they also show whether the agents' returns cancel."""
+        is_asked = self._opponents is None and self.is_zero_sum is not False
+        if not ended.returns or not (self._shows_agents or self._judge != EVERYBODY or (is_asked and self._competes)):
+            return JudgedEpisodes(ended.returns)
+        by_group = {name: np.concatenate(own) for name, own in ended.agent_returns.items()}
+        self._see(are_zero_sum(list(by_group.values())))
+        own = {agent: by_group[g.name][:, n] for g in self._groups.values() for n, agent in enumerate(g.agent_ids)}
+        returns = ended.returns if self._judge == EVERYBODY else self._judge.judged(self._groups, by_group).tolist()
+        return JudgedEpisodes(returns, {a: r.tolist() for a, r in own.items()} if self._shows_agents else {})
+
+    def _see(self, cancels: bool | None) -> None:
+        if cancels is None or self.is_zero_sum is False:
+            return
+        if cancels and self.is_zero_sum is None and self._opponents is None:
+            who = "every side in turn" if self._judge == EVERYBODY else self._judge.name
+            logger.warning(
+                "%s: the agents' returns cancel (zero-sum), so evaluations judge %s against random opponents; "
+                "set evaluation.opponents, evaluation.group or evaluation.agent to choose otherwise",
+                self._settings.env,
+                who,
+            )
+            self.best_return = -math.inf  # of evaluations in which nobody won
+        if not cancels and self.is_zero_sum and self._opponents is None:
+            logger.warning("%s is not zero-sum after all: judged by the %s", self._settings.env, self._judge.name)
+            self.best_return = -math.inf
+        self.is_zero_sum = cancels
 
     def is_due(self, steps_before: int, num_env_steps: int) -> bool:
         """Whether a multiple of the interval lies between the two."""
@@ -50,6 +129,8 @@ class PeriodicEvaluation:
             self._env = self._make_env(episodes)
         # Never interrupted: a checkpoint at this step must come with this step's evaluation.
         result = self._play(self._env, episodes, DURING, None)
+        if self._previous is not None:
+            self._previous = copy.deepcopy(dict(self._policies))
         self.last_return = result.mean_return
         is_best = self.last_return > self.best_return
         self.best_return = max(self.best_return, self.last_return)
@@ -60,7 +141,19 @@ class PeriodicEvaluation:
             "evaluation/episodes_cut": result.num_cut,
             "evaluation/best_return": self.best_return,
         }
-        return metrics, is_best
+        return metrics | self._metrics_of_agents(result), is_best
+
+    def _metrics_of_agents(self, result: EvaluationResult) -> dict[str, float]:
+        metrics = {}
+        for name, match in result.matches.items():
+            metrics[f"evaluation/{name}/return_mean"] = match.mean_return
+            metrics[f"evaluation/{name}/win_rate"] = match.win_rate
+            metrics[f"evaluation/{name}/draw_rate"] = match.draw_rate
+        if len(result.groups) > 1:
+            metrics |= {f"{name}/evaluation/return_mean": own for name, own in result.group_returns.items()}
+        if self._shows_agents:
+            metrics |= {f"agents/{agent}/evaluation/return_mean": own for agent, own in result.agent_returns.items()}
+        return metrics
 
     def final(self) -> EvaluationResult | None:
         """The evaluation that ends the run; None where none was asked for."""
@@ -85,20 +178,61 @@ class PeriodicEvaluation:
     ) -> EvaluationResult:
         actors = {name: live_actor(policy) for name, policy in self._policies.items()}
         seed = stream_seed(self._settings.seed, Stream.EVALUATION, which)
-        bounds = self._settings.evaluation
-        result = evaluate(env, actors, episodes=episodes, seed=seed, on_step=on_step, bounds=bounds)
+        result = evaluate(
+            env,
+            actors,
+            episodes=episodes,
+            seed=seed,
+            on_step=on_step,
+            bounds=self._settings.evaluation,
+            judge=self._judge,
+            opponents=self._rivals(actors),
+            is_zero_sum=self.is_zero_sum,
+        )
+        self._see(result.is_zero_sum)
         if result.stopped_by is not None:
             bound = result.stopped_by.value
             logger.warning("evaluation: %s", describe_bound(result.num_asked, result.num_ended, result.num_cut, bound))
         return result
 
+    def _rivals(self, actors: Mapping[str, Actor]) -> dict[str, Mapping[str, Actor]] | None:
+        if self._opponents is None:
+            return None
+        found: dict[str, Mapping[str, Actor]] = {}
+        for opponent in self._opponents:
+            if opponent is Opponent.RANDOM:
+                found[opponent.value] = random_actors(actors)
+            elif self._previous is not None:
+                found[opponent.value] = {name: live_actor(policy) for name, policy in self._previous.items()}
+        return found
+
+    def _judged_by(self) -> str:
+        """What the returns so far were of; other settings make them incomparable."""
+        return f"{self._judge.name}, {[one.value for one in self._opponents or ()][:1]}"
+
     def state_dict(self) -> dict[str, Any]:
-        """How well the policies did so far."""
-        return {"best_return": self.best_return, "last_return": self.last_return}
+        """How well the policies did so far, by which judgement, and those that the next ones are to beat."""
+        previous = self._previous
+        return {
+            "best_return": self.best_return,
+            "last_return": self.last_return,
+            "judged_by": self._judged_by(),
+            "is_zero_sum": self.is_zero_sum,
+            "previous": None if previous is None else {name: own.state_dict() for name, own in previous.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self.best_return, self.last_return = state["best_return"], state["last_return"]
+        self.is_zero_sum = state.get("is_zero_sum")
+        if state.get("judged_by", self._judged_by()) == self._judged_by():
+            self.best_return, self.last_return = state["best_return"], state["last_return"]
+        else:
+            logger.info("judged otherwise than before: the best return so far does not count any more")
+        previous = state.get("previous")
+        if previous is not None and Opponent.PREVIOUS in (self._opponents or ()):
+            self._previous = copy.deepcopy(dict(self._policies))
+            for name, policy in self._previous.items():
+                policy.load_state_dict(previous[name])
 
     def close(self) -> None:
         """Close the environments."""

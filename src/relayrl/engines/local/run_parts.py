@@ -86,7 +86,7 @@ class RunParts:
         if settings.learn_from is not None:
             from relayrl.engines.local.offline import Offline
 
-            return Offline(self.trainer, statistics, self.collector, clock, self.block_steps)
+            return Offline(self.trainer, statistics, self.collector, clock, self.env.num_envs)
         if not settings.trainer.threaded:
             return InTurns(self.trainer, statistics, self.collector, clock, self._on_rollouts)
         driven = RolloutTrainer(
@@ -134,11 +134,12 @@ def assembly_of(kind: type[Any]) -> Callable[[RunSettings, VectorEnvironment], A
 def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironment) -> Assembly:
     offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
     state = offer if entry.is_central else None
-    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, settings.trainer.max_steps, state)
+    horizon, max_steps = settings.trainer.time_horizon, settings.trainer.max_steps
+    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
     actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}
-    return Assembly(policies, actors, trainer, trainer.rollout_steps(settings.trainer.time_horizon, env.num_envs))
+    return Assembly(policies, actors, trainer, trainer.rollout_steps(horizon, env.num_envs))
 
 
 def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:

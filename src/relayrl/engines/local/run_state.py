@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,8 +12,6 @@ from relayrl.errors import CheckpointError
 from relayrl.training.files.weights import weights_of, with_weights
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.seeding import Stream, stream_seed
-
-logger = logging.getLogger(__name__)
 
 
 def capture(parts: RunParts, statistics: Statistics, evaluation: PeriodicEvaluation, seconds: float) -> dict[str, Any]:
@@ -36,8 +33,8 @@ def restore(
     statistics: Statistics,
     evaluation: PeriodicEvaluation,
     settings: RunSettings,
-) -> float:
-    """Continue from `capture`; gives the seconds that the run has taken so far."""
+) -> tuple[float, bool]:
+    """Continue from `capture`; gives the seconds that the run has taken so far, and whether its episodes go on as they were."""
     try:
         return _restore(state, parts, statistics, evaluation, settings)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -52,7 +49,7 @@ def _restore(
     statistics: Statistics,
     evaluation: PeriodicEvaluation,
     settings: RunSettings,
-) -> float:
+) -> tuple[float, bool]:
     parts.trainer.load_state_dict(state["trainer"])
     _copy_to_acting(parts)
     parts.signals.load_state_dict(state["signals"])
@@ -60,14 +57,10 @@ def _restore(
     evaluation.load_state_dict(state["evaluation"])
     # Not the seed of the run's start: the first episodes would be played again.
     seed = stream_seed(settings.seed, Stream.ENVIRONMENT, parts.trainer.num_env_steps)
-    if not parts.collector.load_state_dict(state["collector"], seed=seed):
+    goes_on = parts.collector.load_state_dict(state["collector"], seed=seed)
+    if not goes_on:
         parts.trainer.worlds_restarted()
-        logger.warning(
-            "the state of %s cannot be saved: environments begin new episodes, and the run differs from an uninterrupted one",
-            settings.env,
-        )
-    seconds: float = state["seconds"]
-    return seconds
+    return state["seconds"], goes_on
 
 
 def record_continuation(state: Mapping[str, Any], parts: RunParts, settings: RunSettings) -> Callable[[], None]:

@@ -33,6 +33,9 @@ class RunResult:
     `seconds` and `env_steps_per_s` are of the session that ended it, without final evaluation and export; `computed_by` says
     whether MLPs on the CPU ran in compiled kernels. Of the final evaluation's episodes, some may have been cut:
     `stopped_by` names the setting of the bound that did it, and is empty where every episode was played to its end.
+
+    With several agents, `judged_by` says whose return `mean_return` is; `agent_returns` and `group_returns` are means
+    over the episodes that the policies played among themselves, `opponents` are matches of the final evaluation.
     """
 
     env: str
@@ -54,6 +57,10 @@ class RunResult:
     episodes_ended: int = 0
     episodes_cut: int = 0
     stopped_by: str = ""
+    judged_by: str = ""
+    group_returns: Mapping[str, float] = field(default_factory=dict)
+    agent_returns: Mapping[str, float] = field(default_factory=dict)
+    opponents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One line; numbers that do not exist are null."""

@@ -34,6 +34,7 @@ class EnvLayout:
     groups: Mapping[str, AgentGroup]
     state_space: Space | None = None
     state_repeats_observations: bool = False
+    rates_episodes: bool = False  # whether `performance_return` is the environment's own
 
 
 @dataclass(frozen=True, slots=True)

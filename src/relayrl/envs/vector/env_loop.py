@@ -66,6 +66,10 @@ class VectorRunner(ABC):
         already."""
 
     @abstractmethod
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        """What an environment makes of the rewards of an episode, by agent; `EnvFailureError` where it raises."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release the environments; may be called again. `EnvFailureError` where one cannot be closed."""
 
@@ -124,6 +128,15 @@ class EnvLoop(VectorRunner, Generic[Env]):
     def set_state(self, states: Sequence[EnvState]) -> None:
         for env, state in zip(self._envs, states, strict=True):
             self._port(env).set_state(state)
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        try:
+            return float(self._rate(self._envs[0], rewards))
+        except BaseException as error:
+            raise EnvFailureError(EnvFailure.of_exception(0, error, "performance_return()")) from error
+
+    @abstractmethod
+    def _rate(self, env: Env, rewards: Mapping[str, Sequence[float]]) -> float: ...
 
     @abstractmethod
     def _install(self, b: int, env: Env) -> None:

@@ -22,6 +22,7 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    actions_by_group,
     env_seeds,
 )
 from relayrl.envs.environment_settings import ObservationCheck
@@ -71,6 +72,8 @@ class _GuardedVector(VectorEnvironment):
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         self._num_steps += 1
+        if isinstance(next(iter(actions), None), uuid.UUID):
+            actions = actions_by_group(self, actions)  # type: ignore[arg-type]
         with self._translated("step()"):
             result = self._env.step(actions)
         self._check_groups(result.groups)
@@ -83,6 +86,14 @@ class _GuardedVector(VectorEnvironment):
 
     def build_observation(self) -> Any:
         return self._env.build_observation()
+
+    @property
+    def rates_episodes(self) -> bool:
+        return self._env.rates_episodes
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        with self._translated("performance_return()"):
+            return float(self._env.performance_return(rewards))
 
     def close(self) -> None:
         with self._translated("close()"):

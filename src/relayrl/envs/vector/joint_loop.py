@@ -53,8 +53,12 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
         groups = group_agents(
             first.possible_agents, first.observation_spaces, first.action_spaces, masks_actions=first.masks_actions
         )
-        super().__init__(build, envs, EnvLayout(groups, first.state_space, first.state_repeats_observations))
+        layout = EnvLayout(groups, first.state_space, first.state_repeats_observations, first.rates_episodes)
+        super().__init__(build, envs, layout)
         self._observation_spaces = first.observation_spaces
+
+    def _rate(self, env: MultiAgentEnvironment, rewards: Mapping[str, Sequence[float]]) -> float:
+        return env.performance_return(rewards)
 
     def attach(self, buffers: EnvBuffers, check: ObservationCheck) -> None:
         self._places = {

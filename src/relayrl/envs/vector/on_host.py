@@ -67,6 +67,13 @@ class _OnHost(VectorEnvironment):
     def build_observation(self) -> Any:
         return _to_numpy(self._env.build_observation())
 
+    @property
+    def rates_episodes(self) -> bool:
+        return self._env.rates_episodes
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        return self._env.performance_return(rewards)
+
     def close(self) -> None:
         self._env.close()
 

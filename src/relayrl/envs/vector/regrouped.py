@@ -23,6 +23,7 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    actions_by_group,
 )
 from relayrl.errors import ConfigError, EnvError, UnknownNameError
 
@@ -97,6 +98,8 @@ class _Regrouped(VectorEnvironment):
         return VectorReset(groups, result.state)
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        if isinstance(next(iter(actions), None), uuid.UUID):
+            actions = actions_by_group(self, actions)  # type: ignore[arg-type]
         result = self._env.step(self._joined(actions))
         groups = {part.name: _stepped(result.groups[part.source.name], part) for part in self._parts}
         return replace(result, groups=groups)
@@ -123,6 +126,13 @@ class _Regrouped(VectorEnvironment):
 
     def build_observation(self) -> VectorReset:
         return self._seen(self._env.build_observation())
+
+    @property
+    def rates_episodes(self) -> bool:
+        return self._env.rates_episodes
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        return self._env.performance_return(rewards)
 
     def close(self) -> None:
         self._env.close()

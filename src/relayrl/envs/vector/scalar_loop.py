@@ -15,7 +15,7 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
-from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup
+from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
@@ -39,8 +39,12 @@ class ScalarLoop(EnvLoop[Any]):
         group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
         masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
         group = replace(group, masks_actions=masked)
-        super().__init__(build, envs, EnvLayout({SINGLE_AGENT: group}))
+        super().__init__(build, envs, EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first)))
         self._space = group.observation_space
+
+    def _rate(self, env: Any, rewards: Mapping[str, Sequence[float]]) -> float:
+        rated: float = getattr(env, "unwrapped", env).performance_return(list(rewards[SINGLE_AGENT]))
+        return rated
 
     def attach(self, buffers: EnvBuffers, check: ObservationCheck) -> None:
         group = self._group = buffers.groups[SINGLE_AGENT]
@@ -177,6 +181,14 @@ def _info_of_reset(env: Any) -> Mapping[str, Any]:
     if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], Mapping):
         raise ConfigError(f"reset() gave a {type(result).__name__}, not observation and info: {_OLD_API}")
     return result[1]
+
+
+def _rates_episodes(env: Any) -> bool:
+    """Whether an environment has a `performance_return` of its own; one of Gymnasium's may bring one as well."""
+    own = getattr(env, "unwrapped", env)
+    return (
+        own.rates_episodes if isinstance(own, ScalarEnvironment) else callable(getattr(own, "performance_return", None))
+    )
 
 
 def _not_installed(action: Any) -> Any:

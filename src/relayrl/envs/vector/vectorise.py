@@ -22,7 +22,9 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    actions_by_group,
     env_seeds,
+    mean_of_sums,
     new_env_ids,
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
@@ -113,6 +115,8 @@ class VectorisedWorlds(VectorEnvironment):
         self._require_open()
         if not self._has_reset:
             raise EnvError("step() before reset(), or after an interrupted step; reset all environments first")
+        if isinstance(next(iter(actions), None), uuid.UUID):
+            actions = actions_by_group(self, actions)  # type: ignore[arg-type]
         copy_actions(self._buffers.groups, actions)
         self._has_reset = False  # An interrupt leaves some environments ahead of others: they cannot just go on.
         self._buffers.flip()
@@ -135,6 +139,18 @@ class VectorisedWorlds(VectorEnvironment):
         half = self._buffers.half
         groups = {name: arrays.observation(half) for name, arrays in self._buffers.groups.items()}
         return VectorReset(groups, self._buffers.state)
+
+    @property
+    def rates_episodes(self) -> bool:
+        return self._runner.layout.rates_episodes
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        if not self.rates_episodes:
+            return mean_of_sums(rewards)
+        try:
+            return self._runner.performance_return(rewards)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
 
     def close(self) -> None:
         self._closed = True

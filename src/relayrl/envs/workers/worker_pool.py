@@ -96,6 +96,14 @@ class WorkerPool(VectorRunner):
         answers = self._exchange(self._links, messages.SET_STATE, self._settings.start_timeout_s, slices)
         _raise_first(answers.failures)
 
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        link = self._links[0]
+        question = {link.first: rewards}
+        answers = self._exchange([link], messages.RATE, self._settings.step_timeout_s, question)
+        _raise_first(answers.failures)
+        rated: float = answers.values[link.first]
+        return rated
+
     def close(self) -> None:
         self._finish()
 

@@ -88,6 +88,11 @@ class _Worker:
             self._attach(loop, payload)
         elif code == messages.GET_STATE:
             self._channel.send(messages.VALUE, loop.get_state())
+        elif code == messages.RATE:
+            try:
+                self._channel.send(messages.VALUE, loop.performance_return(payload))
+            except EnvFailureError as error:
+                self._channel.send(messages.FAILURES, [error.failure])
         elif code == messages.SET_STATE:
             loop.set_state(payload)
             self._channel.send(messages.DONE)

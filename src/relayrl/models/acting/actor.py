@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relayrl.data.trees import Array, Tree
+from relayrl.data.trees import Array, Space, Tree, leaf_dtype, leaves, space_leaves, tree_leaves, unflatten
 from relayrl.errors import ConfigError
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.heads.action_head import ActionHead
 
-MEMORY_DECIDES = "this policy has a memory, which decides as well; call step(obs, mask, memory) or decide()"
+MEMORY_DECIDES = (
+    "this policy has a memory, which decides as well; call act_remembering(obs, memory), step() or decide()"
+)
 
 
 class Decision(NamedTuple):
@@ -56,6 +58,8 @@ class Actor(ABC):
     """Whether decisions of an actor of yours have values, which agents then record."""
     memory_width: int = 0
     """Numbers that the policy remembers of each lane (`lane_memory`); 0 where every observation is judged by itself."""
+    observation_space: Space | None = None
+    """What one observation looks like, so that `act` takes single ones too; None: it takes rows only."""
     is_instant: bool = False
     """Whether `decide` takes less time for one row than waking a thread does, for any number of threads at once."""
 
@@ -83,13 +87,41 @@ class Actor(ABC):
         if self.head.noise_scale != exploration.noise_scale:
             self.head.noise_scale = exploration.noise_scale
 
-    def act(self, obs: Tree, mask: Array | None, rng: np.random.Generator) -> Array:
-        """Drawn actions, unclipped, as they are stored; of a policy without memory."""
-        return self.decide(obs, mask, None, rng).action
+    def act(self, obs: Tree, mask: Array | None = None, rng: np.random.Generator | None = None) -> Array:
+        """Actions inside the action space, drawn with `rng`, or the most likely ones; of a policy without memory.
+
+        One observation gives one action, rows `[L, …]` give rows. A subclass that draws by itself overrides this for rows, and
+        gives them unclipped, as they are stored.
+        """
+        return self._inside_the_space(obs, mask, None, rng)[0]
 
     def act_greedily(self, obs: Tree, mask: Array | None = None) -> Array:
-        """The most likely actions; of a policy without memory."""
-        return self.decide(obs, mask, None, None).action
+        """The most likely actions, like `act` without a generator."""
+        return self._inside_the_space(obs, mask, None, None)[0]
+
+    def act_remembering(
+        self, obs: Tree, memory: Array | None, mask: Array | None = None, rng: np.random.Generator | None = None
+    ) -> tuple[Array, Array | None]:
+        """Like `act`, for policies with a memory: actions, and the memory for the next step. None begins an episode."""
+        return self._inside_the_space(obs, mask, self._beginning(obs) if memory is None else memory, rng)
+
+    def _inside_the_space(
+        self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None
+    ) -> tuple[Array, Array | None]:
+        rows, is_single = as_rows(self.observation_space, obs)
+        if is_single:
+            mask = None if mask is None else np.asarray(mask, bool).reshape(1, -1)
+            memory = None if memory is None else np.asarray(memory, np.float32).reshape(1, -1)
+        decision = self.decide(rows, mask, memory, rng)
+        action = self.head.to_environment(decision.action)
+        if not is_single:
+            return action, decision.memory
+        return action[0], None if decision.memory is None else decision.memory[0]
+
+    def _beginning(self, obs: Tree) -> Array:
+        """What is remembered before the first step."""
+        rows, _ = as_rows(self.observation_space, obs)
+        return np.zeros((len(next(leaves(rows))[1]), self.memory_width), np.float32)
 
     def _required(self, memory: Array | None) -> Array:
         if memory is None:
@@ -116,6 +148,30 @@ class ForwardActor(Actor):
     def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
         outputs = self.forward(obs, mask, self._required(memory) if self.memory_width else None)
         return Decision(*choose(self.head, outputs.parameters, rng), outputs.value, outputs.memory)
+
+
+def as_rows(space: Space | None, obs: Tree) -> tuple[Tree, bool]:
+    """Observations `[L, …]` in the dtypes of their space, from rows or from one, and whether it was one.
+
+    Without a space they are rows, as they are. Raises where they are neither.
+    """
+    if space is None:
+        return obs, False
+    parts = list(space_leaves(space))
+    arrays = [
+        np.asarray(array, leaf_dtype(leaf))
+        for (_, leaf), array in zip(parts, tree_leaves(space, obs, "obs"), strict=True)
+    ]
+    shapes = [leaf.shape or () for _, leaf in parts]
+    is_single = all(array.shape == shape for array, shape in zip(arrays, shapes, strict=True))
+    for (path, _), array, shape in zip(parts, arrays, shapes, strict=True):
+        if not is_single and (array.ndim != len(shape) + 1 or array.shape[1:] != shape):
+            where = f" at {path!r}" if path else ""
+            raise ConfigError(
+                f"an observation{where} has shape {shape}, and rows of them an axis more; got {array.shape}"
+            )
+    rows: Tree = unflatten(space, iter([array[None] for array in arrays] if is_single else arrays))
+    return rows, is_single
 
 
 def choose(head: ActionHead, parameters: Array, rng: np.random.Generator | None) -> tuple[Array, Array | None]:

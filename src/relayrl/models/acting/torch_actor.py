@@ -28,6 +28,7 @@ class TorchActor(ForwardActor):
 
     def __init__(self, policy: Policy, *, with_value: bool = False, device: str = "cpu") -> None:
         self.policy, self.head, self.memory_width = policy, policy.head, policy.memory_width
+        self.observation_space = policy.observation_space
         self._with_value, self._device = with_value and has_own_critic(policy), torch.device(device)
 
     def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
@@ -61,6 +62,7 @@ class ScriptActor(ForwardActor):
         self.metadata = PolicyMetadata.from_strings({key: value for key, value in strings.items() if value})
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
         self.memory_width = self.metadata.memory_width
+        self.observation_space = self.metadata.observation_space
         nothing = np.zeros((1, self.memory_width), np.float32)
         outputs = self._outputs(*example_rows(self.metadata, self.head), nothing)
         self.has_value = len(outputs) > 2 + bool(self.memory_width)

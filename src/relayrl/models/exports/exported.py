@@ -120,6 +120,7 @@ class ExportedActor(ForwardActor):
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
         self._mask_parts = mask_parts(self.metadata.action_space)
         self.memory_width = self.metadata.memory_width
+        self.observation_space = self.metadata.observation_space
         self._names = [node.name for node in self._session.get_inputs()]
         self.has_value = with_value and any(node.name == "value" for node in self._session.get_outputs())
         self._wanted = ["distribution", *(["value"] if self.has_value else [])]

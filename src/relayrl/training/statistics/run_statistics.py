@@ -29,7 +29,9 @@ class Statistics:
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._group_returns: dict[str, deque[float]] = {}
+        self._agent_returns: dict[str, deque[float]] = {}
         self.num_episodes = 0
+        self.num_rows = 0
 
     @property
     def mean_return(self) -> float:
@@ -67,9 +69,16 @@ class Statistics:
             row.update({name: total / self._counts[name] for name, total in self._sums.items()})
             self._sums.clear()
             self._counts.clear()
+        row |= {f"agents/{agent}/episode/return_mean": _mean(own) for agent, own in self._agent_returns.items() if own}
         for writer in self._writers:
             writer.write(num_env_steps, row)
+        self.num_rows += 1
         return row
+
+    def add_agent_returns(self, returns: Mapping[str, list[float]]) -> None:
+        """Each agent's own returns of training episodes that ended; called from the thread that writes the rows."""
+        for agent, own in returns.items():
+            self._agent_returns.setdefault(agent, deque(maxlen=RECENT_EPISODES)).extend(own)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next rows are made of."""
@@ -79,7 +88,9 @@ class Statistics:
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "group_returns": {group: list(own) for group, own in self._group_returns.items()},
+            "agent_returns": {agent: list(own) for agent, own in self._agent_returns.items()},
             "num_episodes": self.num_episodes,
+            "num_rows": self.num_rows,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -89,7 +100,10 @@ class Statistics:
         self._lengths = deque(state["lengths"], maxlen=RECENT_EPISODES)
         for group, own in state["group_returns"].items():
             self._group_returns[group] = deque(own, maxlen=RECENT_EPISODES)
+        for agent, own in state.get("agent_returns", {}).items():
+            self._agent_returns[agent] = deque(own, maxlen=RECENT_EPISODES)
         self.num_episodes = state["num_episodes"]
+        self.num_rows = state.get("num_rows", 1)  # older versions did not count them
 
     def rewind(self, num_env_steps: int) -> None:
         """Take back rows beyond a step, which the run will write again."""

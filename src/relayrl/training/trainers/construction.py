@@ -65,6 +65,7 @@ class LearnerPlan:
     num_envs: int
     max_steps: int
     state: StateOffer | None = None
+    rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             None if central is None else central.layout(group.name),
             group.kernels,
         )
-        algorithms[group.name] = algorithm(policy, group.params, _rng(plan, i), FASTEST)
+        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), FASTEST)
+        own.rollout_steps = plan.rollout_steps
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
 
