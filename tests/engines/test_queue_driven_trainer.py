@@ -1,8 +1,12 @@
 """The ML-Agents contract: the loop of the docstring, on a real environment, learns what the engine learns."""
 
+from uuid import UUID
+
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from relayrl.data.columns import LaneHeader
 from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.local.run_parts import build_parts
 from relayrl.engines.runs.run_directory import RunDirectory
@@ -90,7 +94,8 @@ def test_a_published_policy_does_not_change_afterwards():
 
 
 def test_returns_of_lanes_go_on_over_blocks_and_leave_failures_out():
-    returns = LaneReturns(2)
+    header = LaneHeader("agent", (UUID(int=0), UUID(int=1)), ("agent",), spaces.Box(-1, 1), spaces.Discrete(2))
+    returns = LaneReturns(header)
     no = np.zeros((2, 2), bool)
     assert returns.add(np.ones((2, 2)), no, no) == []
     ended = np.array([[True, True], [False, False]])

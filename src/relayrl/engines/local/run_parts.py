@@ -96,6 +96,7 @@ class RunParts:
             make_learner=lambda _: self.trainer,
             stats_reporter=statistics,
             save=save,
+            keeps_schedule=False,  # the engine writes rows and checkpoints
         )
         for name, group in self.env.groups.items():
             driven.add_policy(name, driven.create_policy(name, group))
