@@ -33,6 +33,10 @@ def example_trajectories(seed: int) -> Iterator[Trajectory]:
     box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     yield _example(rng, "group", box, spaces.Discrete(4), 5)
     yield _example(rng, "group", box, spaces.Discrete(4), 1, terminated=True, first_step=2**40)
+    yield _example(rng, "group", box, spaces.Discrete(4), 3, terminated=True, first_step=2**40, end_step=2**40 + 3)
+    steps = np.array([6, 7, 9, 2**40])
+    yield _example(rng, "group", box, spaces.Discrete(4), 4, truncated=True, step=steps, end_step=2**40 + 7)
+    yield _example(rng, "group", box, spaces.Discrete(4), 2, truncated=True, failed=True, step=steps[:2], end_step=9)
     yield _example(rng, 'mit Komma, "“\n%00', nested, box, 3, truncated=True, failed=True, agent_id="a,b\x00%\r")
     optional = {"logp": _bits(rng, np.zeros(4, np.float32)), "value": _bits(rng, np.zeros(4, np.float32))}
     yield _example(rng, "", every_dtype, spaces.MultiDiscrete([2, 5]), 4, agent_id="", truncated=True, **optional)

@@ -178,7 +178,7 @@ def _require_finite(block: TrajectoryBlock) -> None:
     for leaf, column in zip(block.layout.stored, block.arrays, strict=True):
         if (row := _first_row_not_finite(column)) is not None:
             raise ConfigError(f"{row_name(block.headers, leaf.name, row)} is NaN or infinite")
-    for leaf, final in zip(block.layout.successor, block.finals, strict=True):
+    for leaf, final in zip(block.layout.followed, block.finals, strict=True):
         if (k := _first_row_not_finite(final)) is not None:
             raise ConfigError(f"{name_of(block.headers, k)}: 'final_{leaf.name}' is NaN or infinite")
 
