@@ -14,36 +14,32 @@ import numpy as np
 from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import index
 
-_ROWS = ("obs", "action", "reward", "policy_version", "action_mask", "logp", "value", "memory", "state")
+_ROWS = ("obs", "action", "reward", "policy_version", "action_mask", "logp", "value", "memory", "state", "step")
 
 
 def end_of(trajectory: Trajectory) -> int:
     """The step of its environment after the last one that the trajectory covers."""
-    return trajectory.first_step + len(trajectory) + trajectory.failed
+    return trajectory.first_step + trajectory.num_env_steps
 
 
 def cut_at_step(trajectory: Trajectory, step: int) -> tuple[Trajectory | None, Trajectory | None]:
-    """The rows before `step` of the environment, and those from there on; None where there are none."""
-    return cut_at_row(trajectory, int(np.clip(step - trajectory.first_step, 0, len(trajectory))))
-
-
-def cut_at_row(trajectory: Trajectory, row: int) -> tuple[Trajectory | None, Trajectory | None]:
-    """The first `row` rows, and the others; None where there are none."""
-    if row <= 0:
+    """What was done before `step` of the environment, and from there on; None where nothing was."""
+    row = int(np.searchsorted(trajectory.steps, step))
+    if row == 0:
         return None, trajectory
-    if row >= len(trajectory):
+    if row == len(trajectory):
         return trajectory, None
-    followed: dict[str, Any] = {"final_obs": index(trajectory.obs, row), "terminated": False, "truncated": False}
-    followed |= {"failed": False}
+    followed: dict[str, Any] = {"final_obs": index(trajectory.obs, row)}
     if trajectory.state is not None:
         followed["final_state"] = index(trajectory.state, row)
     if trajectory.action_mask is not None:
         followed["final_mask"] = trajectory.action_mask[row]
-    t, first = trajectory, trajectory.first_step + row
-    rest_id = trajectory_id(t.env_id, t.agent_id, t.episode, first)
+    if trajectory.knows_steps:
+        followed["end_step"] = step
+    t, rest_id = trajectory, trajectory_id(trajectory.env_id, trajectory.agent_id, trajectory.episode, step)
     return (
-        replace(t, **_rows(t, slice(None, row)), **followed),
-        replace(t, **_rows(t, slice(row, None)), trajectory_id=rest_id, first_step=first),
+        replace(t, **_rows(t, slice(None, row)), **followed, terminated=False, truncated=False, failed=False),
+        replace(t, **_rows(t, slice(row, None)), trajectory_id=rest_id, first_step=step),
     )
 
 

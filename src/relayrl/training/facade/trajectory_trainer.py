@@ -34,7 +34,7 @@ from relayrl.algorithms.params import AlgorithmParams
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
-from relayrl.data.trajectory_parts import cut_at_row
+from relayrl.data.trajectory_parts import cut_at_step
 from relayrl.data.trees import Space
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import CheckpointError, ConfigError, UnknownNameError
@@ -361,8 +361,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         if self.params.replay_size is not None or self.max_policy_lag is None:
             return epoch
         oldest = self.policy_version - self.max_policy_lag
-        fresh = [cut_at_row(t, int(np.count_nonzero(t.policy_version < oldest)))[1] for t in epoch]
-        kept = [t for t in fresh if t is not None]
+        kept = [rest for t in epoch if (rest := _from_version(t, oldest)) is not None]
         num_stale = sum(map(len, epoch)) - sum(map(len, kept))
         if num_stale:
             self._num_stale_steps += num_stale
@@ -580,6 +579,14 @@ class CheckpointSaver:
             raise ConfigError(f"{path.name} must end in {' or '.join(formats)}")
         group = behavior_name if behavior_name in self._trainer.groups else None
         return self._trainer.acquire_model(formats[path.suffix], group).save(path)
+
+
+def _from_version(trajectory: Trajectory, oldest: int) -> Trajectory | None:
+    """The steps from the first one on that is of version `oldest` or newer."""
+    num_stale = int(np.count_nonzero(trajectory.policy_version < oldest))
+    if num_stale == len(trajectory):
+        return None
+    return cut_at_step(trajectory, int(trajectory.steps[num_stale]))[1]
 
 
 def require_same_spaces(group: PolicyGroup, spec: AgentGroup) -> None:
