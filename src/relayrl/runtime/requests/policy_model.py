@@ -2,7 +2,7 @@
 
     ONNX file          compiled kernels where the file describes small MLPs, else onnxruntime; torch is not loaded
     TorchScript file   torch, on any device
-    live policy        a frozen copy of it, by compiled kernels where it is an MLP, else torch
+    live policy        a frozen copy of it, by compiled kernels where it is an MLP, else torch; a trainer's knows its group
     Actor              any object of yours with `head` and `distribution`; it has no value
 
 A model never changes once it was loaded: hot reload replaces it (`published_policy`).
@@ -10,7 +10,7 @@ A model never changes once it was loaded: hot reload replaces it (`published_pol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +21,7 @@ from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.live_policy import LivePolicy
 from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, example_rows
 from relayrl.runtime.routing.step_rows import ActingLayout
@@ -28,7 +29,7 @@ from relayrl.runtime.routing.step_rows import ActingLayout
 if TYPE_CHECKING:
     from relayrl.models.policy import Policy
 
-ModelSource: TypeAlias = "str | Path | Policy | CustomPolicy"
+ModelSource: TypeAlias = "str | Path | Policy | LivePolicy | CustomPolicy | PolicyModel"
 CPU = "cpu"
 
 
@@ -54,6 +55,10 @@ class CustomPolicy:
 
 def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
     """The model of a file (by its suffix), a live policy or a `CustomPolicy`, ready to act on `device`."""
+    if isinstance(source, PolicyModel):
+        return source
+    if isinstance(source, LivePolicy):
+        return _trainers_model(source, device)
     if isinstance(source, CustomPolicy):
         has_value = source.actor.gives_value
         layout = _layout(source.actor, source.group, source.observation_space, has_value=has_value)
@@ -90,6 +95,15 @@ def _file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> P
         state = Exploration(is_warming_up=True, noise_scale=metadata.noise_scale)
         actor = WarmupActor(actor, lambda: state)
     return PolicyModel(actor, layout, metadata.policy_version)
+
+
+def _trainers_model(live: LivePolicy, device: str) -> PolicyModel:
+    model = _live_model(live.policy, device)
+    layout = replace(model.layout, group=live.group, needs_mask=live.masks_actions)
+    actor, exploration = model.actor, live.exploration
+    if exploration.is_warming_up:
+        actor = WarmupActor(actor, lambda: exploration)
+    return PolicyModel(actor, layout, live.version)
 
 
 def _live_model(policy: object, device: str) -> PolicyModel:
