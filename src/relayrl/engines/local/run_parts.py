@@ -24,7 +24,7 @@ from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin, network_factory
-from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
@@ -67,6 +67,14 @@ class RunParts:
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
 
+    def collect(self, policy_version: int) -> Rollouts:
+        """The next rollout as the run learns from it, reward signals added; the last one is as short as `max_steps` asks for."""
+        num_envs, trainer = self.env.num_envs, self.trainer
+        num_left = -(-trainer.max_steps // num_envs) - trainer.num_env_steps // num_envs
+        rollouts = self.collector.collect(policy_version, max(1, min(self.block_steps // num_envs, num_left)))
+        self._on_rollouts(rollouts)
+        return rollouts
+
     def _on_rollouts(self, rollouts: Rollouts) -> None:
         """What happens to every block before it is learned from: records keep the environment's own rewards."""
         if self.recorder is not None:
@@ -104,9 +112,12 @@ class RunParts:
 
 
 def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, Any] | None = None) -> RunParts:
-    """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, where it has one."""
+    """The parts of a run, for a program that drives them itself; `settings` go over the presets that `train` has for `env`."""
+    from relayrl.engines.sessions import TrainRequest, open_session
+
     flags = {} if algo is None else {"algo": algo}
-    return build_parts(build_run_settings(env, None, flags, list((settings or {}).items())))
+    request = TrainRequest(env=env, flags=flags, assignments=list((settings or {}).items()))
+    return build_parts(open_session(request, create=False).settings)
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
