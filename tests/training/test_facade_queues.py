@@ -26,12 +26,35 @@ from relayrl.extend import (
 )
 from relayrl.models.policy import parameter_hash
 
-NAMES = (
-    "brain_name trainer_settings stats_reporter is_training reward_buffer policies policy_queues trajectory_queues threaded "
-    "get_max_steps get_step should_still_train create_policy add_policy get_policy publish_policy_queue "
-    "subscribe_trajectory_queue advance save_model end_episode collected_rewards update_buffer model_saver create_optimizer "
-    "_update_policy _process_trajectory _is_ready_update"
-).split()
+NAMES = [
+    "brain_name",
+    "trainer_settings",
+    "stats_reporter",
+    "is_training",
+    "reward_buffer",
+    "policies",
+    "policy_queues",
+    "trajectory_queues",
+    "threaded",
+    "get_max_steps",
+    "get_step",
+    "should_still_train",
+    "create_policy",
+    "add_policy",
+    "get_policy",
+    "publish_policy_queue",
+    "subscribe_trajectory_queue",
+    "advance",
+    "save_model",
+    "end_episode",
+    "collected_rewards",
+    "update_buffer",
+    "model_saver",
+    "create_optimizer",
+    "_update_policy",
+    "_process_trajectory",
+    "_is_ready_update",
+]
 
 
 def with_queues(trainer: Any) -> tuple[TrajectoryQueue, PolicyQueue]:

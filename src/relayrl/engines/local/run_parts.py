@@ -68,7 +68,7 @@ class RunParts:
     recorder: Recorder | None = None
 
     def collect(self, policy_version: int) -> Rollouts:
-        """The next rollout as the run learns from it, reward signals added; the last one is as short as `max_steps` asks for."""
+        """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for."""
         num_envs, trainer = self.env.num_envs, self.trainer
         num_left = -(-trainer.max_steps // num_envs) - trainer.num_env_steps // num_envs
         rollouts = self.collector.collect(policy_version, max(1, min(self.block_steps // num_envs, num_left)))

@@ -124,10 +124,19 @@ class RelayRLAgent:
         self._coordinator.service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs, final_mask)
 
     def new_actor(
-        self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None
+        self,
+        actor_id: UUID | None = None,
+        *,
+        agent_id: str | None = None,
+        env_id: UUID | None = None,
+        device: str | None = None,
+        model: ModelSource | None = None,
     ) -> UUID:
-        """A new actor, with the default device and model unless given; gives its id."""
-        return self._coordinator.add_actors([actor_id], model, device or self._defaults.device)[0]
+        """A new actor, with the default device and model unless given; gives its id.
+
+        `agent_id` is the agent that it acts for, in the environment `env_id`: actors of one environment name the same.
+        """
+        return self._coordinator.add_actors([actor_id], model, device or self._defaults.device, agent_id, env_id)[0]
 
     def new_actors(
         self, count: int, *, device: str | None = None, model: ModelSource | None = None

@@ -179,14 +179,21 @@ class ClientCoordinator:
             self.state.publish(model, None, None)
             self.metrics.model_updates.inc()
 
-    def add_actors(self, actor_ids: Sequence[UUID | None], model: ModelSource | None, device: str) -> tuple[UUID, ...]:
+    def add_actors(
+        self,
+        actor_ids: Sequence[UUID | None],
+        model: ModelSource | None,
+        device: str,
+        agent_id: str | None = None,
+        env_id: UUID | None = None,
+    ) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model, the default unless one is given."""
         if model is None and self._link is not None:
-            model = self._link.model_for(None)
+            model = self._link.model_for(agent_id)
         policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device)
         made = []
         for actor_id in actor_ids:
-            handle = self.state.add(actor_id, policy, device)
+            handle = self.state.add(actor_id, policy, device, agent_id, env_id)
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)

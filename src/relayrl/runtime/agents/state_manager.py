@@ -106,16 +106,26 @@ class StateManager:
         with self._lock:
             return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
 
-    def add(self, actor_id: UUID | None, policy: PublishedPolicy, device: str) -> ActorHandle:
+    def add(
+        self,
+        actor_id: UUID | None,
+        policy: PublishedPolicy,
+        device: str,
+        agent_id: str | None = None,
+        env_id: UUID | None = None,
+    ) -> ActorHandle:
         """A new actor that acts with `policy`, or with what its device shares already."""
         with self._lock:
             actor_id = uuid4() if actor_id is None else actor_id
             if actor_id in self.handles:
                 raise ConfigError(f"there is an actor {actor_id} already; leave the id out to get a fresh one")
+            lanes = [handle.lane for handle in self.handles.values()]
+            if any((lane.env_id, lane.agent_id) == (env_id, agent_id) for lane in lanes):
+                raise ConfigError(f"agent {agent_id!r} has an actor in environment {env_id} already; remove it first")
             slot = self._slot_for(policy, device)
             pages = slot.policy.pages
             with pages.lock:
-                lane = pages.open_lane(uuid4(), str(actor_id))
+                lane = pages.open_lane(uuid4(), agent_id or str(actor_id), env_id)
             handle = ActorHandle(actor_id, lane, pages, slot)
             self.handles = {**self.handles, actor_id: handle}
             return handle
@@ -139,7 +149,8 @@ class StateManager:
             if new in self.handles:
                 raise ConfigError(f"there is an actor {new} already; remove it, or choose another id")
             with handle.pages.lock:
-                handle.pages.rename(handle.lane, str(new))
+                if handle.lane.agent_id == str(old):  # otherwise it goes by the agent that it acts for
+                    handle.pages.rename(handle.lane, str(new))
             handle.actor_id = new
             self.handles = {(new if key == old else key): other for key, other in self.handles.items()}
 

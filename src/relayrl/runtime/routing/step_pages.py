@@ -47,10 +47,22 @@ Given = TypeVarTuple("Given")
 class Lane:
     """One actor's place in the pages: who it is, and which episode it is in."""
 
-    __slots__ = ("agent_id", "episode", "first_step", "key", "lock", "memory", "memory_episode", "number", "pages")
+    __slots__ = (
+        "agent_id",
+        "env_id",
+        "episode",
+        "first_step",
+        "key",
+        "lock",
+        "memory",
+        "memory_episode",
+        "number",
+        "pages",
+    )
 
-    def __init__(self, key: UUID, number: int, agent_id: str) -> None:
+    def __init__(self, key: UUID, number: int, agent_id: str, env_id: UUID | None = None) -> None:
         self.key, self.number, self.agent_id = key, number, agent_id
+        self.env_id = key if env_id is None else env_id
         self.lock = threading.Lock()
         self.episode = self.first_step = 0
         self.pages: list[int] = []
@@ -80,8 +92,8 @@ class StepPages:
         """Pages that memory is held for."""
         return len(self._rows) // PAGE_ROWS
 
-    def open_lane(self, key: UUID, agent_id: str) -> Lane:
-        """A lane in its first episode; `key` is never used again, so that trajectory ids are unique."""
+    def open_lane(self, key: UUID, agent_id: str, env_id: UUID | None = None) -> Lane:
+        """A lane in its first episode; `key`, its environment unless one is given, is never used again."""
         self._wait_for_lanes()
         if not self._free_numbers:
             more = max(16, len(self._lanes))
@@ -89,7 +101,7 @@ class StepPages:
             self._lanes += [None] * more
             self._last = np.concatenate([self._last, np.zeros(more, np.int64)])
             self._stop = np.concatenate([self._stop, np.zeros(more, np.int64)])
-        lane = Lane(key, self._free_numbers.pop(), agent_id)
+        lane = Lane(key, self._free_numbers.pop(), agent_id, env_id)
         self._lanes[lane.number] = lane
         self._idle.add(lane.number)
         return lane
@@ -331,8 +343,8 @@ class StepPages:
         if "action_mask" in columns:
             last_mask = np.ones(columns["action_mask"].shape[1:], bool) if final_mask is None else final_mask.copy()
         trajectory = Trajectory(
-            trajectory_id=trajectory_id(lane.key, lane.agent_id, lane.episode, lane.first_step),
-            env_id=lane.key,
+            trajectory_id=trajectory_id(lane.env_id, lane.agent_id, lane.episode, lane.first_step),
+            env_id=lane.env_id,
             agent_id=lane.agent_id,
             group=layout.group,
             observation_space=layout.observation_space,
