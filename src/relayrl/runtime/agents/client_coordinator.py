@@ -161,7 +161,12 @@ class ClientCoordinator:
                 raise ConfigError("the agent has a trainer already; build another agent for another trainer")
             timeout_s = self._config.router_buffer.push_back_timeout_s
             link = LearnerLink(
-                learner, device=device, max_policy_lag=max_policy_lag, queue_size=queue_size, timeout_s=timeout_s
+                learner,
+                self.metrics,
+                device=device,
+                max_policy_lag=max_policy_lag,
+                queue_size=queue_size,
+                timeout_s=timeout_s,
             )
             for model in link.models:
                 if self.state.acts_with(model):

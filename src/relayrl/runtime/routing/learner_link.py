@@ -25,6 +25,7 @@ from typing import Protocol
 from relayrl.data.columns import Trajectory
 from relayrl.errors import BufferFullError, ConfigError, LearningError
 from relayrl.models.acting.live_policy import LivePolicy
+from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.requests.policy_model import PolicyModel, load_model
 
 _log = logging.getLogger("relayrl.runtime.routing.learner_link")
@@ -64,11 +65,20 @@ class LearnerLink:
     """See the module's docstring. All methods may be called from any thread."""
 
     def __init__(
-        self, learner: Learner, *, device: str, max_policy_lag: int | None, queue_size: int, timeout_s: float
+        self,
+        learner: Learner,
+        metrics: RuntimeMetrics,
+        *,
+        device: str,
+        max_policy_lag: int | None,
+        queue_size: int,
+        timeout_s: float,
     ) -> None:
         if queue_size < 1:
             raise ConfigError(f"queue_size is {queue_size}; the queue to the trainer holds at least one trajectory")
         self._learner, self._device, self._queue_size, self._timeout_s = learner, device, queue_size, timeout_s
+        self._metrics = metrics
+        metrics.unlearned.follow(lambda: self.num_waiting)
         self._learner.max_policy_lag = max_policy_lag
         self._publish: Callable[[PolicyModel], None] = lambda model: None
         self._queue: deque[Trajectory] = deque()
@@ -126,6 +136,9 @@ class LearnerLink:
         if self._thread is None:
             self.learn_here()
             return
+        if not self._is_full():
+            return
+        self._metrics.push_backs.inc()
         deadline = time.monotonic() + self._timeout_s
         while self._is_full():
             check()
