@@ -6,10 +6,10 @@ of all agents of an environment where they were in time, so that central critics
 Actions, flags and what followed stand on the rows on which they stood in the rollout that was split.
 
 Rows on which a lane has no step are not valid. In `stack_trajectories`, a lane that goes on waits there and sees its
-`final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it is truncated where
-its last fragment ends, or the next one is missing. Before its first step, after its end, and where an agent is absent or waits,
-observations and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory
-ends on a void row, as in `columns`.
+`final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it ends on a void row
+behind its last fragment, or where the next one is missing, as if the environment had failed there: others see that it went on.
+Before its first step, after its end, and where an agent is absent or waits, observations and actions are neutral (zeros, or a
+choice's first option), so that they can be encoded. A failed trajectory ends on a void row, as in `columns`.
 
 `stack_jointly` keeps global states, where trajectories have them: row `k` of an environment has what any of its agents
 recorded there, zeros where nobody acted. `stack_trajectories` leaves them out, because its lanes of one environment are not
@@ -47,6 +47,7 @@ class _Placed:
     lane: int
     rows: slice | Array
     end: int
+    first_step: int  # of the lane, if it begins with this trajectory
 
 
 def stack_trajectories(trajectories: Sequence[Trajectory]) -> Rollout:
@@ -60,7 +61,7 @@ def stack_trajectories(trajectories: Sequence[Trajectory]) -> Rollout:
         slot = _free_slot(slots, trajectory)
         lane = slot * len(agent_ids) + agent_ids.index(trajectory.agent_id)
         length = len(trajectory)
-        placed.append(_Placed(trajectory, lane, slice(0, length), length + trajectory.failed))
+        placed.append(_Placed(trajectory, lane, slice(0, length), length + trajectory.failed, trajectory.first_step))
     first = trajectories[0]
     env_ids = tuple(env_id for env_id, _ in slots)
     header = LaneHeader(first.group, env_ids, agent_ids, first.observation_space, first.action_space)
@@ -76,7 +77,7 @@ def stack_jointly(
 
     `headers` name groups and agents that may be absent; their `env_ids` do not matter. Without them, groups and agents are
     those that occur. `mask_widths` are the widths of action masks, by group, for groups that may be absent altogether.
-    A lane that goes on beyond its last step here is truncated there, and so bootstraps from its final observation.
+    A lane that goes on beyond its last step here bootstraps from its final observation.
     """
     received = sorted(trajectories, key=lambda t: t.first_step)
     headers = _headers_of(received) if headers is None else headers
@@ -84,19 +85,21 @@ def stack_jointly(
     if not envs:
         raise ConfigError("there is nothing to stack; give at least one trajectory")
     env_ids = tuple(env.env_id for env in envs)
-    num_steps = max(env.num_steps for env in envs)
+    members = [env.closed() for env in envs]
+    num_steps = max(_end(t) - env.first_step for env, own in zip(envs, members, strict=True) for t in own)
     placed: dict[str, list[_Placed]] = {group: [] for group in headers}
     states: list[PlacedStates] = []
     for i, env in enumerate(envs):
-        for trajectory in env.closed():
+        for trajectory in members[i]:
             if trajectory.group not in headers:
                 raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
             agents = headers[trajectory.group].agent_ids
             if trajectory.agent_id not in agents:
                 raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
             lane = i * len(agents) + agents.index(trajectory.agent_id)
-            rows, end = env.rows(trajectory), _end(trajectory) - env.first_step
-            placed[trajectory.group].append(_Placed(trajectory, lane, rows, end))
+            rows, end = _rows(trajectory, env.first_step), _end(trajectory) - env.first_step
+            first_step = trajectory.first_step if env.knows_steps else env.first_step
+            placed[trajectory.group].append(_Placed(trajectory, lane, rows, end, first_step))
             states.append(PlacedStates(trajectory, i, rows, end))
     widths = mask_widths or {}
     rollouts = {
@@ -138,25 +141,29 @@ class _Env:
     def knows_steps(self) -> bool:
         return all(t.knows_steps for t in self.members)
 
-    def rows(self, trajectory: Trajectory) -> slice | Array:
-        """Where its steps are."""
-        if trajectory.step is not None:
-            return trajectory.step - self.first_step
-        first = trajectory.first_step - self.first_step
-        return slice(first, first + len(trajectory))
-
     def takes(self, trajectory: Trajectory) -> bool:
         """Whether the agent has no step from there on, and others are not a gap away."""
         own = self.ends.get((trajectory.group, trajectory.agent_id), trajectory.first_step)
         return own <= trajectory.first_step <= max(self.ends.values())
 
     def closed(self) -> list[Trajectory]:
-        """The members, with every one at an end that the agent's next one does not follow."""
+        """The members; those that go on, and that the agent's next one does not follow, end on the step behind them."""
         begins = {(t.group, t.agent_id, t.first_step) for t in self.members}
+
+        def goes_on(t: Trajectory) -> bool:
+            return not (t.terminated or t.truncated or (t.group, t.agent_id, _end(t)) in begins)
+
         return [
-            t if t.terminated or (t.group, t.agent_id, _end(t)) in begins else replace(t, truncated=True)
-            for t in self.members
+            replace(t, truncated=True, failed=True, end_step=_end(t) + 1) if goes_on(t) else t for t in self.members
         ]
+
+
+def _rows(trajectory: Trajectory, first_step: int) -> slice | Array:
+    """Where its steps are, if row 0 is `first_step`."""
+    if trajectory.step is not None:
+        return trajectory.step - first_step
+    first = trajectory.first_step - first_step
+    return slice(first, first + len(trajectory))
 
 
 def _end(trajectory: Trajectory) -> int:
@@ -247,9 +254,7 @@ def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int, mask_width: i
         if p.lane not in begun:
             begun.add(p.lane)
             first["first_episode"][p.lane] = p.trajectory.episode
-            first["first_step"][p.lane] = p.trajectory.first_step
-            if not p.trajectory.knows_steps and isinstance(p.rows, slice):
-                first["first_step"][p.lane] -= p.rows.start  # row 0 may lie before the lane's first step
+            first["first_step"][p.lane] = p.first_step
     successors = _successors(flags["terminated"] | flags["truncated"], last, final)
     return Rollout(header=header, successors=successors, **columns, **flags, **first)
 
