@@ -31,7 +31,9 @@ slow_enough = settings(max_examples=60, deadline=None, suppress_health_check=[He
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 9), moods)
 @slow_enough
-def test_advantages_and_what_critics_see_are_those_of_the_rollout(seed: int, envs: int, length: int, mood: Moods) -> None:
+def test_advantages_and_what_critics_see_are_those_of_the_rollout(
+    seed: int, envs: int, length: int, mood: Moods
+) -> None:
     for block in collect(Worlds(seed, envs, mood), [length, length]):
         trajectories = [decode_trajectory(encode(t)) for t in trajectories_of(block)]
         if trajectories and not any(map(has_silent_lanes, block.values())):
@@ -63,7 +65,16 @@ def closed(t: Trajectory) -> Trajectory:
 
 def outline(t: Trajectory) -> tuple[Any, ...]:
     flags = (t.terminated, t.truncated, t.failed)
-    return (str(t.trajectory_id), t.agent_id, t.episode, t.first_step, t.end_step, t.steps.tolist(), flags, t.reward.tolist())
+    return (
+        str(t.trajectory_id),
+        t.agent_id,
+        t.episode,
+        t.first_step,
+        t.end_step,
+        t.steps.tolist(),
+        flags,
+        t.reward.tolist(),
+    )
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1, max_size=4), moods)
