@@ -364,6 +364,17 @@ def test_environments_of_actors_are_learned_from(tmp_path):
     assert trainer.log_epoch()["episode/count"] > 8
 
 
+def play_in_turn(agent: RelayRLAgent, ids: list[Any]) -> None:
+    """An episode of one environment, with a request for each of its actors."""
+    rewards: list[Any] = [None] * len(ids)
+    for t in range(LENGTH):
+        for i, actor_id in enumerate(ids):
+            record = agent.request_action((actor_id,), np.full((1, 2), t, np.float32), reward=rewards[i])
+            rewards[i] = float(record.action.reshape(-1)[0])
+    for actor_id, reward in zip(ids, rewards, strict=True):
+        agent.flag_last_action((actor_id,), reward=reward)
+
+
 def team(folder: Path, algo: str, params: Any, **more: Any) -> Any:
     trainer = make_trainer(folder, algo, params, **more)
     trainer.register_agent("left")
@@ -377,15 +388,14 @@ SLOW_START = SACParams(learning_starts=10, batch_size=8)
 @pytest.mark.parametrize(("algo", "params"), [("mappo", QUICK), ("ippo", QUICK), ("masac", SLOW_START)])
 @pytest.mark.parametrize("threaded", [False, True])
 def test_several_agents_have_a_policy_each(algo, params, threaded, tmp_path):
-    """Agents of four environments, which end one after the other; replay and critics see both of every step."""
+    """Agents of four environments, asked one by one; replay and critics see both of every step."""
     trainer = team(tmp_path, algo, params, threaded=threaded, act_dim=2)
     with AgentBuilder().actor_count(0).trainer(trainer).build() as agent:
         envs = [uuid4() for _ in range(4)]
         ids = {env: [agent.new_actor(agent_id=name, env_id=env) for name in ("left", "right")] for env in envs}
         for _ in range(5):
-            for left, right in ids.values():
-                play(agent, (left,))
-                play(agent, (right,))
+            for pair in ids.values():
+                play_in_turn(agent, pair)
         report = agent.shutdown()
     assert report.is_clean
     row = trainer.log_epoch()
@@ -408,5 +418,5 @@ def test_several_policies_need_agents_by_name(tmp_path):
             agent.new_actor(agent_id="middle")
         env = uuid4()
         agent.new_actor(agent_id="left", env_id=env)
-        with pytest.raises(ConfigError, match="has an actor in environment"):
+        with pytest.raises(ConfigError, match="has an agent 'left' already"):
             agent.new_actor(agent_id="left", env_id=env)

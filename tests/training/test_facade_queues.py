@@ -138,24 +138,33 @@ def test_rollouts_of_other_agents_are_refused(tmp_path):
         trainer.advance()
 
 
-@pytest.mark.parametrize("algo", ["td3", "isac"])
-def test_replay_takes_rollouts_too(algo, tmp_path):
-    env = "native:Pendulum" if algo == "td3" else "mpe2:simple_spread_v3"
-    parts = make_run_parts(env, algo=algo, settings={"num_envs": 3, "learning_starts": 1})
-    (group,) = parts.env.groups.values()
-    spaces_of = {"observation_space": group.observation_space, "action_space": group.action_space}
-    trainer = make_trainer(algo, tmp_path, **spaces_of)
-    if algo == "isac":
-        trainer = with_agents(trainer, group)
-    trajectories, _ = with_queues(trainer)
+@pytest.mark.parametrize(("env", "algo"), [("native:Pendulum", "td3"), ("mpe2:simple_spread_v3", "isac")])
+def test_replay_takes_rollouts_and_learns_what_a_run_learns(env, algo, tmp_path):
+    parts = make_run_parts(env, algo=algo, settings={"num_envs": 3, "max_steps": 300})
+    ((name, group),) = parts.env.groups.items()
+    params = small_params(algo, update_interval=3, train_iters=1)
+    made = {"observation_space": group.observation_space, "action_space": group.action_space, "max_steps": 300}
+    twins = [make_trainer(algo, tmp_path / twin, params=params, **made) for twin in ("one", "other")]
+    one, other = twins if algo == "td3" else [with_agents(trainer, group) for trainer in twins]
+    other.learner.hold_envs(3)
+    trajectories, _ = with_queues(one)
     for _ in range(40):
-        trajectories.put({name: copied_rollout(rollout) for name, rollout in parts.collect(0).items()})
-        trainer.advance()
-    num_steps = 40 * parts.block_steps
+        rollouts = {key: copied_rollout(rollout) for key, rollout in parts.collect(0).items()}
+        trajectories.put(rollouts)
+        one.advance()
+        other.learner.receive(rollouts)  # as a run's own trainer
+        other.learner.advance()
     parts.close()
-    assert trainer.get_step == num_steps
-    assert trainer.policy_version > 0
-    assert all(column.all() for name, column in trainer.learner.replay.get_state()["arrays"].items() if "valid" in name)
+    assert one.get_step == other.learner.num_env_steps == 40 * parts.block_steps
+    assert one.policy_version > 0
+    assert parameter_hash(one.policies[name]) == parameter_hash(other.policies[name])
+    one.save("x")
+    again = make_trainer(algo, tmp_path / "one", params=params, **made)
+    again = again if algo == "td3" else with_agents(again, group)
+    again.load("x")
+    assert len(again.learner.replay) == len(one.learner.replay)
+    with pytest.raises(ConfigError, match="side by side"):
+        again.learner.receive_trajectories(play(again, 0), again.groups)
 
 
 def test_advance_writes_rows_and_checkpoints_when_they_are_due(tmp_path):

@@ -94,8 +94,12 @@ class Collector:
             with_clock=self._has_clock,
         )
 
-    def collect(self, policy_version: int, num_steps: int | None = None) -> dict[str, Rollout]:
-        """Step every environment `num_steps` times, at most as often as the block has rows; returns a rollout per group."""
+    def collect(self, policy_version: int | Mapping[str, int], num_steps: int | None = None) -> dict[str, Rollout]:
+        """Step every environment `num_steps` times, at most as often as the block has rows; returns a rollout per group.
+
+        `policy_version` is that of the policies which act, or of each group's.
+        """
+        versions = dict.fromkeys(self._builders, policy_version) if isinstance(policy_version, int) else policy_version
         for _ in range(self._num_steps if num_steps is None else num_steps):
             if self._states is not None:
                 self._states.add(self._state)
@@ -112,7 +116,7 @@ class Collector:
             self._episodes.add(step)
             self._see(step)
         rollouts = {
-            name: builder.build(lanes(self._views[name].obs), policy_version, self._views[name].action_mask)
+            name: builder.build(lanes(self._views[name].obs), versions[name], self._views[name].action_mask)
             for name, builder in self._builders.items()
         }
         if self._states is None:

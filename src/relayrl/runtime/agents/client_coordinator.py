@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from relayrl.runtime.agents.env_runner import EnvRunner, EnvRunSummary
 from relayrl.runtime.agents.lifecycle_manager import AgentState, LifecycleManager
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.scale_manager import ScaleManager
-from relayrl.runtime.agents.state_manager import StateManager
+from relayrl.runtime.agents.state_manager import Place, StateManager
 from relayrl.runtime.requests.action_service import ActionService
 from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel
 from relayrl.runtime.routing.learner_link import Learner, LearnerLink
@@ -189,16 +189,19 @@ class ClientCoordinator:
         actor_ids: Sequence[UUID | None],
         model: ModelSource | None,
         device: str,
-        agent_id: str | None = None,
-        env_id: UUID | None = None,
+        places: Sequence[Place] | None = None,
+        group: str | None = None,
     ) -> tuple[UUID, ...]:
-        """New actors with routes; they share one loaded model, the default unless one is given."""
+        """New actors with routes; they share one loaded model, the default or the trainer's unless one is given."""
+        chosen = list(places) if places is not None else [Place()] * len(actor_ids)
         if model is None and self._link is not None:
-            model = self._link.model_for(agent_id)
-        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device)
+            policies = [self.state.prepare(self._link.model_for(place.agent_id), device) for place in chosen]
+        else:
+            given = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
+            policies = [given] * len(actor_ids)
         made = []
-        for actor_id in actor_ids:
-            handle = self.state.add(actor_id, policy, device, agent_id, env_id)
+        for actor_id, policy, place in zip(actor_ids, policies, chosen, strict=True):
+            handle = self.state.add(actor_id, policy, device, place)
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)
@@ -236,16 +239,20 @@ class ClientCoordinator:
         finally:
             self.lifecycle.leave()
 
-    def set_env(self, actor_id: UUID, env: Any, settings: EnvSettings, seed: int) -> None:
-        self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
+    def set_env(self, actor_id: UUID | Mapping[str, UUID], env: Any, settings: EnvSettings, seed: int) -> None:
+        if isinstance(actor_id, Mapping):
+            handles = {group: self.state.handle(each) for group, each in actor_id.items()}
+            self._environments.set_env(handles, env, settings, seed)
+        else:
+            self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
         """Step an actor's environments; ends early, with an error, when the agent shuts down."""
         environment = self._environments.of(self.state.handle(actor_id))
 
-        def before_block(lane_key: UUID) -> None:
+        def before_block(lane_keys: Sequence[UUID]) -> None:
             self.lifecycle.require_running()
-            self._dispatcher.wait_for_room((lane_key,), self.lifecycle.require_running)
+            self._dispatcher.wait_for_room(lane_keys, self.lifecycle.require_running)
             if self._link is not None:
                 self._link.before_request(self.lifecycle.require_running)
 

@@ -300,13 +300,8 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             self.receive_trajectory(trajectory)
             return
         self._require_own_lanes(trajectory)
-        cut = [t for rollout in trajectory.values() for t in rollout.trajectories()]
-        if self.params.replay_size is not None:  # replay here has one environment after the other
-            for each in cut:
-                self.receive_trajectory(each)
-            return
         with self._receiving:
-            self._collect_rewards(cut)
+            self._collect_rewards([t for rollout in trajectory.values() for t in rollout.trajectories()])
         if self.is_training:
             self._rollouts.append(trajectory)
 
@@ -347,6 +342,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             return False
         version, started = trainer.policy_version, time.perf_counter()
         for block in rollouts:
+            trainer.hold_envs(len(next(iter(block.values())).header.env_ids))
             trainer.receive(block)
         if epoch:
             trainer.receive_trajectories(epoch, self._groups)

@@ -41,6 +41,8 @@ class Saved:
     def restore(self, trainer: PolicyTrainer) -> None:
         """Put the state into a fresh trainer for `groups`."""
         try:
+            if "replay" in self.trainer:
+                trainer.hold_envs(int(self.trainer["replay"]["num_envs"]))
             trainer.load_state_dict(self.trainer)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"{self.path} was made with another network or kernel: {error}") from error
