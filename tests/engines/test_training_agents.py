@@ -420,3 +420,63 @@ def test_several_policies_need_agents_by_name(tmp_path):
         agent.new_actor(agent_id="left", env_id=env)
         with pytest.raises(ConfigError, match="has an agent 'left' already"):
             agent.new_actor(agent_id="left", env_id=env)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_replay_of_agents_that_come_late_die_and_stay_away_is_joint(threaded, tmp_path):
+    """Every step of an environment is one row of replay, and every action is in it, whoever was there."""
+    names, rng = ["a", "b", "c"], np.random.default_rng(0)
+    trainer = make_trainer(tmp_path, "masac", SACParams(learning_starts=50, batch_size=8, update_interval=50), threaded)
+    for name in names:
+        trainer.register_agent(name, "even" if name in "ac" else None)
+    num_actions = num_env_steps = 0
+    with AgentBuilder().actor_count(0).trainer(trainer).seed(0).build() as agent:
+        ids = {(env, name): agent.new_actor(agent_id=name, env_id=env) for env in (uuid4(), uuid4()) for name in names}
+        for env in [env for _ in range(15) for env in dict.fromkeys(env for env, _ in ids)]:
+            length = int(rng.integers(5, 15))
+            stays = {names[0]: range(length)}  # somebody is there from the beginning to the end
+            for name in names[1:]:
+                first = int(rng.integers(0, 5))
+                stays |= {name: range(first, int(rng.integers(first + 1, length + 1)))} if rng.random() < 0.8 else {}
+            for t in range(length):
+                acting = [name for name in names if t in stays.get(name, ())]
+                agent.request_action([ids[env, name] for name in acting], np.full((len(acting), 2), t), step=t)
+                ended = [ids[env, name] for name in acting if t == stays[name][-1]]
+                if ended:
+                    agent.flag_last_action(ended, reward=1.0)
+                num_actions += len(acting)
+            num_env_steps += length
+        assert agent.shutdown().is_clean
+    trainer.end_episode()
+    trainer.train_model()
+    replay = trainer.learner.replay
+    arrays = replay.get_state()["arrays"]
+    assert len(replay) == trainer.get_step == num_env_steps
+    assert sum(int(column.sum()) for name, column in arrays.items() if name.endswith("/valid")) == num_actions
+
+
+def test_an_agent_that_joins_late_gets_its_policy(tmp_path):
+    trainer = team(tmp_path, "ippo", QUICK)
+    with AgentBuilder().actor_count(0).trainer(trainer).build() as agent:
+        env = uuid4()
+        ids = [agent.new_actor(agent_id=name, env_id=env) for name in ("left", "right")]
+        for _ in range(4):
+            play_in_turn(agent, ids)
+        trainer.register_agent("late")
+        ids.append(agent.new_actor(agent_id="late", env_id=env))
+        for _ in range(4):
+            play_in_turn(agent, ids)
+        assert trainer.policy_version == 2
+        assert set(agent.get_model_version().values()) == {2}
+
+
+def test_two_agents_feed_one_trainer(tmp_path):
+    trainer = make_trainer(tmp_path)
+    with AgentBuilder().trainer(trainer).build() as one, AgentBuilder().trainer(trainer).build() as other:
+        for _ in range(4):
+            play(one, one.get_actor_ids())
+            play(other, other.get_actor_ids())
+        assert trainer.policy_version == 2
+        play(one, one.get_actor_ids())
+        play(other, other.get_actor_ids())
+        assert set(one.get_model_version().values()) == set(other.get_model_version().values()) == {2}

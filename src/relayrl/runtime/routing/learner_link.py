@@ -103,7 +103,10 @@ class LearnerLink:
                 f"the trainer has policies {sorted(self._models)}; make actors with new_actor(agent_id=…), "
                 "and build the agent with actor_count(0)"
             )
-        return self._models[self._learner.group_of(agent_id)]
+        group = self._learner.group_of(agent_id)
+        if group not in self._models:  # it was registered since
+            self._take_policies()
+        return self._models[group]
 
     @property
     def models(self) -> tuple[PolicyModel, ...]:
@@ -207,9 +210,8 @@ class LearnerLink:
             with self._changed:
                 self._queue.popleft()
                 self._num_taken += 1
-        version = self._learner.policy_version
         self._learner.advance()
-        if self._learner.policy_version != version:
+        if self._learner.policy_version != self._version:  # perhaps by what another agent brought
             self._take_policies()
             for model in self._models.values():
                 self._publish(model)
@@ -219,7 +221,7 @@ class LearnerLink:
 
     def _take_policies(self) -> None:
         """Copy the learner's policies: it goes on changing its own."""
-        live = self._learner.live_policies()
+        live, self._version = self._learner.live_policies(), self._learner.policy_version
         self._models = {name: load_model(policy, self._device) for name, policy in live.items()}
 
     def _is_full(self) -> bool:
