@@ -76,8 +76,10 @@ class OffPolicyTrainer(PolicyTrainer):
     def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
         self.hold_envs(1)
         for rollouts, num_env_steps in by_environment(trajectories, groups):
-            self.num_env_steps += num_env_steps
-            self._keep(rollouts, num_env_steps)
+            num_void = next(iter(rollouts.values())).num_steps - num_env_steps  # rows that end what goes on elsewhere
+            owed, self.num_env_steps = self._owed_steps, self.num_env_steps - num_void
+            self.receive(rollouts)
+            self._owed_steps = max(owed, self._owed_steps - num_void)
 
     def hold_envs(self, num_envs: int) -> None:
         if num_envs == self.replay.num_envs:
@@ -89,12 +91,13 @@ class OffPolicyTrainer(PolicyTrainer):
             )
         self.replay = self._empty_replay(num_envs)
 
-    def _keep(self, rollouts: Mapping[str, Rollout], num_env_steps: int) -> None:
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         self.replay.add(rollouts)
         self._algorithm.observe(rollouts)
         self._algorithm.explore(self._progress())
+        first = next(iter(rollouts.values()))
         if not self.is_warming_up:
-            self._owed_steps += num_env_steps
+            self._owed_steps += first.num_steps * len(first.header.env_ids)
 
     def advance(self) -> dict[str, float]:
         """One update for every `update_interval` environment steps since the last call."""

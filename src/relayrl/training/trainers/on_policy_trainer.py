@@ -31,7 +31,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self._num_steps_learned = 0
         self._is_finished = True
 
-    def _keep(self, rollouts: Mapping[str, Rollout], num_env_steps: int) -> None:
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         for group, rollout in rollouts.items():
             self._pending[group].append(rollout)
 

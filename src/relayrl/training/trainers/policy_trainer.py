@@ -68,9 +68,8 @@ class PolicyTrainer(ABC):
     def receive(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take one rollout per group."""
         first = next(iter(rollouts.values()))
-        num_env_steps = len(first.reward) * len(first.header.env_ids)
-        self.num_env_steps += num_env_steps
-        self._keep(rollouts, num_env_steps)
+        self.num_env_steps += len(first.reward) * len(first.header.env_ids)
+        self._keep(rollouts)
 
     def hold_envs(self, num_envs: int) -> None:  # noqa: B027 - rollouts that are learned from once may be of any number
         """Prepare for rollouts of `num_envs` environments, if nothing of another number was kept."""
@@ -82,7 +81,7 @@ class PolicyTrainer(ABC):
         self.num_env_steps = num_env_steps  # without the rows that fill up shorter lanes
 
     @abstractmethod
-    def _keep(self, rollouts: Mapping[str, Rollout], num_env_steps: int) -> None: ...
+    def _keep(self, rollouts: Mapping[str, Rollout]) -> None: ...
 
     @abstractmethod
     def advance(self) -> Metrics:
@@ -100,7 +99,7 @@ class PolicyTrainer(ABC):
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take what was recorded, without counting it as collected."""
-        self._keep(rollouts, 0)
+        self._keep(rollouts)
 
     def count_without_collecting(self, num_steps: int) -> None:
         """Learn in the next `advance` as if so many steps had been collected."""
