@@ -1,10 +1,11 @@
-"""Rollouts of several groups whose agents appear, die, wait, leave and fail: split into trajectories and stacked again, they give
-the same advantages, critic inputs and replayed transitions as the rollouts themselves."""
+"""Rollouts of several groups whose agents appear, die, wait, leave and fail: split into trajectories and stacked again, they
+give the same advantages, critic inputs and replayed transitions as the rollouts themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,10 @@ def test_the_trajectories_of_a_lane_tile_its_episodes(seed: int, envs: int, leng
             ids.add(t.trajectory_id)
     for fragments in found.values():
         assert fragments[0].first_step == 0
-        for one, other in zip(fragments[:-1], fragments[1:], strict=True):
+        for one, other in pairwise(fragments):
             assert one.end_step == other.first_step
-            assert not (one.terminated or one.truncated)
+            assert not one.terminated
+            assert not one.truncated
 
 
 def replayed(rollouts: list[dict[str, Rollout]], n: int) -> Iterator[tuple[Any, ...]]:

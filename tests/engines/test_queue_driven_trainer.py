@@ -149,3 +149,16 @@ def test_queues_give_the_parameters_of_a_run(env, algo, settings, steps, tmp_pat
 
 def test_the_last_rollout_of_a_queue_is_as_short_as_asked_for():
     assert driven_by_queues("native:CartPole", "ppo", FLAGS | {"environment.num_envs": 2}, 100)[0] == 100
+
+
+@pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_worlds:DyingAgents", "mappo")])
+def test_the_parts_of_a_run_have_the_settings_of_the_run(env, algo, tmp_path):
+    """Without a preset, a run takes generic settings; so do the parts that a program drives."""
+    given = {"trainer.time_horizon": 32, "trainer.max_steps": 128, "environment.num_envs": 2, "evaluation.episodes": 0}
+    run = train(env, algo=algo, settings=given, run_dir=tmp_path / "run", progress=False)
+    parts = make_run_parts(env, algo=algo, settings=given)
+    while parts.trainer.num_env_steps < parts.trainer.max_steps:
+        parts.trainer.receive(parts.collector.collect(parts.trainer.policy_version))
+        parts.trainer.advance()
+    parts.close()
+    assert run.result.parameter_hash == "".join(parameter_hash(policy) for policy in parts.policies.values())

@@ -1,4 +1,4 @@
-"""What actors record trains a policy to the same bits as the rollouts of a run: dying and late agents, several groups, states."""
+"""What actors record trains a policy to the same bits as the rollouts of a run: dying and late agents, several groups."""
 
 from __future__ import annotations
 

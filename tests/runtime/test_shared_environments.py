@@ -108,7 +108,7 @@ def test_each_group_plays_with_its_newest_policy() -> None:
 def test_groups_and_actors_must_match() -> None:
     with AgentBuilder().actor_count(0).build() as agent:
         sheep, wolf = (agent.new_actor(model=policy_of(name)) for name in GROUPS.values())
-        with pytest.raises(ConfigError, match="give set_env\\(\\) an actor for each, {'sheep': …, 'wolf_0': …}"):
+        with pytest.raises(ConfigError, match=r"give set_env\(\) an actor for each, {'sheep': …, 'wolf_0': …}"):
             agent.set_env(sheep, DYING)
         with pytest.raises(ConfigError, match=r"actors for \['sheep'\], the environment has the groups"):
             agent.set_env({"sheep": sheep}, DYING)

@@ -17,8 +17,9 @@ recorded there, zeros where nobody acted. `stack_trajectories` leaves them out, 
 of the same moments.
 
 All arrays are new and writable. An environment may occur several times in the header (episodes of which only a later part is
-there), so a stack is for learning in this process, not for the codec. Trajectories that do not know the environment's steps (files of version 1, programs that
-give none) are placed by their own decisions from `first_step` on; `unaligned` finds those for which that may be wrong.
+there), so a stack is for learning in this process, not for the codec. Trajectories that do not know the environment's steps
+(files of version 1, programs that give none) are placed by their own decisions from `first_step` on; `unaligned` finds those
+for which that may be wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ OPTIONAL = ("action_mask", "logp", "value", "memory")
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A trajectory, the lane it goes to, the rows of its steps, and the one behind its end; a failure's void row is its last."""
+    """A trajectory, its lane, the rows of its steps, and the one behind its end; a failure's void row is its last."""
 
     trajectory: Trajectory
     lane: int

@@ -67,7 +67,7 @@ class _Split:
             first_step,
             self._ends - self._begins,
             *self._flags(),
-            end_step,
+            end_step=end_step,
         )
         return TrajectoryBlock(layout, headers, arrays, tuple(finals), None if counts_on else step)
 

@@ -24,7 +24,7 @@ from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin, network_factory
-from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
@@ -112,12 +112,18 @@ class RunParts:
 
 
 def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, Any] | None = None) -> RunParts:
-    """The parts of a run, for a program that drives them itself; `settings` go over the presets that `train` has for `env`."""
-    from relayrl.engines.sessions import TrainRequest, open_session
+    """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, or over the generic
+    settings for problems of its kind, as in `train`."""
+    from relayrl.engines.settings.generic_presets import one_env, preset_for
+
+    def generic_preset(so_far: RunSettings) -> dict[str, Any]:
+        looked_at = one_env(so_far)
+        looked_at.close()
+        return preset_for(so_far, looked_at)[0]
 
     flags = {} if algo is None else {"algo": algo}
-    request = TrainRequest(env=env, flags=flags, assignments=list((settings or {}).items()))
-    return build_parts(open_session(request, create=False).settings)
+    assignments = list((settings or {}).items())
+    return build_parts(build_run_settings(env, None, flags, assignments, generic=generic_preset))
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:

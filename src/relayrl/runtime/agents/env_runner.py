@@ -1,7 +1,7 @@
 """Actors that play in environments of their own: `set_env` gives them their environments, `run_env` steps them.
 
-One actor plays an environment with one group of agents. Where there are several groups, each has an actor, whose policy acts for
-all agents of the group; they play together, in whoever's name `run_env` is called. Agents die, appear and wait as they like:
+One actor plays an environment with one group of agents. Where there are several groups, each has an actor, whose policy acts
+for all agents of the group; they play together, in whoever's name `run_env` is called. Agents die, appear and wait as they like:
 trajectories carry the environment's episodes and steps. Log-probabilities are recorded where policies give them, action masks
 and global states where the environment has them.
 

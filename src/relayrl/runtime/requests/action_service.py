@@ -28,8 +28,8 @@ from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.state_manager import ActorHandle, PolicySlot, StateManager
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.published_policy import ActionRequest, PublishedPolicy
-from relayrl.runtime.routing.learner_link import LearnerLink
 from relayrl.runtime.routing.env_clock import EnvClock
+from relayrl.runtime.routing.learner_link import LearnerLink
 from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.step_pages import Lane
 from relayrl.runtime.routing.step_rows import checked_flags, checked_reward, checked_rewards
