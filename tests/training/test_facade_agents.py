@@ -312,3 +312,15 @@ def test_central_critics_see_who_acted_at_once(algo, explains, tmp_path):
         assert trainer.train_model()
         row = trainer.log_epoch()
     assert (row["a/value/explained_variance"] > 0.9) is explains
+
+
+@pytest.mark.parametrize(("algo", "counted"), [("mappo", 1), ("isac", 1), ("ippo", 0)])
+def test_agents_that_cannot_be_aligned_are_told(algo, counted, tmp_path, caplog):
+    """One agent acted four times, the other ten times, and nobody knows when; independent critics need not know."""
+    trainer = make_trainer(algo, tmp_path)
+    for trajectory in epoch(trainer):
+        is_short = trajectory.agent_id == "a" and trajectory.episode == 0
+        trainer.receive_trajectory(cut_short(trajectory, 4) if is_short else trajectory)
+    assert trainer.train_model()
+    assert trainer.log_epoch()["epoch/num_unaligned"] == counted
+    assert ("unequally often" in caplog.text) is bool(counted)

@@ -34,6 +34,7 @@ from relayrl.algorithms.params import AlgorithmParams
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
+from relayrl.data.stacking import unaligned
 from relayrl.data.trajectory_parts import cut_at_step
 from relayrl.data.trees import Space
 from relayrl.envs.environment_contract import AgentGroup
@@ -179,7 +180,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         self._rollouts: list[Rollouts] = []
         self._learning, self._receiving = threading.RLock(), threading.Lock()
         self._met: set[str] = set()  # groups that were learned from
-        self._num_epochs = self._num_stale_steps = 0
+        self._num_epochs = self._num_stale_steps = self._num_unaligned = 0
         self._running: dict[str, tuple[float, int]] = {}  # return and length so far, by environment and agent
         self.max_policy_lag: int | None = None
         """Versions by which the policy of a step may be older than the present one to be learned from, for algorithms that
@@ -345,12 +346,28 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             trainer.hold_envs(len(next(iter(block.values())).header.env_ids))
             trainer.receive(block)
         if epoch:
+            self._warn_of_unaligned(epoch)
             trainer.receive_trajectories(epoch, self._groups)
         self._met |= {trajectory.group for trajectory in epoch} | {name for block in rollouts for name in block}
         self.stats_reporter.add(trainer.advance())
         self.stats_reporter.add({"time/update_seconds": time.perf_counter() - started})
         self._num_epochs += 1
         return trainer.policy_version != version
+
+    def _warn_of_unaligned(self, epoch: Sequence[Trajectory]) -> None:
+        """Agents that act at different times can only be put side by side where trajectories know the environment's steps."""
+        sees_all = self.learner.needs_aligned_agents or self.params.replay_size is not None
+        if (
+            sees_all
+            and sum(len(group.agent_ids) for group in self._groups.values()) > 1
+            and (found := unaligned(epoch))
+        ):
+            self._num_unaligned += len(found)
+            logger.warning(
+                "in %d of the epoch's episodes agents acted unequally often, and trajectories do not know the environment's "
+                "steps: they are put side by side by their own steps; record them with an agent, or give step and end_step",
+                len(found),
+            )
 
     def _fresh_enough(self, epoch: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """The epoch without steps of policies that are too old: what comes before a step does not matter to its advantage."""
@@ -373,13 +390,16 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             "num_held": buffer.num_held,
             "num_incomplete": buffer.num_incomplete,
             "num_stale_steps": self._num_stale_steps,
+            "num_unaligned": self._num_unaligned,
             "num_duplicates": buffer.num_duplicates,
         }
-        row = self.stats_reporter.summarize(
-            self.num_env_steps, {f"epoch/{name}": float(count) for name, count in counts.items()}
-        )
-        row |= _losses(row)
-        ProgressCsv(self.args.directory / "progress.csv").write(self.num_env_steps, row)
+        with self._learning:
+            steps = self.num_env_steps
+            row = self.stats_reporter.summarize(
+                steps, {f"epoch/{name}": float(count) for name, count in counts.items()}
+            )
+            row |= _losses(row)
+            ProgressCsv(self.args.directory / "progress.csv").write(steps, row)
         logger.info("%s epoch %d: %s", self.algo, self._num_epochs, {name: f"{n:.4g}" for name, n in row.items()})
         return row
 
@@ -390,7 +410,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         """Drop the trajectories that wait and the numbers of `log_epoch`; what was learned stays."""
         self.update_buffer.clear()
         self._rollouts = []
-        self._num_stale_steps = 0
+        self._num_stale_steps = self._num_unaligned = 0
         self.stats_reporter = Statistics([])
 
     def acquire_model(self, file_format: str = "onnx", group: str | None = None) -> ModelModule:
@@ -399,7 +419,8 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         formats = {kind.value: kind for kind in ExportFormat}
         if file_format not in formats:
             raise UnknownNameError("model format", file_format, formats)
-        return self._exported(name, formats[file_format])
+        with self._learning:
+            return self._exported(name, formats[file_format])
 
     def acquire_models(self, file_format: str = "onnx") -> dict[str, ModelModule]:
         """The policies of all groups."""
