@@ -75,6 +75,8 @@ def _at(num_steps: int, threshold: float | None) -> tuple[Target, ...]:
 ROWS = (
     LearningRow("CartPole-v1", "ppo", _at(50_000, 490.0)),
     LearningRow("CartPole-v1", "reinforce", _at(200_000, 450.0)),
+    LearningRow("CartPole-v1", "impala", _at(100_000, 475.0)),
+    LearningRow("CartPole-v1", "appo", _at(50_000, 475.0)),
     LearningRow("Pendulum-v1", "ddpg", _at(20_000, -170.0)),
     LearningRow("Pendulum-v1", "td3", _at(20_000, -160.0)),
     LearningRow("Pendulum-v1", "sac", _at(20_000, -160.0)),

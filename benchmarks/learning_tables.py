@@ -14,6 +14,7 @@ RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 PAGES = {
     ROOT / "docs" / "algorithms" / "ppo.md": ("ppo",),
     ROOT / "docs" / "algorithms" / "reinforce.md": ("reinforce",),
+    ROOT / "docs" / "algorithms" / "impala-appo.md": ("impala", "appo"),
     ROOT / "docs" / "algorithms" / "ddpg-td3.md": ("ddpg", "td3"),
     ROOT / "docs" / "algorithms" / "sac.md": ("sac",),
     ROOT / "docs" / "algorithms" / "multi-agent.md": ("mappo", "maddpg", "matd3"),

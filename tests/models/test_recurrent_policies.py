@@ -149,7 +149,7 @@ def test_what_has_a_memory_does_not_act_without_it(tmp_path):
 
 def test_other_policies_refuse_a_memory_and_say_who_takes_it():
     network = NetworkSettings(memory=MemorySettings())
-    with pytest.raises(ConfigError, match="ppo, ippo, mappo, reinforce"):
+    with pytest.raises(ConfigError, match="ppo, appo, impala, reinforce"):
         Policy(VECTOR, likelihood_head(ACTIONS["discrete"]), network, torch.Generator())
 
 

@@ -17,6 +17,7 @@ from relayrl.runtime.requests.policy_model import load_model
 
 NETWORK = NetworkSettings(hidden_sizes=(8,), memory=MemorySettings(size=4, sequence_length=3))
 RECURRENT = ["reinforce", "ireinforce", "mareinforce", "ppo", "ippo", "mappo"]
+RECURRENT += ["impala", "iimpala", "maimpala", "appo", "iappo", "maappo"]
 
 
 def remembered(policy: Any, trajectory: Any) -> Any:
@@ -96,5 +97,5 @@ def test_an_agent_may_join(algo, tmp_path):
 
 @pytest.mark.parametrize("algo", ["ddpg", "td3", "sac", "maddpg"])
 def test_learning_from_replay_refuses_a_memory(algo, tmp_path):
-    with pytest.raises(ConfigError, match="ppo, ippo, mappo"):
+    with pytest.raises(ConfigError, match="ppo, appo, impala, reinforce"):
         train(make_trainer(algo, tmp_path, network=NETWORK, params=small_params(algo)))

@@ -61,9 +61,13 @@ def gae(
     return np.asarray(advantage, np.float32)
 
 
-def normalized(advantage: Array) -> Array:
-    """Zero mean, unit variance over all entries."""
-    return np.asarray((advantage - advantage.mean()) / (advantage.std() + 1e-8), np.float32)
+def normalized(advantage: Array, weight: Array | None = None) -> Array:
+    """Zero mean, unit variance over all entries, which count by their `weight` where there is one."""
+    if weight is None:
+        return np.asarray((advantage - advantage.mean()) / (advantage.std() + 1e-8), np.float32)
+    total = weight.sum() + 1e-8
+    centred = advantage - (weight * advantage).sum() / total
+    return np.asarray(centred / (np.sqrt((weight * centred**2).sum() / total) + 1e-8), np.float32)
 
 
 def explained_variance(predicted: Array, target: Array) -> float:

@@ -42,6 +42,16 @@ class Evaluation:
     logp: Array  # [M] of the actions, as recorded or as the policy has it
 
 
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What is learned from a rollout."""
+
+    logp: Array  # [M] of the actions, by the policy that the one that learns is compared with
+    advantage: Array  # [T, L]
+    target: Array  # [T, L] of the values
+    weight: Array | None = None  # [T, L] of the advantages, which are normalised before they are weighed
+
+
 @dataclass(slots=True)
 class Batch:
     """Rows that are trained on, flattened to one axis M; features are what the networks see."""
@@ -54,15 +64,15 @@ class Batch:
     target: Array
     old_value: Array
     central: SharedRows | None = None  # what a central critic sees instead of the features
+    weight: Array | None = None  # of the advantages, until they are weighed
 
     @classmethod
-    def of(cls, rollout: Rollout, evaluation: Evaluation, advantage: Array) -> Batch:
+    def of(cls, rollout: Rollout, evaluation: Evaluation, learned: Estimates) -> Batch:
         """All rows of a rollout, on which the lane acted or not."""
-        action, mask, value = flat_rows(rollout.action), flat_rows(rollout.action_mask), evaluation.value
-        advantages, targets, values = (flat_rows(column) for column in (advantage, advantage + value, value))
-        return Batch(
-            evaluation.features, action, mask, evaluation.logp, advantages, targets, values, evaluation.central
-        )
+        action, mask, value = flat_rows(rollout.action), flat_rows(rollout.action_mask), flat_rows(evaluation.value)
+        advantage, target, weight = (flat_rows(c) for c in (learned.advantage, learned.target, learned.weight))
+        own = (evaluation.features, action, mask, learned.logp, advantage, target, value)
+        return Batch(*own, evaluation.central, weight)
 
     @property
     def critic_features(self) -> Array | SharedRows:
@@ -75,7 +85,7 @@ class Batch:
     def columns(self) -> tuple[Array | SharedRows | None, ...]:
         """All columns, in the order of the fields."""
         own = (self.features, self.action, self.mask, self.logp, self.advantage, self.target, self.old_value)
-        return (*own, self.central)
+        return (*own, self.central, self.weight)
 
     def rows(self, where: Any) -> Batch:
         """Some of the rows: a view for a slice, a copy for indices."""
@@ -157,9 +167,13 @@ class TorchUpdate:
         moments = self.policy.return_normalizer
         return as_array((self.tensor(returns) - moments.shift) * moments.scale)
 
-    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, usable: Array) -> Batch:
-        """The rows of a rollout that are `usable` [T, L], for training on its `advantage` [T, L]."""
-        batch = Batch.of(rollout, evaluation, advantage)
+    def current_logp(self, rollout: Rollout, evaluation: Evaluation) -> Array:
+        """[M] log-probabilities of a rollout's actions by the policy as it is, whoever acted; found as training finds them."""
+        return self.log_prob(evaluation.features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
+
+    def batch(self, rollout: Rollout, evaluation: Evaluation, learned: Estimates, usable: Array) -> Batch:
+        """The rows of a rollout that are `usable` [T, L], for training on what is `learned` from it."""
+        batch = Batch.of(rollout, evaluation, learned)
         return batch if usable.all() else batch.rows(usable.reshape(-1))
 
     def begin(self, batch: Batch, plan: PassPlan) -> Finish:

@@ -37,9 +37,6 @@ DEFAULT_MAX_POLICY_LAG = 1
 class Learner(Protocol):
     """What an agent can train with: a trainer of this process, or what stands for one elsewhere."""
 
-    max_policy_lag: int | None
-    """Set by the agent: versions by which a step's policy may be older than the present one, for learning on-policy."""
-
     @property
     def threaded(self) -> bool:
         """Whether it learns in a thread of its own."""
@@ -47,6 +44,9 @@ class Learner(Protocol):
     @property
     def policy_version(self) -> int:
         """The version of its policies; grows when they change."""
+
+    def bound_policy_lag(self, max_policy_lag: int) -> None:
+        """Leave out steps whose policy is more than so many versions old, where learning needs steps of its own policy."""
 
     def receive_trajectory(self, trajectory: Trajectory) -> bool:
         """Take a trajectory."""
@@ -79,7 +79,8 @@ class LearnerLink:
         self._learner, self._device, self._queue_size, self._timeout_s = learner, device, queue_size, timeout_s
         self._metrics = metrics
         metrics.unlearned.follow(lambda: self.num_waiting)
-        self._learner.max_policy_lag = max_policy_lag
+        if max_policy_lag is not None:
+            learner.bound_policy_lag(max_policy_lag)
         self._publish: Callable[[PolicyModel], None] = lambda model: None
         self._queue: deque[Trajectory] = deque()
         self._changed, self._working = threading.Condition(), threading.Lock()

@@ -22,7 +22,9 @@ from pathlib import Path
 
 from relayrl.algorithms.params import (
     AlgorithmParams,
+    APPOParams,
     DDPGParams,
+    IMPALAParams,
     MADDPGParams,
     PPOParams,
     REINFORCEParams,
@@ -208,6 +210,42 @@ class RelayRLTrainer:
     def mappo(args: TrainerArgs, params: PPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
         """PPO for several agents, judged by what all of them see."""
         return MultiAgentTrainer(algorithm("mappo"), args, params, kernel)
+
+    @staticmethod
+    def impala(
+        args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
+    ) -> TrajectoryTrainer:
+        """IMPALA for one agent."""
+        return TrajectoryTrainer(algorithm("impala"), args, params, kernel)
+
+    @staticmethod
+    def iimpala(
+        args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
+    ) -> MultiAgentTrainer:
+        """IMPALA for several agents, each judged by what it sees."""
+        return MultiAgentTrainer(algorithm("iimpala"), args, params, kernel)
+
+    @staticmethod
+    def maimpala(
+        args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
+    ) -> MultiAgentTrainer:
+        """IMPALA for several agents, judged by what all of them see."""
+        return MultiAgentTrainer(algorithm("maimpala"), args, params, kernel)
+
+    @staticmethod
+    def appo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> TrajectoryTrainer:
+        """Asynchronous PPO for one agent."""
+        return TrajectoryTrainer(algorithm("appo"), args, params, kernel)
+
+    @staticmethod
+    def iappo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
+        """Asynchronous PPO for several agents, each judged by what it sees."""
+        return MultiAgentTrainer(algorithm("iappo"), args, params, kernel)
+
+    @staticmethod
+    def maappo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
+        """Asynchronous PPO for several agents, judged by what all of them see."""
+        return MultiAgentTrainer(algorithm("maappo"), args, params, kernel)
 
     @staticmethod
     def ddpg(args: TrainerArgs, params: DDPGParams | None = None, kernel: Kernel | None = None) -> TrajectoryTrainer:

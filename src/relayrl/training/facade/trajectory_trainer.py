@@ -35,7 +35,6 @@ from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
 from relayrl.data.stacking import unaligned
-from relayrl.data.trajectory_parts import cut_at_step
 from relayrl.data.trees import Space
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import CheckpointError, ConfigError, UnknownNameError
@@ -180,15 +179,22 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         self._rollouts: list[Rollouts] = []
         self._learning, self._receiving = threading.RLock(), threading.Lock()
         self._met: set[str] = set()  # groups that were learned from
-        self._num_epochs = self._num_stale_steps = self._num_unaligned = 0
+        self._num_epochs = self._num_unaligned = 0
         self._running: dict[str, tuple[float, int]] = {}  # return and length so far, by environment and agent
-        self.max_policy_lag: int | None = None
-        """Versions by which the policy of a step may be older than the present one to be learned from, for algorithms that
-        learn from their own steps. None: whatever comes is learned from. Agents set it; their trajectories know versions."""
 
     def _first_groups(self) -> dict[str, PolicyGroup]:
         seen, done = self.args.observations(), self.args.actions(self.params)
         return {SINGLE_AGENT: PolicyGroup(SINGLE_AGENT, seen, done, self.args.masks_actions, (SINGLE_AGENT,))}
+
+    def bound_policy_lag(self, max_policy_lag: int) -> None:
+        """Leave out steps whose policy is more than so many versions old, unless the params say otherwise or correct for it.
+
+        Agents set it: their trajectories know versions.
+        """
+        with self._learning:
+            self.params = self.params.with_policy_lag_bound(max_policy_lag)
+            if self._built is not None:
+                self._built.trainer.bound_policy_lag(max_policy_lag)
 
     @property
     def algo(self) -> str:
@@ -338,9 +344,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
 
     def _update_policy(self) -> bool:
         trainer = self.learner
-        epoch, rollouts, self._rollouts = self._fresh_enough(self.update_buffer.take()), self._rollouts, []
-        if not epoch and not rollouts:
-            return False
+        epoch, rollouts, self._rollouts = self.update_buffer.take(), self._rollouts, []
         version, started = trainer.policy_version, time.perf_counter()
         for block in rollouts:
             trainer.hold_envs(len(next(iter(block.values())).header.env_ids))
@@ -369,18 +373,6 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
                 len(found),
             )
 
-    def _fresh_enough(self, epoch: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """The epoch without steps of policies that are too old: what comes before a step does not matter to its advantage."""
-        if self.params.replay_size is not None or self.max_policy_lag is None:
-            return epoch
-        oldest = self.policy_version - self.max_policy_lag
-        kept = [rest for t in epoch if (rest := _from_version(t, oldest)) is not None]
-        num_stale = sum(map(len, epoch)) - sum(map(len, kept))
-        if num_stale:
-            self._num_stale_steps += num_stale
-            logger.info("%d steps are of policies before version %d, and are not learned from", num_stale, oldest)
-        return kept
-
     def log_epoch(self) -> dict[str, float]:
         """Means since the last call, also written to the log and to `progress.csv`."""
         buffer = self.update_buffer
@@ -389,7 +381,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             "num_pending": len(buffer),
             "num_held": buffer.num_held,
             "num_incomplete": buffer.num_incomplete,
-            "num_stale_steps": self._num_stale_steps,
+            "num_stale_steps": self.learner.num_dropped_stale_steps,
             "num_unaligned": self._num_unaligned,
             "num_duplicates": buffer.num_duplicates,
         }
@@ -410,7 +402,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         """Drop the trajectories that wait and the numbers of `log_epoch`; what was learned stays."""
         self.update_buffer.clear()
         self._rollouts = []
-        self._num_stale_steps = self._num_unaligned = 0
+        self._num_unaligned = 0
         self.stats_reporter = Statistics([])
 
     def acquire_model(self, file_format: str = "onnx", group: str | None = None) -> ModelModule:
@@ -596,14 +588,6 @@ class CheckpointSaver:
             raise ConfigError(f"{path.name} must end in {' or '.join(formats)}")
         group = behavior_name if behavior_name in self._trainer.groups else None
         return self._trainer.acquire_model(formats[path.suffix], group).save(path)
-
-
-def _from_version(trajectory: Trajectory, oldest: int) -> Trajectory | None:
-    """The steps from the first one on that is of version `oldest` or newer."""
-    num_stale = int(np.count_nonzero(trajectory.policy_version < oldest))
-    if num_stale == len(trajectory):
-        return None
-    return cut_at_step(trajectory, int(trajectory.steps[num_stale]))[1]
 
 
 def require_same_spaces(group: PolicyGroup, spec: AgentGroup) -> None:

@@ -193,6 +193,7 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
         self._saver = None if save is None else CalledSaver(save)
         self._returns: dict[str, LaneReturns] = {}
         self.update_buffer: list[Rollouts] = []
+        self._lag = 0.0
 
     @property
     def get_step(self) -> int:
@@ -223,8 +224,7 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
         for name, rollout in trajectory.items():
             returns = self._returns.setdefault(name, LaneReturns(rollout.header))
             self.reward_buffer.extend(returns.add(rollout.reward, rollout.ended, rollout.failed))
-            lag = self.learner.policy_version - float(rollout.policy_version.mean())
-            self.stats_reporter.add({"policy/lag_versions": lag})
+            self._lag = self.learner.policy_version - float(rollout.policy_version.mean())
         if self.is_training:
             self.learner.receive(trajectory)
             self.update_buffer.append(trajectory)
@@ -235,7 +235,8 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
     def _update_policy(self) -> bool:
         version = self.learner.policy_version
         started = time.perf_counter()
-        self.stats_reporter.add(self.learner.advance())
+        # A learner that looks at the lag itself knows it better.
+        self.stats_reporter.add({"policy/lag_versions": self._lag} | self.learner.advance())
         self.stats_reporter.add({"time/update_seconds": time.perf_counter() - started})
         self.update_buffer.clear()
         return self.learner.policy_version != version

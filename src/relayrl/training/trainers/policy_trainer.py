@@ -46,6 +46,10 @@ class PolicyTrainer(ABC):
         self.max_steps = max_steps
         self.num_env_steps = 0
         self.policy_version = 0
+        self.num_dropped_stale_steps = 0
+        """Agents' steps that were received and not trained on, because their policy was too old (`on_policy_trainer`)."""
+        self.num_skipped_updates = 0
+        """Updates for which nothing was left."""
 
     def rollout_steps(self, time_horizon: int, num_envs: int) -> int:
         """Steps of each of `num_envs` environments per rollout, where the settings say `time_horizon`."""
@@ -70,6 +74,9 @@ class PolicyTrainer(ABC):
         first = next(iter(rollouts.values()))
         self.num_env_steps += len(first.reward) * len(first.header.env_ids)
         self._keep(rollouts)
+
+    def bound_policy_lag(self, max_policy_lag: int) -> None:  # noqa: B027 - replay takes steps of any policy
+        """Leave out steps that are older, where the algorithm does not correct for their age and was given no bound."""
 
     def hold_envs(self, num_envs: int) -> None:  # noqa: B027 - rollouts that are learned from once may be of any number
         """Prepare for rollouts of `num_envs` environments, if nothing of another number was kept."""

@@ -1,0 +1,38 @@
+"""IMPALA (Espeholt et al., 2018): an actor-critic with V-trace, one pass of the policy over each rollout.
+
+    L_π = −E[ρ Â log π(a)] − c_H E[H(π)]
+
+Advantages are normalised before they are weighed, and count by their ρ in that: what is subtracted then is a baseline. A
+constant b taken from ρ Â instead would add −b E_μ[∇ log π(a)], which moves the policy along what μ happened to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relayrl.algorithms.losses import LogLikelihood, Objective
+from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.params import IMPALAParams
+from relayrl.algorithms.updates.torch_update import Estimates
+from relayrl.algorithms.vtrace.vtrace_algorithm import VTraceAlgorithm
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from relayrl.algorithms.vtrace.vtrace_returns import VTrace
+    from relayrl.data.trees import Array
+    from relayrl.models.policy import ActorCritic
+
+
+class IMPALA(VTraceAlgorithm):
+    """Steps along the likelihood of what went well, weighed by V-trace."""
+
+    def __init__(
+        self, policy: ActorCritic, params: IMPALAParams, rng: np.random.Generator, backend: Backend = REFERENCE
+    ) -> None:
+        self.params = params
+        objective = Objective(LogLikelihood(), params.entropy_coef)
+        super().__init__(policy, params, objective, rng, policy_passes=1, backend=backend)
+
+    def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
+        return Estimates(current_logp, found.advantage, found.target, found.rho)
