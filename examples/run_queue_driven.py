@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
     while trainer.should_still_train:
         newest = policies.take()
         version = version if newest is None else newest.version
-        trajectories.put(parts.collector.collect(version))
+        trajectories.put(parts.collect(version))
         trainer.advance()
     trainer.stats_reporter.summarize(trainer.get_step, {})
     parts.env.close()

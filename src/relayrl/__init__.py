@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from relayrl.sinks.fan_out import FanOutSink as FanOutSink
     from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
     from relayrl.training.facade.relayrl_trainer import RelayRLTrainer as RelayRLTrainer
-    from relayrl.training.facade.trainer_args import TrainerArgs as TrainerArgs
+    from relayrl.training.facade.trajectory_trainer import TrainerArgs as TrainerArgs
     from relayrl.training.queued.behavior_trainer import Trainer as Trainer
     from relayrl.training.queued.rl_trainer import RLTrainer as RLTrainer
     from relayrl.training.trainer_settings import TrainerSettings as TrainerSettings
@@ -83,7 +83,7 @@ _HOMES = {
     "Run": "relayrl.api",
     # training from trajectories
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
-    "TrainerArgs": "relayrl.training.facade.trainer_args",
+    "TrainerArgs": "relayrl.training.facade.trajectory_trainer",
     "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.params",
     "PPOParams": "relayrl.algorithms.params",

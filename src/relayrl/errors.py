@@ -21,6 +21,7 @@
     ├── AgentStateError           a verb that needs a running agent came before start() or after shutdown()
     ├── InferenceError            a policy could not act: its file, device or output is at fault; nothing was recorded
     ├── BufferFullError           a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
+    ├── LearningError             the trainer that an agent feeds failed; its own error is the cause
     ├── SinkFailedError           a sink could not write or flush now; routers catch it and try again
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
@@ -152,6 +153,10 @@ class InferenceError(RelayRLError):
 
 class BufferFullError(RelayRLError):
     """Sinks did not keep up and the deadline of the push-back passed. The request left no trace and may be repeated."""
+
+
+class LearningError(RelayRLError):
+    """The trainer of an agent failed and learns no more; `__cause__` is what it raised."""
 
 
 class SinkFailedError(RelayRLError):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
+    from relayrl.training.facade.relayrl_trainer import PPOTrainer as PPOTrainer
+    from relayrl.training.facade.relayrl_trainer import SACTrainer as SACTrainer
     from relayrl.training.queued.behavior_trainer import PolicySnapshot as PolicySnapshot
     from relayrl.training.queued.queues import PolicyQueue as PolicyQueue
     from relayrl.training.queued.queues import TrajectoryQueue as TrajectoryQueue
@@ -77,6 +79,8 @@ _HOMES = {
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
     "make_run_parts": "relayrl.engines.local.run_parts",
     "RolloutTrainer": "relayrl.training.queued.rl_trainer",
+    "PPOTrainer": "relayrl.training.facade.relayrl_trainer",
+    "SACTrainer": "relayrl.training.facade.relayrl_trainer",
     "PolicySnapshot": "relayrl.training.queued.behavior_trainer",
     "TrajectoryQueue": "relayrl.training.queued.queues",
     "PolicyQueue": "relayrl.training.queued.queues",

@@ -22,7 +22,7 @@ from relayrl.models.policy import Policy
 from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.training.facade.relayrl_trainer import RelayRLTrainer
-from relayrl.training.facade.trainer_args import TrainerArgs
+from relayrl.training.facade.trajectory_trainer import TrainerArgs
 from relayrl.training.queued.rl_trainer import RolloutTrainer
 from relayrl.training.statistics.run_statistics import Statistics
 

@@ -1,9 +1,14 @@
 """The ML-Agents contract: the loop of the docstring, on a real environment, learns what the engine learns."""
 
+from typing import Any
+from uuid import UUID
+
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from relayrl.api import train
+from relayrl import TrainerSettings, train
+from relayrl.data.columns import LaneHeader
 from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.local.run_parts import build_parts, make_run_parts
 from relayrl.engines.runs.run_directory import RunDirectory
@@ -91,13 +96,59 @@ def test_a_published_policy_does_not_change_afterwards():
 
 
 def test_returns_of_lanes_go_on_over_blocks_and_leave_failures_out():
-    returns = LaneReturns(2)
+    header = LaneHeader("agent", (UUID(int=0), UUID(int=1)), ("agent",), spaces.Box(-1, 1), spaces.Discrete(2))
+    returns = LaneReturns(header)
     no = np.zeros((2, 2), bool)
     assert returns.add(np.ones((2, 2)), no, no) == []
     ended = np.array([[True, True], [False, False]])
     failed = np.array([[False, True], [False, False]])
     assert returns.add(np.ones((2, 2)), ended, failed) == [3.0]
     assert returns.add(np.ones((1, 2)), np.ones((1, 2), bool), np.zeros((1, 2), bool)) == [2.0, 2.0]
+
+
+def driven_by_queues(env: str, algo: str, settings: dict[str, Any], steps: int) -> tuple[int, str]:
+    """The public loop of `examples/run_queue_driven.py`."""
+    parts = make_run_parts(env, algo=algo, settings={**settings, "trainer.max_steps": steps})
+    trainer = RolloutTrainer(
+        env,
+        TrainerSettings(max_steps=steps),
+        lambda behavior, _: parts.policies[behavior],
+        lambda _: parts.trainer,
+        Statistics([]),
+    )
+    for name, group in parts.env.groups.items():
+        trainer.add_policy(name, trainer.create_policy(name, group))
+    trajectories, policies, version = TrajectoryQueue(), PolicyQueue(), 0
+    trainer.subscribe_trajectory_queue(trajectories)
+    trainer.publish_policy_queue(policies)
+    while trainer.should_still_train:
+        newest = policies.take()
+        version = version if newest is None else newest.version
+        trajectories.put(parts.collect(version))
+        trainer.advance()
+    parts.close()
+    return trainer.get_step, "".join(parameter_hash(policy) for policy in parts.policies.values())
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "settings", "steps"),
+    [
+        ("CartPole-v1", "ppo", {}, 1024),
+        ("mpe2:simple_spread_v3", "mappo", {"num_envs": 4}, 800),
+        ("mpe2:simple_spread_v3", "ippo", {"time_horizon": 25, "num_envs": 2}, 300),
+        ("native:Pendulum", "sac", {"learning_starts": 64, "num_envs": 2}, 200),
+    ],
+)
+def test_queues_give_the_parameters_of_a_run(env, algo, settings, steps, tmp_path):
+    """Presets for the kind of problem included, which only `train` had once."""
+    off = {"evaluation.episodes": 0, "statistics.tensorboard": False}
+    run = train(env, algo=algo, steps=steps, run_dir=tmp_path / "run", settings={**settings, **off}, progress=False)
+    expected = (run.result.num_env_steps, run.result.parameter_hash)
+    assert driven_by_queues(env, algo, settings, steps) == expected == (steps, expected[1])
+
+
+def test_the_last_rollout_of_a_queue_is_as_short_as_asked_for():
+    assert driven_by_queues("native:CartPole", "ppo", FLAGS | {"environment.num_envs": 2}, 100)[0] == 100
 
 
 @pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_worlds:DyingAgents", "mappo")])

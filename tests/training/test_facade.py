@@ -24,7 +24,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import parameter_hash
 from relayrl.sinks.contract import open_sink
-from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer
+from relayrl.training.facade.relayrl_trainer import MultiAgentTrainer
 
 ALGORITHMS = algorithms()
 OBS_DIM, ACT_DIM = 3, 2

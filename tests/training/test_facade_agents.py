@@ -78,7 +78,10 @@ def test_a_policy_without_trajectories_stays_while_others_learn(algo, tmp_path):
     before = hashes(trainer)
     for episode in range(2 * IN_EPOCH):
         (alone,) = play(trainer, episode, agents=["a"])
-        trainer.receive_trajectory(alone)
+        assert not trainer.receive_trajectory(alone)
+    for missing in trainer.incomplete:
+        assert missing.missing == ("b",)
+        trainer.declare_absent(*missing[:2], "b")
     assert trainer.train_model()
     assert hashes(trainer)["a"] != before["a"]
     assert hashes(trainer)["b"] == before["b"]
@@ -89,12 +92,15 @@ def test_replay_waits_for_the_first_trajectory_of_every_policy(tmp_path):
     trainer = make_trainer("masac", tmp_path)
     for episode in range(3):
         (alone,) = play(trainer, episode, agents=["a"])
+        trainer.declare_absent(alone.env_id, episode, "b")
         assert not trainer.receive_trajectory(alone)
-    (other,) = play(trainer, 0, agents=["b"])
+    (other,) = play(trainer, 3, agents=["b"])
+    trainer.declare_absent(other.env_id, 3, "a")
     assert trainer.receive_trajectory(other)
     assert trainer.train_model()
     for episode in (4, 5):
         (alone,) = play(trainer, episode, agents=["a"])
+        trainer.declare_absent(alone.env_id, episode, "b")
         ready = trainer.receive_trajectory(alone)
     assert ready
 
@@ -134,7 +140,10 @@ def test_absent_and_dying_agents_do_not_stop_the_others(algo, tmp_path):
             if trajectory.agent_id == "a":
                 trajectory = cut_short(trajectory, 4)
             trainer.receive_trajectory(trajectory)
+    assert [(each.episode, each.missing) for each in trainer.incomplete] == [(1, ("b",)), (2, ("b",))]
+    trainer.end_episode()
     assert trainer.train_model()
+    assert trainer.log_epoch()["epoch/num_incomplete"] == 2
     assert np.isfinite(list(trainer.log_epoch().values())).all()
 
 
@@ -303,3 +312,15 @@ def test_central_critics_see_who_acted_at_once(algo, explains, tmp_path):
         assert trainer.train_model()
         row = trainer.log_epoch()
     assert (row["a/value/explained_variance"] > 0.9) is explains
+
+
+@pytest.mark.parametrize(("algo", "counted"), [("mappo", 1), ("isac", 1), ("ippo", 0)])
+def test_agents_that_cannot_be_aligned_are_told(algo, counted, tmp_path, caplog):
+    """One agent acted four times, the other ten times, and nobody knows when; independent critics need not know."""
+    trainer = make_trainer(algo, tmp_path)
+    for trajectory in epoch(trainer):
+        is_short = trajectory.agent_id == "a" and trajectory.episode == 0
+        trainer.receive_trajectory(cut_short(trajectory, 4) if is_short else trajectory)
+    assert trainer.train_model()
+    assert trainer.log_epoch()["epoch/num_unaligned"] == counted
+    assert ("unequally often" in caplog.text) is bool(counted)

@@ -69,7 +69,7 @@ def test_wider_numbers_of_the_same_kind_are_converted(tmp_path) -> None:
         same.receive_trajectory(
             replace(right, obs=right.obs.astype(np.float64), reward=right.reward.astype(np.float64))
         )
-    assert [each.obs.dtype for each in same._pending.values()] == [np.float32] * 2
+    assert [each.obs.dtype for each in same.update_buffer.state()[0]] == [np.float32] * 2
     assert trainer.train_model()
     assert same.train_model()
 

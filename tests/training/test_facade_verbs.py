@@ -24,7 +24,8 @@ from relayrl.data.trees import index
 from relayrl.errors import ActionMaskError, CheckpointError, ConfigError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
-from relayrl.training.facade.trajectory_trainer import MultiAgentTrainer, TrajectoryTrainer
+from relayrl.training.facade.relayrl_trainer import MultiAgentTrainer
+from relayrl.training.facade.trajectory_trainer import TrajectoryTrainer
 
 
 def test_an_epoch_is_as_many_trajectories_as_the_params_say(tmp_path):

@@ -92,6 +92,10 @@ class OnPolicyAlgorithm(ABC):
         """How many versions behind a row's policy may be; None: any number."""
         return self._params.max_policy_lag
 
+    def bound_policy_lag(self, max_policy_lag: int) -> None:
+        """Drop steps that are older, where the params give no bound and the lag is not corrected for."""
+        self._params = self._params.with_policy_lag_bound(max_policy_lag)
+
     @property
     def corrects_policy_lag(self) -> bool:
         """Whether it needs the log-probabilities that older policies recorded."""

@@ -67,6 +67,14 @@ class RunParts:
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
 
+    def collect(self, policy_version: int) -> Rollouts:
+        """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for."""
+        num_envs, trainer = self.env.num_envs, self.trainer
+        num_left = -(-trainer.max_steps // num_envs) - trainer.num_env_steps // num_envs
+        rollouts = self.collector.collect(policy_version, max(1, min(self.block_steps // num_envs, num_left)))
+        self._on_rollouts(rollouts)
+        return rollouts
+
     def _on_rollouts(self, rollouts: Rollouts) -> None:
         """What happens to every block before it is learned from: records keep the environment's own rewards."""
         if self.recorder is not None:
@@ -96,6 +104,7 @@ class RunParts:
             make_learner=lambda _: self.trainer,
             stats_reporter=statistics,
             save=save,
+            keeps_schedule=False,  # the engine writes rows and checkpoints
         )
         for name, group in self.env.groups.items():
             driven.add_policy(name, driven.create_policy(name, group))

@@ -29,6 +29,7 @@ from relayrl.runtime.agents.state_manager import Place
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.action_service import ActionCall
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
+from relayrl.runtime.routing.learner_link import DEFAULT_MAX_POLICY_LAG, DEFAULT_QUEUE_SIZE, Learner
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings
@@ -209,6 +210,21 @@ class RelayRLAgent:
         published = self._coordinator.state.publish(model, actor_ids, version, group)
         self._coordinator.metrics.model_updates.inc()
         return published
+
+    def train_with(
+        self,
+        trainer: Learner,
+        *,
+        max_policy_lag: int | None = DEFAULT_MAX_POLICY_LAG,
+        queue_size: int = DEFAULT_QUEUE_SIZE,
+    ) -> None:
+        """Give every trajectory to `trainer`, one of `RelayRLTrainer`'s, and its new policies to the actors.
+
+        It learns in the threads that ask for actions or, with `TrainerSettings(threaded=True)`, in a thread of its own, with
+        at most `queue_size` trajectories waiting. Algorithms that learn from their own steps leave out steps whose policy is
+        more than `max_policy_lag` versions old; None takes all.
+        """
+        self._coordinator.train_with(trainer, self._defaults.device, max_policy_lag, queue_size)
 
     def scale_throughput(self, change: int) -> int:
         """Add routers or, with a negative number, remove some; gives how many there are. At least one remains."""

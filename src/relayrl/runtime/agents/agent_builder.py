@@ -19,6 +19,7 @@ from relayrl.runtime.agents.client_coordinator import ClientCoordinator
 from relayrl.runtime.agents.state_manager import InferenceMode, StateManager, StateSettings
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.requests.published_policy import ActionChoice
+from relayrl.runtime.routing.learner_link import DEFAULT_MAX_POLICY_LAG, DEFAULT_QUEUE_SIZE, Learner
 from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
 
 
@@ -34,6 +35,7 @@ class AgentBuilder:
         self._given_sink: TrajectorySink | None = None
         self._overrides: dict[str, Any] = {}
         self._urls: tuple[str, ...] | None = None
+        self._trainer: tuple[Learner, int | None, int] | None = None
 
     def actor_count(self, count: int) -> Self:
         """Actors that `start` makes with the default model; 0 makes none."""
@@ -86,9 +88,22 @@ class AgentBuilder:
         self._urls, self._given_sink = urls, objects[0] if objects else None
         return self
 
+    def trainer(
+        self,
+        trainer: Learner,
+        *,
+        max_policy_lag: int | None = DEFAULT_MAX_POLICY_LAG,
+        queue_size: int = DEFAULT_QUEUE_SIZE,
+    ) -> Self:
+        """Learn while acting, as `RelayRLAgent.train_with`; actors act with the trainer's policies."""
+        self._trainer = (trainer, max_policy_lag, queue_size)
+        return self
+
     def build(self) -> RelayRLAgent:
         """The agent, not started yet."""
-        if self._actor_count and self._model is None:
+        if self._trainer is not None and self._model is not None:
+            raise ConfigError("actors act with the trainer's policy; leave default_model() out")
+        if self._actor_count and self._model is None and self._trainer is None:
             raise ConfigError("actors need a policy; call default_model(), or actor_count(0) to add actors later")
         config = ClientConfig() if self._path is None else read_client_config(self._path)
         values = {name: getattr(config, name) for name in ClientConfig.model_fields} | self._overrides
@@ -98,4 +113,8 @@ class AgentBuilder:
         settings = StateSettings(self._mode, self._choice, self._seed)
         state = StateManager(settings, self._model, config.max_traj_length, config.batching)
         coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path)
-        return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
+        agent = RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
+        if self._trainer is not None:
+            trainer, max_policy_lag, queue_size = self._trainer
+            agent.train_with(trainer, max_policy_lag=max_policy_lag, queue_size=queue_size)
+        return agent

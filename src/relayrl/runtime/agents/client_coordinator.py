@@ -4,6 +4,7 @@
                       ├─ StateManager        who are the actors, which policies have they?
                       ├─ ActionService       requests and ended episodes
                       ├─ RouterDispatcher ── Router ── TrajectoryBuffer, sink
+                      ├─ LearnerLink         is there a trainer to learn with?
                       ├─ ScaleManager        how many routers?
                       ├─ EnvRunner           actors with environments of their own
                       └─ ConfigWatcher       has the file changed?
@@ -34,7 +35,8 @@ from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.scale_manager import ScaleManager
 from relayrl.runtime.agents.state_manager import Place, StateManager
 from relayrl.runtime.requests.action_service import ActionService
-from relayrl.runtime.requests.policy_model import ModelSource
+from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel
+from relayrl.runtime.routing.learner_link import Learner, LearnerLink
 from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.sink_opener import SinkOpener
 from relayrl.runtime.routing.trajectory_buffer import Priority
@@ -53,6 +55,10 @@ class ShutdownReport:
     """Trajectories that no sink made durable before the deadline. They are all there is of their steps: keep them."""
     rejected: tuple[tuple[Trajectory, str], ...] = ()
     """Trajectories that a sink refused for good, with its reason."""
+    unlearned: tuple[Trajectory, ...] = ()
+    """Trajectories that the trainer did not take; they are in the sinks, where there are any."""
+    learning_error: BaseException | None = None
+    """What the trainer raised."""
     num_calls_cut_off: int = 0
     """Calls that were still under way at the deadline."""
     seconds: float = 0.0
@@ -60,7 +66,9 @@ class ShutdownReport:
     @property
     def is_clean(self) -> bool:
         """Whether nothing is missing."""
-        return not (self.undelivered or self.rejected or self.num_calls_cut_off)
+        return not (
+            self.undelivered or self.rejected or self.unlearned or self.learning_error or self.num_calls_cut_off
+        )
 
 
 class ClientCoordinator:
@@ -75,6 +83,7 @@ class ClientCoordinator:
         self._scale = ScaleManager(self._dispatcher)
         self.service = ActionService(state, self._dispatcher, self.lifecycle, self.metrics)
         self._watcher: ConfigWatcher | None = None
+        self._link: LearnerLink | None = None
 
     @property
     def config(self) -> ClientConfig:
@@ -98,7 +107,9 @@ class ClientCoordinator:
                 raise
             for handle in self.state.handles.values():
                 self._dispatcher.add_lane(handle.lane.key)
-            if not config.sink.urls and not self._opener.is_given:
+            if self._link is not None:
+                self._learn_with(self._link)
+            elif not config.sink.urls and not self._opener.is_given:
                 _log.info("no sink is set: trajectories are not kept")
             if self._path is not None and "log_level" in self._file_config.model_fields_set:
                 set_log_level(config.log_level)
@@ -118,21 +129,60 @@ class ClientCoordinator:
             num_left = self.lifecycle.wait_until_idle(end_s)
             for lane_key, trajectory in self.state.interrupt_all():
                 self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
+            unlearned, error = ([], None) if self._link is None else self._link.stop(end_s)
             left, refused = self._dispatcher.stop(end_s)
             self._environments.close()
             self.lifecycle.become(AgentState.STOPPED)
             report = ShutdownReport(
                 undelivered=tuple(entry.trajectory for entry in left),
                 rejected=tuple((entry.trajectory, why) for entry, why in refused),
+                unlearned=tuple(unlearned),
+                learning_error=error,
                 num_calls_cut_off=num_left,
                 seconds=time.monotonic() - start_s,
             )
         if not report.is_clean:
             _log.error(
                 "shutdown left something behind",
-                extra={"undelivered": len(left), "rejected": len(refused), "calls_cut_off": num_left},
+                extra={
+                    "undelivered": len(left),
+                    "rejected": len(refused),
+                    "unlearned": len(unlearned),
+                    "learning_error": None if error is None else repr(error),
+                    "calls_cut_off": num_left,
+                },
             )
         return report
+
+    def train_with(self, learner: Learner, device: str, max_policy_lag: int | None, queue_size: int) -> None:
+        """Hand every trajectory to `learner` from now on, and its policies to the actors."""
+        with self.lifecycle.transition:
+            if self._link is not None:
+                raise ConfigError("the agent has a trainer already; build another agent for another trainer")
+            timeout_s = self._config.router_buffer.push_back_timeout_s
+            link = LearnerLink(
+                learner,
+                self.metrics,
+                device=device,
+                max_policy_lag=max_policy_lag,
+                queue_size=queue_size,
+                timeout_s=timeout_s,
+            )
+            for model in link.models:
+                if self.state.acts_with(model):
+                    self.state.publish(model, None, None, in_place_of_same=True)
+            self._link = link
+            if self.lifecycle.state is AgentState.RUNNING:
+                self._learn_with(link)
+
+    def _learn_with(self, link: LearnerLink) -> None:
+        link.start(self._publish)
+        self._dispatcher.learner = self.service.learner = link
+
+    def _publish(self, model: PolicyModel) -> None:
+        if self.state.acts_with(model):
+            self.state.publish(model, None, None)
+            self.metrics.model_updates.inc()
 
     def add_actors(
         self,
@@ -142,11 +192,16 @@ class ClientCoordinator:
         places: Sequence[Place] | None = None,
         group: str | None = None,
     ) -> tuple[UUID, ...]:
-        """New actors with routes; they share one loaded model, the default unless one is given."""
-        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
+        """New actors with routes; they share one loaded model, the default or the trainer's unless one is given."""
+        chosen = list(places) if places is not None else [Place()] * len(actor_ids)
+        if model is None and self._link is not None:
+            policies = [self.state.prepare(self._link.model_for(place.agent_id), device) for place in chosen]
+        else:
+            given = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
+            policies = [given] * len(actor_ids)
         made = []
-        for i, actor_id in enumerate(actor_ids):
-            handle = self.state.add(actor_id, policy, device, None if places is None else places[i])
+        for actor_id, policy, place in zip(actor_ids, policies, chosen, strict=True):
+            handle = self.state.add(actor_id, policy, device, place)
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)
@@ -198,10 +253,15 @@ class ClientCoordinator:
         def before_block(lane_keys: Sequence[UUID]) -> None:
             self.lifecycle.require_running()
             self._dispatcher.wait_for_room(lane_keys, self.lifecycle.require_running)
+            if self._link is not None:
+                self._link.before_request(self.lifecycle.require_running)
 
         self.lifecycle.enter()
         try:
-            return environment.run(num_steps, self._dispatcher, before_block)
+            summary = environment.run(num_steps, self._dispatcher, before_block)
+            if self._link is not None:
+                self._link.learn_here()
+            return summary
         finally:
             self.lifecycle.leave()
 

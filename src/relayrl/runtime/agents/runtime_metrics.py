@@ -17,6 +17,7 @@ class RuntimeMetrics:
             "runtime/request_seconds", "duration of request_action, or of one turn of asyncio's"
         )
         self.push_backs = make.counter("runtime/push_backs_total", "requests that had to wait for room in a buffer")
+        self.unlearned = make.gauge("runtime/unlearned_trajectories_count", "trajectories that wait for the trainer")
         self.model_updates = make.counter("runtime/model_updates_total", "policies published by update_model")
         self.actors = make.gauge("runtime/actors_count", "actors now")
         self.routers = make.gauge("runtime/routers_count", "routers now")

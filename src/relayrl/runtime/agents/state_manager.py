@@ -166,12 +166,23 @@ class StateManager:
             handle.actor_id = new
             self.handles = {(new if key == old else key): other for key, other in self.handles.items()}
 
+    def acts_with(self, model: PolicyModel) -> bool:
+        """Whether some actor's policy has the layout of `model`."""
+        return any(handle.slot.policy.model.layout.key == model.layout.key for handle in self.handles.values())
+
     def publish(
-        self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None, group: str | None = None
+        self,
+        source: ModelSource,
+        actor_ids: Sequence[UUID] | None,
+        version: int | None,
+        group: str | None = None,
+        *,
+        in_place_of_same: bool = False,
     ) -> int:
         """Give a newer policy to the actors named, or to all whose policies have its layout; gives its version.
 
-        A live policy replaces those of `group`: the only one that it fits, unless given.
+        A live policy replaces those of `group`: the only one that it fits, unless given. `in_place_of_same` also replaces one
+        of the same version.
         """
         handles = list(self.handles.values()) if actor_ids is None else [self.handle(each) for each in actor_ids]
         devices = sorted({handle.slot.device for handle in handles})
@@ -184,7 +195,7 @@ class StateManager:
             policies: dict[str, PublishedPolicy] = {}
             for device, model in models.items():
                 number = _version_of(model, version, default=newest + 1)
-                if number <= newest:
+                if number < newest + (not in_place_of_same):
                     raise ConfigError(
                         f"policy version {number} is not newer than version {newest}, which acts; give a larger version="
                     )

@@ -29,6 +29,7 @@ from relayrl.runtime.agents.state_manager import ActorHandle, PolicySlot, StateM
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.published_policy import ActionRequest, PublishedPolicy
 from relayrl.runtime.routing.env_clock import EnvClock
+from relayrl.runtime.routing.learner_link import LearnerLink
 from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.step_pages import Lane
 from relayrl.runtime.routing.step_rows import checked_flags, checked_reward, checked_rewards
@@ -93,6 +94,8 @@ class ActionService:
     ) -> None:
         self._state, self._dispatcher, self._lifecycle, self._metrics = state, dispatcher, lifecycle, metrics
         self._plans: dict[int, RequestPlan] = {}
+        self.learner: LearnerLink | None = None
+        """Learns before requests and after episodes, or makes them wait."""
 
     def request_action(
         self, actor_ids: Sequence[UUID], obs: Any, mask: Any, reward: Any, step: int | None = None
@@ -102,6 +105,8 @@ class ActionService:
         self._lifecycle.enter()
         metrics = self._metrics
         try:
+            if self.learner is not None:
+                self.learner.before_request(self._lifecycle.require_running)
             if len(actor_ids) == 1:
                 record = self._act_alone(actor_ids[0], obs, mask, reward, step)
             else:
@@ -131,7 +136,11 @@ class ActionService:
         try:
             plan = self._plan(actor_ids)
             self._wait_for_room(plan.lane_keys)
+            if self.learner is not None:
+                self.learner.before_request(self._lifecycle.require_running)
             self._end(plan, reward, terminated, truncated, final_obs, final_mask, step)
+            if self.learner is not None:
+                self.learner.learn_here()
         finally:
             self._lifecycle.leave()
 
@@ -154,13 +163,15 @@ class ActionService:
 
     def is_pressed(self) -> bool:
         """Whether `wait_for_room` may have to wait."""
-        return self._dispatcher.is_pressed()
+        return self._dispatcher.is_pressed() or (self.learner is not None and self.learner.is_pressed())
 
     def wait_for_room(self, actor_ids: Sequence[UUID]) -> None:
         """Wait until the buffers of all these actors have room."""
         self._lifecycle.enter()
         try:
             self._wait_for_room(self._plan(actor_ids).lane_keys)
+            if self.learner is not None:
+                self.learner.before_request(self._lifecycle.require_running)
         finally:
             self._lifecycle.leave()
 
@@ -230,6 +241,8 @@ class ActionService:
 
     def _drawn(self, calls: Sequence[ActionCall]) -> list[DrawnCall]:
         start_s = time.perf_counter()
+        if self.learner is not None:
+            self.learner.before_request(self._lifecycle.require_running)
         drawn = [DrawnCall(call, self._prepared(call)) for call in calls]
         asked: dict[PublishedPolicy, list[ActionRequest]] = {}
         for each in drawn:

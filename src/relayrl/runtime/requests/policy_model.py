@@ -2,7 +2,7 @@
 
     ONNX file          compiled kernels where the file describes small MLPs, else onnxruntime; torch is not loaded
     TorchScript file   torch, on any device
-    live policy        a frozen copy of it, by compiled kernels where it is an MLP, else torch
+    live policy        a frozen copy of it, by compiled kernels where it is an MLP, else torch; a trainer's knows its group
     Actor              any object of yours with `head` and `distribution`; it has no value
 
 A model never changes once it was loaded: hot reload replaces it (`published_policy`).
@@ -22,6 +22,7 @@ from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.live_policy import LivePolicy
 from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, example_rows
 from relayrl.runtime.routing.step_rows import ActingLayout
@@ -29,7 +30,7 @@ from relayrl.runtime.routing.step_rows import ActingLayout
 if TYPE_CHECKING:
     from relayrl.models.policy import Policy
 
-ModelSource: TypeAlias = "str | Path | Policy | CustomPolicy"
+ModelSource: TypeAlias = "str | Path | Policy | LivePolicy | CustomPolicy | PolicyModel"
 CPU = "cpu"
 
 
@@ -60,6 +61,10 @@ def load_model(source: ModelSource, device: str = CPU, group: str | None = None)
     """
     if group is not None and not _says_no_group(source):
         raise ConfigError(f"group={group!r} is for a live policy; a file or CustomPolicy says itself whose it is")
+    if isinstance(source, PolicyModel):
+        return source
+    if isinstance(source, LivePolicy):
+        return _trainers_model(source, device)
     if isinstance(source, CustomPolicy):
         has_value = source.actor.gives_value
         layout = _layout(source.actor, source.group, source.observation_space, has_value=has_value)
@@ -80,7 +85,7 @@ def load_model(source: ModelSource, device: str = CPU, group: str | None = None)
 
 
 def _says_no_group(source: ModelSource) -> bool:
-    return not isinstance(source, str | Path | CustomPolicy)
+    return not isinstance(source, str | Path | CustomPolicy | LivePolicy | PolicyModel)
 
 
 def fitting_group(source: ModelSource, layouts: Iterable[ActingLayout], device: str) -> str | None:
@@ -111,6 +116,14 @@ def _file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> P
         state = Exploration(is_warming_up=True, noise_scale=metadata.noise_scale)
         actor = WarmupActor(actor, lambda: state)
     return PolicyModel(actor, layout, metadata.policy_version)
+
+
+def _trainers_model(live: LivePolicy, device: str) -> PolicyModel:
+    model = _live_model(live.policy, device, live.group)
+    actor, exploration = model.actor, live.exploration
+    if exploration.is_warming_up:
+        actor = WarmupActor(actor, lambda: exploration)
+    return PolicyModel(actor, replace(model.layout, needs_mask=live.masks_actions), live.version)
 
 
 def _live_model(policy: object, device: str, group: str) -> PolicyModel:

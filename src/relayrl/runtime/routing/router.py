@@ -28,6 +28,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.errors import AgentStateError, BufferFullError, ConfigError, RelayRLError, SinkFailedError
 from relayrl.runtime.agents.client_config import RouterBufferSettings, SinkConfig
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
+from relayrl.runtime.routing.learner_link import LearnerLink
 from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
 from relayrl.runtime.routing.trajectory_buffer import Entry, Priority, TrajectoryBuffer
 
@@ -51,6 +52,8 @@ class RouterDispatcher:
         self._routes: dict[UUID, Router] = {}
         self._loads: dict[int, int] = {}
         self._rejected: list[tuple[Entry, str]] = []
+        self.learner: LearnerLink | None = None
+        """Gets every trajectory too."""
 
     @property
     def num_routers(self) -> int:
@@ -112,6 +115,8 @@ class RouterDispatcher:
         """Hand a trajectory over."""
         self._metrics.trajectories.inc()
         self._metrics.steps.inc(len(trajectory))
+        if self.learner is not None:
+            self.learner.put(trajectory)
         router = self._routes.get(lane_key)
         if router is None or not router.buffer.put(lane_key, trajectory, priority):
             with self._lock:  # scaling is under way, or the actor is gone: routes are right again when it is our turn

@@ -34,11 +34,15 @@ class Saved:
     num_epochs: int
     in_replay: set[str]
     pending: list[Trajectory]
+    reached: list[tuple[str, int, str, int]]
+    """How far agents were in running episodes (`UpdateBuffer.state`)."""
     trainer: dict[str, Any]
 
     def restore(self, trainer: PolicyTrainer) -> None:
         """Put the state into a fresh trainer for `groups`."""
         try:
+            if "replay" in self.trainer:
+                trainer.hold_envs(int(self.trainer["replay"]["num_envs"]))
             trainer.load_state_dict(self.trainer)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"{self.path} was made with another network or kernel: {error}") from error
@@ -69,7 +73,8 @@ def read_save(directory: Path, name: str, algo: str, groups: Mapping[str, Policy
         saved_groups = {key: _group_from_state(key, value) for key, value in state["groups"].items()}
         pending = [decode_trajectory(bytes(content)) for content in state["pending"]]
         counts = (int(state["num_epochs"]), set(state["in_replay"]))
-        saved = Saved(path, saved_groups, *counts, pending, state["trainer"])
+        reached = [(env, int(episode), agent, int(step)) for env, episode, agent, step in state.get("reached", ())]
+        saved = Saved(path, saved_groups, *counts, pending, reached, state["trainer"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is no save of a trainer: {error}") from error
     _require_known(saved, groups)

@@ -12,14 +12,15 @@ Acting and learning meet in queues: trajectories come in, policies go out, and `
         trainer.advance()                              # in the same thread, or in another one
     trainer.save_model()
 
-A *behaviour* is a policy group. This file says what every trainer can do; `rl_trainer` does it for reinforcement learning,
-over the trainers of `on_policy` and `off_policy`, which are driven by plain calls.
+A *behaviour* is a policy group. This file says what every trainer can do; `rl_trainer` does it for reinforcement learning.
+The trainers of `RelayRLTrainer` are such trainers too: their queues take trajectories as well as rollouts.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -50,8 +51,10 @@ class Trainer(ABC, Generic[T]):
 
     def __init__(self, brain_name: str, trainer_settings: TrainerSettings, stats_reporter: Statistics) -> None:
         self.brain_name, self.trainer_settings, self.stats_reporter = brain_name, trainer_settings, stats_reporter
+        self.is_training = True
+        """Whether trajectories are learned from; otherwise they only count in `reward_buffer`."""
         self.reward_buffer: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.policies: dict[str, Policy] = {}
+        self._policies: dict[str, Policy] = {}
         self.policy_queues: list[PolicyQueue[PolicySnapshot]] = []
         self.trajectory_queues: list[TrajectoryQueue[T]] = []
 
@@ -72,8 +75,13 @@ class Trainer(ABC, Generic[T]):
 
     @property
     def should_still_train(self) -> bool:
-        """Whether there are steps left."""
-        return self.get_step < self.get_max_steps
+        """Whether it is training, and there are steps left."""
+        return self.is_training and self.get_step < self.get_max_steps
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """The policies by behaviour."""
+        return self._policies
 
     @abstractmethod
     def create_policy(self, behavior_id: str, behavior_spec: AgentGroup) -> Policy:
@@ -81,7 +89,7 @@ class Trainer(ABC, Generic[T]):
 
     def add_policy(self, behavior_id: str, policy: Policy) -> None:
         """Train `policy` as that behaviour's."""
-        self.policies[behavior_id] = policy
+        self._policies[behavior_id] = policy
 
     def get_policy(self, behavior_id: str) -> Policy:
         """The policy of a behaviour."""
@@ -99,7 +107,10 @@ class Trainer(ABC, Generic[T]):
 
     @abstractmethod
     def advance(self) -> None:
-        """Take what the queues hold, update if there is enough, publish what came of it."""
+        """Take what the queues hold, update if there is enough, publish what came of it.
+
+        Writes a row of statistics every `summary_freq` steps, and a checkpoint every `checkpoint_interval`.
+        """
 
     @abstractmethod
     def save_model(self) -> None:

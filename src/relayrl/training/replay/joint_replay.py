@@ -63,7 +63,7 @@ class JointReplay:
         self, capacity: int, num_envs: int, *, priority_exponent: float = 0.0, state_space: Space | None = None
     ) -> None:
         """With `state_space`, global states are kept as well."""
-        self._num_envs = num_envs
+        self.num_envs = num_envs
         self.capacity = -(-capacity // num_envs) * num_envs
         self._groups: dict[str, _GroupRecords] = {}
         self._states = None if state_space is None else StateRecords(state_space, self.capacity)
@@ -81,8 +81,8 @@ class JointReplay:
     def add(self, rollouts: Mapping[str, Rollout]) -> None:
         """Append one block of all groups."""
         first = next(iter(rollouts.values()))
-        num_rows = first.num_steps * self._num_envs
-        if len(first.header.env_ids) != self._num_envs or num_rows > self.capacity:
+        num_rows = first.num_steps * self.num_envs
+        if len(first.header.env_ids) != self.num_envs or num_rows > self.capacity:
             raise ConfigError(
                 f"a block of {num_rows} transitions does not fit a replay of {self.capacity}; raise buffer_size"
             )
@@ -156,7 +156,7 @@ class JointReplay:
 
     def _ahead(self, rows: Array, k: int) -> Array:
         """The rows `k` steps later, −1 where the ring does not hold them."""
-        distance = k * self._num_envs
+        distance = k * self.num_envs
         num_newer = (self._head - 1 - rows) % self.capacity
         ahead = rows + distance
         return np.where(num_newer >= distance, np.where(ahead < self.capacity, ahead, ahead - self.capacity), -1)
@@ -176,7 +176,7 @@ class JointReplay:
 
     def _newest(self) -> Array:
         """The newest row of each environment, in order."""
-        return (self._head - self._num_envs + np.arange(self._num_envs)) % self.capacity
+        return (self._head - self.num_envs + np.arange(self.num_envs)) % self.capacity
 
     def num_bytes(self) -> int:
         """Memory of the records and priorities."""
@@ -196,7 +196,7 @@ class JointReplay:
             arrays["priorities"] = self._priorities.get(order)
         if self._states is not None:
             arrays |= {f"{_WORLD}{name}": array for name, array in self._states.get(order).items()}
-        numbers = {"num_envs": self._num_envs, "capacity": self.capacity, "head": self._head, "size": self._size}
+        numbers = {"num_envs": self.num_envs, "capacity": self.capacity, "head": self._head, "size": self._size}
         return {**numbers, "largest_priority": self._largest_priority, "arrays": arrays}
 
     def set_state(self, state: Mapping[str, Any], spaces: Mapping[str, tuple[Space, Space]]) -> None:
@@ -205,7 +205,7 @@ class JointReplay:
         Rows lie where they lay, so that the same draws give the same transitions; in a ring of another size, the newest
         that fit are kept.
         """
-        if state["num_envs"] != self._num_envs:
+        if state["num_envs"] != self.num_envs:
             raise CheckpointError(f"the replay was filled by {state['num_envs']} environments; resume with as many")
         size = min(int(state["size"]), self.capacity)
         self._size, self._head = size, size % self.capacity
@@ -224,7 +224,7 @@ class JointReplay:
         for name, (observation_space, _) in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
             if "mask" in own and "next_mask" not in own:  # saved before masks of final observations were kept
-                own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self._num_envs)
+                own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self.num_envs)
             self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
         self._looks_ahead = False
         self._look_at(rows)

@@ -19,7 +19,7 @@ RECENT_EPISODES = 100
 
 
 class Statistics:
-    """Collects numbers between summaries and hands their means to the writers; `add` may be called from another thread."""
+    """Collects numbers between summaries and hands their means to the writers; numbers may be added from any thread."""
 
     def __init__(self, writers: Sequence[StatisticsWriter]) -> None:
         self._lock = threading.Lock()
@@ -49,23 +49,24 @@ class Statistics:
         self, returns: list[float], lengths: list[int], group_returns: Mapping[str, list[float]] | None = None
     ) -> None:
         """Training episodes that ended; each group's own returns count where there are several."""
-        self._returns.extend(returns)
-        self._lengths.extend(lengths)
-        self.num_episodes += len(returns)
-        if group_returns is not None and len(group_returns) > 1:
-            for group, own in group_returns.items():
-                self._group_returns.setdefault(group, deque(maxlen=RECENT_EPISODES)).extend(own)
+        with self._lock:
+            self._returns.extend(returns)
+            self._lengths.extend(lengths)
+            self.num_episodes += len(returns)
+            if group_returns is not None and len(group_returns) > 1:
+                for group, own in group_returns.items():
+                    self._group_returns.setdefault(group, deque(maxlen=RECENT_EPISODES)).extend(own)
 
     def summarize(self, num_env_steps: int, extra: Mapping[str, float]) -> dict[str, float]:
         """Write a row of all means since the last one."""
         row = dict(extra)
-        if self._returns:
-            row["episode/return_mean"] = self.mean_return
-            row["episode/return_min"], row["episode/return_max"] = min(self._returns), max(self._returns)
-            row["episode/length_mean"] = _mean(self._lengths)
-        row |= {f"{group}/episode/return_mean": _mean(own) for group, own in self._group_returns.items() if own}
-        row["episode/count"] = float(self.num_episodes)
         with self._lock:
+            if self._returns:
+                row["episode/return_mean"] = self.mean_return
+                row["episode/return_min"], row["episode/return_max"] = min(self._returns), max(self._returns)
+                row["episode/length_mean"] = _mean(self._lengths)
+            row |= {f"{group}/episode/return_mean": _mean(own) for group, own in self._group_returns.items() if own}
+            row["episode/count"] = float(self.num_episodes)
             row.update({name: total / self._counts[name] for name, total in self._sums.items()})
             self._sums.clear()
             self._counts.clear()

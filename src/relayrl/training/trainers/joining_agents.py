@@ -32,6 +32,7 @@ def carry_over(before: PolicyTrainer, after: PolicyTrainer, old: Groups, new: Gr
     learned = before.state_dict()
     state = _continued(after.state_dict(), learned, widen)
     if "replay" in learned:
+        after.hold_envs(int(learned["replay"]["num_envs"]))
         state["replay"] = _grown_replay(learned["replay"], old, new)
     after.load_state_dict(state)
 

@@ -16,7 +16,7 @@ from relayrl.algorithms.critics.critic_views import CentralView
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.errors import CheckpointError
+from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.warmup_actor import WarmupActor
@@ -74,8 +74,22 @@ class OffPolicyTrainer(PolicyTrainer):
         return self.num_env_steps < self._params.learning_starts
 
     def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
-        for rollouts in by_environment(trajectories, groups):
+        self.hold_envs(1)
+        for rollouts, num_env_steps in by_environment(trajectories, groups):
+            num_void = next(iter(rollouts.values())).num_steps - num_env_steps  # rows that end what goes on elsewhere
+            owed, self.num_env_steps = self._owed_steps, self.num_env_steps - num_void
             self.receive(rollouts)
+            self._owed_steps = max(owed, self._owed_steps - num_void)
+
+    def hold_envs(self, num_envs: int) -> None:
+        if num_envs == self.replay.num_envs:
+            return
+        if len(self.replay):
+            raise ConfigError(
+                f"replay holds steps of {self.replay.num_envs} environments side by side, and these are of {num_envs}; give a "
+                "trainer either trajectories, or rollouts of one number of environments"
+            )
+        self.replay = self._empty_replay(num_envs)
 
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         self.replay.add(rollouts)

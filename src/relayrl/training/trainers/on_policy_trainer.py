@@ -114,6 +114,10 @@ class OnPolicyTrainer(PolicyTrainer):
             )
         self.num_dropped_stale_steps += num_steps
 
+    def bound_policy_lag(self, max_policy_lag: int) -> None:
+        for algorithm in self._algorithms.values():
+            algorithm.bound_policy_lag(max_policy_lag)
+
     def advance(self) -> Metrics:
         return self.begin()()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
-from relayrl.data.stacking import empty_rollout, joint_envs, stack_jointly, stack_trajectories
+from relayrl.data.stacking import count_env_steps, empty_rollout, joint_envs, stack_jointly, stack_trajectories
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.heads.head_registry import likelihood_head
@@ -93,10 +93,10 @@ def side_by_side(epoch: Sequence[Trajectory], groups: Groups, *, aligned: bool) 
     return {name: stack_trajectories(own) if own else groups[name].nothing_played() for name, own in lanes.items()}
 
 
-def by_environment(epoch: Sequence[Trajectory], groups: Groups) -> Iterator[dict[str, Rollout]]:
-    """The epoch environment by environment, each as one aligned rollout per group."""
+def by_environment(epoch: Sequence[Trajectory], groups: Groups) -> Iterator[tuple[dict[str, Rollout], int]]:
+    """The epoch environment by environment, each as one aligned rollout per group, with the steps that it covers."""
     for part in joint_envs(_with_the_same_optional_columns(epoch)):
-        yield _jointly(part, groups)
+        yield _jointly(part, groups), count_env_steps(part)
 
 
 def _jointly(trajectories: Sequence[Trajectory], groups: Groups) -> dict[str, Rollout]:

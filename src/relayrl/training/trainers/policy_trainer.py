@@ -75,6 +75,12 @@ class PolicyTrainer(ABC):
         self.num_env_steps += len(first.reward) * len(first.header.env_ids)
         self._keep(rollouts)
 
+    def bound_policy_lag(self, max_policy_lag: int) -> None:  # noqa: B027 - replay takes steps of any policy
+        """Leave out steps that are older, where the algorithm does not correct for their age and was given no bound."""
+
+    def hold_envs(self, num_envs: int) -> None:  # noqa: B027 - rollouts that are learned from once may be of any number
+        """Prepare for rollouts of `num_envs` environments, if nothing of another number was kept."""
+
     def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
         """Take trajectories of `groups`, whose policies these are."""
         num_env_steps = self.num_env_steps + count_env_steps(trajectories)
