@@ -134,10 +134,16 @@ class Spool:
     def append(self, frames: Frames) -> int:
         """Take a record; gives its number. `SpoolFullError`, and nothing is taken, where it does not fit now."""
         parts = [memoryview(frame).cast("B") for frame in frames]
-        body = [_BODY.pack(0, len(parts)), struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts]
+        body: list[bytes | memoryview] = [
+            _BODY.pack(0, len(parts)),
+            struct.pack(f"<{len(parts)}I", *map(len, parts)),
+            *parts,
+        ]
         num_bytes = _HEAD.size + sum(map(len, body))
         if num_bytes > self._settings.max_bytes:
-            raise ConfigError(f"a record of {num_bytes} bytes does not fit a spool of {self._settings.max_bytes}; raise it")
+            raise ConfigError(
+                f"a record of {num_bytes} bytes does not fit a spool of {self._settings.max_bytes}; raise it"
+            )
         with self._changed:
             self._require_open()
             if not self.has_room(num_bytes):
@@ -271,7 +277,9 @@ class Spool:
             self._next = number + 1
         if segment.num_bytes < len(data):
             if not is_newest:
-                raise SinkError(f"{path} is damaged at byte {segment.num_bytes}; move it away to go on without the rest of it")
+                raise SinkError(
+                    f"{path} is damaged at byte {segment.num_bytes}; move it away to go on without the rest of it"
+                )
             segment.file.truncate(segment.num_bytes)  # its writer was killed; it had not been synced
         segment.file.seek(segment.num_bytes)
         os.fsync(segment.file.fileno())

@@ -30,6 +30,7 @@ from uuid import UUID
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import ConfigError
+from relayrl.sinks.buffered import checked_blocks
 from relayrl.sinks.contract import open_sink, open_source
 
 _HEAD = struct.Struct("<4sI")
@@ -78,6 +79,9 @@ class Journal:
 
     def take(self, entry: Entry) -> None:
         """Hand an entry's trajectories to the sink; durable with the next `commit`. `ConfigError` where it refuses them."""
+        if len(entry.blocks) > 1:  # all of them are taken, or none
+            for block in entry.blocks:
+                checked_blocks(block)
         for block in entry.blocks:
             self._sink.write(block)
 

@@ -7,7 +7,7 @@ local rollout has, drops what is too old, learns, and publishes.
   goes on with what follows.
 - Staleness is decided here, where data enters an update: the lag of a trajectory is the number of versions between the policy
   of its oldest step and the newest one. Beyond the bound it is dropped, and counted.
-- Actors are asked to wait while enough is here (`wants_more`). Nothing here waits for an actor: whoever is slow, absent, or in
+- Actors are asked to wait while enough is here (`flow`). Nothing here waits for an actor: whoever is slow, absent, or in
   an endless episode only sends less.
 
 Not its job: the wire and the journal (`ingest`), files of policies (`model_publisher`).
@@ -67,6 +67,7 @@ class Intake:
         self._waiting: deque[Received] = deque()
         self._num_unlearned_steps = 0
         self._num_bytes = 0
+        self._wanted_more, self._turn = True, 0
         self.is_strict = False
         """Whether actors wait while an update goes on: what they would send meanwhile would be too old."""
         self._is_learning = False
@@ -76,12 +77,20 @@ class Intake:
         """Environment steps that wait for an update."""
         return self._num_unlearned_steps
 
-    @property
-    def wants_more(self) -> bool:
-        """Whether actors should go on."""
+    def flow(self) -> dict[str, Any]:
+        """Whether actors should wait, and a number by which they know which of two answers is newer."""
+        with self._changed:
+            return {"wait": not self._wants_more(), "turn": self._turn}
+
+    def _wants_more(self) -> bool:
         if self._is_learning and self.is_strict:
             return False
         return self._num_unlearned_steps < self._enough_steps
+
+    def _note_turn(self) -> None:
+        """Count the moments at which waiting actors may go on."""
+        wanted_more, self._wanted_more = self._wanted_more, self._wants_more()
+        self._turn += not wanted_more and self._wanted_more
 
     @property
     def is_full(self) -> bool:
@@ -94,6 +103,7 @@ class Intake:
             self._waiting.append(received)
             self._num_unlearned_steps += received.num_env_steps
             self._num_bytes += _num_bytes(received)
+            self._note_turn()
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> list[Received]:
@@ -109,6 +119,7 @@ class Intake:
         with self._changed:
             self._num_unlearned_steps -= received.num_env_steps
             self._num_bytes -= _num_bytes(received)
+            self._note_turn()
 
     def add_back(self, received: Received) -> None:
         """What is left of something that was partly dropped."""
@@ -118,7 +129,9 @@ class Intake:
 
     def learning(self, is_so: bool) -> None:
         """Whether an update goes on."""
-        self._is_learning = is_so
+        with self._changed:
+            self._is_learning = is_so
+            self._note_turn()
 
 
 class LearningFromActors(Pace):

@@ -15,9 +15,13 @@ class TrainingMetrics:
         self.steps = registry.counter("server/steps_total", "environment steps of trajectories that became durable")
         self.bytes = registry.counter("server/trajectory_bytes_total", "bytes of trajectories that became durable")
         self.duplicates = registry.counter("server/duplicates_total", "messages that were here already")
-        self.out_of_order = registry.counter("server/out_of_order_total", "messages that came before one that is missing")
+        self.out_of_order = registry.counter(
+            "server/out_of_order_total", "messages that came before one that is missing"
+        )
         self.busy = registry.counter("server/busy_total", "messages that were put off because the intake was full")
-        self.invalid = registry.counter("server/dropped_invalid_total", "messages that were refused as invalid and dropped")
+        self.invalid = registry.counter(
+            "server/dropped_invalid_total", "messages that were refused as invalid and dropped"
+        )
         self.stale = registry.counter("server/dropped_stale_total", "trajectories that were too old to learn from")
         self.learned = registry.counter("server/learned_total", "trajectories that were learned from")
         self.updates = registry.counter("server/updates_total", "updates of the policies")
@@ -26,4 +30,6 @@ class TrainingMetrics:
         self.version = registry.gauge("server/policy_version", "version of the newest policy")
         self.models_sent = registry.counter("server/models_sent_total", "policies that actors have fetched")
         self.journal_seconds = registry.histogram("server/journal_seconds", "time to make a batch durable")
-        self.journal_failures = registry.counter("server/journal_failures_total", "times the journal could not be written")
+        self.journal_failures = registry.counter(
+            "server/journal_failures_total", "times the journal could not be written"
+        )
