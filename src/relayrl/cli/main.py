@@ -18,6 +18,7 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.keys_command import keys_app
 from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.serve_command import serve_app
 from relayrl.config.passwords import without_password
@@ -32,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(keys_app, name="keys")
 app.add_typer(serve_app, name="serve")
 app.command()(actor)
 
