@@ -39,6 +39,8 @@ from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
 _log = logging.getLogger("relayrl.runtime.remote.server_link")
 MODEL_TOPIC, FLOW_TOPIC = "model", "flow"
 _LONGEST_WAIT_S = 1.0
+_MAX_UNANSWERED = 1
+"""Messages that an actor whose server answers plays ahead: what it plays later has a newer policy."""
 
 
 class LinkSettings(Settings):
@@ -205,7 +207,8 @@ class ServerLink:
             return self._models[group]
 
     def wait_for_turn(self, timeout_s: float) -> bool:
-        """Wait while the server has enough, or a newer policy is on its way; False if that took too long.
+        """Wait while the server has enough, has not answered the message before the last, or a newer policy is on its way; False
+        if that took too long.
 
         Does not wait for a server that cannot be reached: whoever records goes on until the spool is full.
         """
@@ -219,7 +222,7 @@ class ServerLink:
             group in self._models and self._models[group].version < version
             for group, version in self._news.versions.items()
         )
-        return not self._news.wait and not is_behind
+        return not self._news.wait and not is_behind and self.spool.num_waiting <= _MAX_UNANSWERED
 
     def close(self, drain_s: float = 0.0) -> bool:
         """Send what the spool holds for at most `drain_s` seconds, say good-bye and end; gives whether the spool is empty.
