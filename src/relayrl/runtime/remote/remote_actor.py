@@ -83,9 +83,11 @@ def run_remote_actor(
                 actor = RemoteActor(
                     envs, link, welcome, seed=seed, block_steps=block_steps, timeout_s=connect_timeout_s
                 )
-                return actor.run(max_steps, should_stop, on_progress)
+                report = actor.run(max_steps, should_stop, on_progress)
             finally:
                 link.close(drain_s)
+            report.num_rejected, report.num_left = link.num_rejected, spool.num_waiting
+            return report
     finally:
         envs.close()
 
@@ -138,7 +140,6 @@ class RemoteActor:
             self._play_block(should_stop)
             on_progress(report)
             self._link.wait_for_turn(_TURN_TIMEOUT_S)
-        report.num_rejected, report.num_left = self._link.num_rejected, self._link.spool.num_waiting
         return report
 
     def _play_block(self, should_stop: Callable[[], bool]) -> None:

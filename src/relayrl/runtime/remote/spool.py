@@ -78,17 +78,17 @@ class Spool:
         self.directory, self._settings = directory, settings or SpoolSettings()
         self._changed = threading.Condition()
         self._is_closed = False
+        self._places: deque[_Place] = deque()
+        self._segments: deque[_Segment] = deque()
         self._lock_file = _locked(directory)
         try:
             self.client_id = _own_id(directory)
-            self._places: deque[_Place] = deque()
-            self._segments: deque[_Segment] = deque()
             self._num_bytes = 0
             self._next = 0
             self._load()
             self._num_synced = self._next
         except BaseException:
-            self._lock_file.close()
+            self._release()
             raise
 
     @property
@@ -221,9 +221,7 @@ class Spool:
         finally:
             with self._changed:
                 self._is_closed = True
-                for segment in self._segments:
-                    segment.file.close()
-                self._lock_file.close()
+                self._release()
                 self._changed.notify_all()
 
     def __enter__(self) -> Self:
@@ -231,6 +229,11 @@ class Spool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _release(self) -> None:
+        for segment in self._segments:
+            segment.file.close()
+        self._lock_file.close()
 
     def _place(self, number: int) -> _Place | None:
         if not self._places or not self._places[0].number <= number < self._next:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
+from relayrl.algorithms.params import AlgorithmParams
 from relayrl.config.settings import Settings
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -228,9 +229,6 @@ class TrainingServer:
         parts.trainer.policy_version = max(parts.trainer.policy_version, server_state.versions_below)
         journal = Journal(settings.record or f"arrow:{directory.path / 'journal'}", directory.path / "journal.index")
         self._journal = journal
-        bound = getattr(settings.params, "max_policy_lag", None)
-        if bound is None and getattr(settings.params, "is_on_policy", False):
-            bound = None if getattr(settings.params, "corrects_policy_lag", False) else own.default_policy_lag
         is_on_policy = parts.trainer.uses_logp
         block_steps = parts.block_steps if is_on_policy else max(parts.block_steps, _OFF_POLICY_STEPS)
         intake = Intake(block_steps * own.ahead_blocks, own.max_intake_bytes)
@@ -255,7 +253,7 @@ class TrainingServer:
             clock,
             intake,
             self.metrics,
-            max_policy_lag=bound,
+            max_policy_lag=_lag_bound(settings.params, own.default_policy_lag),
             publish=publisher.publish,
             on_room=lambda: self._endpoint.announce("flow", ingest.news()),
             save_interval_s=own.save_interval_s,
@@ -327,6 +325,13 @@ class _Stopper(Interrupt):
 
     def is_requested(self) -> bool:
         return self._stop.is_set() or self._inner.is_requested()
+
+
+def _lag_bound(params: Settings, default: int) -> int | None:
+    """The largest policy lag of an algorithm's data; None where it learns from data of any age."""
+    bounded = params.with_policy_lag_bound(default) if isinstance(params, AlgorithmParams) else params
+    bound: int | None = getattr(bounded, "max_policy_lag", None)
+    return bound
 
 
 def _resumable(request: TrainRequest) -> TrainRequest:
