@@ -12,6 +12,13 @@ from remote_parts import Program, expected_ids, free_port, serve, stored_ids
 from relayrl.bench.servers.chaos_proxy import ChaosProxy, ChaosSettings
 from waiting import wait_until
 
+
+def _grows(path, program):
+    """Whether a file has grown since this was called, or the program that makes it grow has ended."""
+    before = path.stat().st_size
+    return lambda: path.stat().st_size > before or not program.is_running
+
+
 PRODUCER = "relayrl.bench.servers.trajectory_producer"
 
 
@@ -34,7 +41,8 @@ def test_an_actor_never_loads_torch(tmp_path, programs):
     programs(serve, tmp_path / "run", port)
     code = (
         "import sys; from pathlib import Path; from relayrl.runtime.remote.remote_actor import run_remote_actor\n"
-        f"report = run_remote_actor('CartPole-v1', 'tcp://127.0.0.1:{port}', spool_base=Path({str(tmp_path)!r}), max_steps=600)\n"
+        f"where = {{'server': 'tcp://127.0.0.1:{port}', 'spool_base': Path({str(tmp_path)!r})}}\n"
+        "report = run_remote_actor('CartPole-v1', **where, max_steps=600)\n"
         "print(report.num_env_steps >= 600, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -57,8 +65,7 @@ def test_kill_either_side_and_everything_is_stored_once(tmp_path, programs):
         producer = programs(Program, proxy.address, spool, count, module=PRODUCER)
         for victim in ("server", "producer", "server", "producer"):
             wait_until(lambda: (run_dir / "journal.index").exists())
-            before = (run_dir / "journal.index").stat().st_size
-            wait_until(lambda b=before: (run_dir / "journal.index").stat().st_size > b or not producer.is_running)
+            wait_until(_grows(run_dir / "journal.index", producer))
             time.sleep(rng.uniform(0.0, 0.1))
             if victim == "server":
                 server.kill()

@@ -163,9 +163,9 @@ def test_a_refusal_is_final_and_raised(server, tmp_path):
 
 
 def test_nobody_there_is_an_error_at_the_deadline(tmp_path):
-    with Spool(tmp_path / "spool") as spool, ServerLink("tcp://127.0.0.1:9", spool) as link:
-        with pytest.raises(ServerUnreachableError, match="is a training server running there"):
-            link.connect(0.2)
+    expected = pytest.raises(ServerUnreachableError, match="is a training server running there")
+    with Spool(tmp_path / "spool") as spool, ServerLink("tcp://127.0.0.1:9", spool) as link, expected:
+        link.connect(0.2)
 
 
 def test_a_run_of_remote_actors_ends_with_its_steps_learned_from(tmp_path):

@@ -31,6 +31,7 @@ from relayrl.runtime.remote.model_follower import FollowedActor, ModelFollower
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
 from relayrl.runtime.remote.spool import Spool, SpoolSettings, take_spool
 from relayrl.runtime.remote.spool_sink import frames_of
+from relayrl.transport.keys import ClientKeys
 
 _log = logging.getLogger("relayrl.runtime.remote.remote_actor")
 MAX_BLOCK_STEPS = 256
@@ -64,6 +65,7 @@ def run_remote_actor(
     *,
     spool_base: Path,
     settings: RemoteActorSettings | None = None,
+    keys: ClientKeys | None = None,
     seed: int | None = None,
     max_steps: int | None = None,
     block_steps: int | None = None,
@@ -77,7 +79,7 @@ def run_remote_actor(
     envs = on_host(make_vector(env, settings.environment))
     try:
         with take_spool(spool_base, settings.spool) as spool:
-            link = ServerLink(server, spool, behaviors=_behaviors(envs), settings=settings.link)
+            link = ServerLink(server, spool, behaviors=_behaviors(envs), settings=settings.link, keys=keys)
             try:
                 welcome = link.connect(connect_timeout_s)
                 actor = RemoteActor(

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from pydantic import Field
@@ -294,6 +295,12 @@ def take_spool(base: Path, settings: SpoolSettings | None = None) -> Spool:
         with contextlib.suppress(SpoolTakenError):
             return Spool(base / f"actor-{number}", settings)
     raise ConfigError(f"{_MAX_SPOOLS} spools below {base} are in use; give another directory")
+
+
+def default_spool_base(address: str) -> Path:
+    """Where the spools of one server's clients lie unless they are told: below the user's state folder."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "relayrl" / "spool" / quote(address, safe="")
 
 
 class SpoolTakenError(ConfigError):

@@ -39,6 +39,7 @@ from relayrl.servers.training.training_metrics import TrainingMetrics
 from relayrl.training.files.checkpoints import CheckpointStore
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.policy_groups import PolicyGroup
+from relayrl.transport.keys import Access
 from relayrl.transport.limits import ClientLimits
 from relayrl.transport.server_endpoint import ServerEndpoint
 
@@ -62,6 +63,9 @@ class TrainingServerSettings(Settings):
         1 << 30, ge=1, description="bytes that may wait for an update before nothing is taken"
     )
     save_interval_s: float = Field(10.0, gt=0, description="a checkpoint is taken at least so often while it learns")
+    announce_bind: str | None = Field(
+        None, description="where announcements are heard: tcp://HOST:PORT; null: any free port beside the other"
+    )
     drain_s: float = Field(10.0, ge=0, description="how long a finished or stopped server waits for its actors")
     limits: ClientLimits = ClientLimits()
 
@@ -82,10 +86,13 @@ class TrainingServer:
         resume: bool = False,
         settings: Mapping[str, Any] | None = None,
         server: TrainingServerSettings | None = None,
+        key: str | Path | None = None,
+        authorised_keys: str | Path | None = None,
         trust: bool = False,
     ) -> None:
         """Arguments are those of `relayrl.train`. With `resume`, a run that lies in `run_dir` is continued, and begun where
-        there is none."""
+        there is none. Off loopback, `key` is the server's `.key` file, and `authorised_keys` lists who may come in (beside it
+        unless given)."""
         given = {"algo": algo, "trainer.max_steps": steps, "seed": seed}
         request = TrainRequest(
             env=env,
@@ -96,21 +103,34 @@ class TrainingServer:
             resume=resume,
             trust=trust,
         )
-        self._start(request, bind, server)
+        access = None if key is None else Access.load(key, authorised_keys)
+        self._open(request, bind, server, access)
 
     @classmethod
     def of_request(
-        cls, request: TrainRequest, bind: str, server: TrainingServerSettings | None = None
+        cls,
+        request: TrainRequest,
+        bind: str,
+        server: TrainingServerSettings | None = None,
+        access: Access | None = None,
     ) -> TrainingServer:
         """The server of what a command line asked for."""
         made = cls.__new__(cls)
-        made._start(request, bind, server)
+        made._open(request, bind, server, access)
         return made
 
-    def _start(self, request: TrainRequest, bind: str, server: TrainingServerSettings | None) -> None:
+    def _open(
+        self, request: TrainRequest, bind: str, server: TrainingServerSettings | None, access: Access | None
+    ) -> None:
         self.settings = server or TrainingServerSettings()
         self.metrics = TrainingMetrics()
-        self._endpoint = ServerEndpoint(bind, limits=self.settings.limits, metrics=self.metrics.registry)
+        self._endpoint = ServerEndpoint(
+            bind,
+            limits=self.settings.limits,
+            access=access,
+            announce_bind=self.settings.announce_bind,
+            metrics=self.metrics.registry,
+        )
         self._ingest: Ingest | None = None
         self._journal: Journal | None = None
         self._thread: threading.Thread | None = None
