@@ -327,8 +327,7 @@ class _ServedPace(LearningFromActors):
             raise RelayRLError(f"the server's receiving thread ended: {self.ingest.error}") from self.ingest.error
         super().advance()
 
-    def close(self) -> None:
-        super().close()
+    def conclude(self) -> None:
         self.ingest.is_finished = True
         self._on_room()
 
