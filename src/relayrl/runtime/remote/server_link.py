@@ -67,6 +67,8 @@ class Welcome:
     message_bytes: int
     needs_logp: bool
     needs_states: bool
+    environment: Mapping[str, Any]
+    """Settings of the environment that decide what it shows, by their names in `EnvSettings`."""
 
     @staticmethod
     def of(header: Mapping[str, Any]) -> Welcome:
@@ -80,6 +82,7 @@ class Welcome:
                 int(header["limits"]["message_bytes"]),
                 bool(header.get("needs_logp", True)),
                 bool(header.get("needs_states", False)),
+                dict(header.get("environment") or {}),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ProtocolError("malformed", f"the server's WELCOME lacks {error}") from error

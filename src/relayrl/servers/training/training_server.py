@@ -260,6 +260,7 @@ class TrainingServer:
             parts.env.state_space if parts.trainer.needs_states else None,
             parts.trainer.uses_logp,
             block_steps,
+            settings.environment.model_dump(mode="json", include={"options", "sharing"}),
             self._endpoint.limits.message_bytes,
         )
         publisher = ModelPublisher(parts, settings, server_state, self.metrics, self._announce_models)
