@@ -24,11 +24,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Self
 
 from pydantic import Field
 
-from relayrl import __version__
 from relayrl.config.settings import Settings
 from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.errors import ProtocolError, RelayRLError, ServerRefusedError, ServerUnreachableError
@@ -323,7 +323,7 @@ class ServerLink:
             "client_id": str(self.spool.client_id),
             "role": "actor",
             "schema_version": SCHEMA_VERSION,
-            "package_version": __version__,
+            "package_version": metadata.version("relayrl"),
             "behaviors": None if self._behaviors is None else {k: dict(v) for k, v in self._behaviors.items()},
             "oldest_sequence": self.spool.first_unacknowledged,
         }

@@ -21,7 +21,6 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from relayrl.algorithms.params import AlgorithmParams
 from relayrl.config.settings import Settings
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -349,8 +348,8 @@ class _Stopper(Interrupt):
 
 def _lag_bound(params: Settings, default: int) -> int | None:
     """The largest policy lag of an algorithm's data; None where it learns from data of any age."""
-    bounded = params.with_policy_lag_bound(default) if isinstance(params, AlgorithmParams) else params
-    bound: int | None = getattr(bounded, "max_policy_lag", None)
+    bounded = getattr(params, "with_policy_lag_bound", None)  # a plugin's parameters may be any settings
+    bound: int | None = None if bounded is None else getattr(bounded(default), "max_policy_lag", None)
     return bound
 
 
