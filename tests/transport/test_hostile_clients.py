@@ -92,14 +92,12 @@ def test_a_message_without_end_is_cut(make_server, peers):
     before = memory_bytes()
     peer = peers(server.address).handshake()
     part = frame(bytes(MIB), MORE)
-    try:
-        for _ in range(4_000):  # would be 4 GB
+    with pytest.raises(ConnectionError):
+        for _ in range(16_000):  # would be 16 GB
             peer.send(part)
-    except ConnectionError:
-        pass
     wait_until(lambda: server.count("endless_messages_total") == 1)
     assert_served(healthy)
-    assert memory_bytes() - before < 2_000 * MIB
+    wait_until(lambda: memory_bytes() - before < 100 * MIB)
 
 
 def test_too_many_messages(make_server):

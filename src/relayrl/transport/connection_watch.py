@@ -100,7 +100,7 @@ class ConnectionWatch:
 
     def cut(self, connection: Connection) -> None:
         """Close a connection; ZeroMQ notices, and forgets what of it was unfinished."""
-        _use_connection(connection, lambda connected: connected.shutdown(socket.SHUT_RDWR))
+        _use_connection(connection, _shut_down)
 
     def cut_endless(self) -> None:
         """Cut connections that send a message without end. To be called when all complete messages have been read."""
@@ -178,6 +178,12 @@ def _use_descriptor(descriptor: int, use: Callable[[socket.socket], R | None]) -
         return None
     finally:
         borrowed.detach()
+
+
+def _shut_down(connected: socket.socket) -> None:
+    """Make ZeroMQ see the end of the connection, and its close a reset: the other side learns of it, and nothing lingers."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.shutdown(socket.SHUT_RDWR)
 
 
 def _received_bytes(connected: socket.socket) -> int | None:
