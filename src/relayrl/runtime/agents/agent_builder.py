@@ -8,7 +8,7 @@ What is set here stands above the configuration file; what neither says has the 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from relayrl.config.enum_members import member_of
 from relayrl.config.settings import parse_settings
@@ -20,6 +20,12 @@ from relayrl.runtime.agents.state_manager import InferenceMode, StateManager, St
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
+
+if TYPE_CHECKING:
+    from relayrl.runtime.remote.server_connection import ServerConnection
+
+SERVED_FLUSH_INTERVAL_S = 0.1
+"""A server learns from what it gets; without one, trajectories only have to be durable soon."""
 
 
 class AgentBuilder:
@@ -34,6 +40,7 @@ class AgentBuilder:
         self._given_sink: TrajectorySink | None = None
         self._overrides: dict[str, Any] = {}
         self._urls: tuple[str, ...] | None = None
+        self._server: ServerConnection | None = None
 
     def actor_count(self, count: int) -> Self:
         """Actors that `start` makes with the default model; 0 makes none."""
@@ -86,16 +93,45 @@ class AgentBuilder:
         self._urls, self._given_sink = urls, objects[0] if objects else None
         return self
 
+    def server(
+        self,
+        address: str,
+        *,
+        spool: str | Path | None = None,
+        key: str | Path | None = None,
+        server_key: str | Path | None = None,
+        group: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> Self:
+        """Act for a training server at `address` (`tcp://HOST:PORT`): actors act with its newest policies, and their
+        trajectories go to it, besides the sinks.
+
+        Trajectories wait in `spool`, a directory of this agent alone, until the server holds them. `key` is this client's
+        `.key` file and `server_key` the server's public key, where it asks for keys. `group` names the policy where the run has
+        several. `start` waits `timeout_s` for the server's first answer.
+        """
+        from relayrl.runtime.remote.server_connection import ServerConnection  # here, because it loads ZeroMQ
+
+        self._server = ServerConnection(
+            address, spool=spool, key=key, server_key=server_key, group=group, timeout_s=timeout_s
+        )
+        return self
+
     def build(self) -> RelayRLAgent:
         """The agent, not started yet."""
-        if self._actor_count and self._model is None:
+        if self._server is not None and self._model is not None:
+            raise ConfigError("actors act with the server's policy; leave default_model() out")
+        if self._actor_count and self._model is None and self._server is None:
             raise ConfigError("actors need a policy; call default_model(), or actor_count(0) to add actors later")
         config = ClientConfig() if self._path is None else read_client_config(self._path)
         values = {name: getattr(config, name) for name in ClientConfig.model_fields} | self._overrides
         if self._urls is not None:
             values["sink"] = config.sink.model_copy(update={"urls": self._urls})
+        if self._server is not None and "flush_interval_s" not in config.sink.model_fields_set:
+            values["sink"] = values["sink"].model_copy(update={"flush_interval_s": SERVED_FLUSH_INTERVAL_S})
         config = parse_settings(ClientConfig, values)
         settings = StateSettings(self._mode, self._choice, self._seed)
         state = StateManager(settings, self._model, config.max_traj_length, config.batching)
-        coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path)
+        opener = SinkOpener(self._given_sink, self._server)
+        coordinator = ClientCoordinator(state, opener, config, self._path, self._server)
         return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
