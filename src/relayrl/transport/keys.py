@@ -41,8 +41,10 @@ class KeyPair:
 
     @classmethod
     def new(cls) -> KeyPair:
-        public, secret = zmq.curve_keypair()
-        return cls(public.decode(), secret.decode())
+        while True:
+            public, secret = zmq.curve_keypair()
+            if public[:1].isalnum():  # a command line takes it for a key, not for an option or a comment
+                return cls(public.decode(), secret.decode())
 
     @classmethod
     def load(cls, path: Path | str) -> KeyPair:
