@@ -4,6 +4,7 @@
     ├── ConfigError               a setting, flag or file is wrong; the message says what to write instead (exit code 2)
     │   ├── UnknownNameError      a name that does not exist, with the nearest one that does
     │   ├── UntrustedError        a file names code to run that the user did not name
+    │   ├── ServerRefusedError    a server refused this client: other spaces, another protocol, or a key it does not know
     │   └── MissingExtraError     an optional dependency is not installed, with the pip line
     ├── DecodeError               bytes that are not a RelayRL message of this version
     ├── EnvError                  an environment did something outside its contract
@@ -14,6 +15,7 @@
     ├── ExportError               a policy could not be written, or differs from its exported file
     ├── SinkError                 a sink or source could not do its work
     │   ├── SinkClosedError           it was used after it was closed
+    │   ├── SpoolFullError            an actor's spool has no room until its server acknowledges; nothing was taken, try again
     │   └── SinkWriteError            trajectories could not be made durable; the sink still holds them
     ├── DiskError                 a file of a run cannot be written
     ├── QueueClosedError          a trajectory queue was closed by whoever stopped
@@ -23,6 +25,8 @@
     ├── BufferFullError           a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
     ├── LearningError             the trainer that an agent feeds failed; its own error is the cause
     ├── SinkFailedError           a sink could not write or flush now; routers catch it and try again
+    ├── ProtocolError             a message of another process is malformed, too large or of another version
+    ├── ServerUnreachableError    a server did not answer before the deadline; ask again, it may come back
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
 
@@ -63,6 +67,14 @@ class UnknownNameError(ConfigError):
 
 class UntrustedError(ConfigError):
     """A file names code to run that the user did not name."""
+
+
+class ServerRefusedError(ConfigError):
+    """A server refused this client. `code` is the reason in one word, as the protocol names it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class MissingExtraError(ConfigError):
@@ -123,6 +135,10 @@ class SinkClosedError(SinkError):
     """A sink or source was used after it was closed."""
 
 
+class SpoolFullError(SinkError):
+    """A spool has no room until the server acknowledges; nothing was taken, and the same call may be repeated."""
+
+
 class SinkWriteError(SinkError):
     """Trajectories could not be made durable; the sink still holds `num_trajectories` of them unless it was closed."""
 
@@ -161,6 +177,20 @@ class LearningError(RelayRLError):
 
 class SinkFailedError(RelayRLError):
     """A sink could not write or flush now; the router keeps what it has and tries again."""
+
+
+class ProtocolError(RelayRLError):
+    """A message of another process is not what the protocol allows. `code` is what an ERROR reply says of it."""
+
+    def __init__(self, code: str, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.number = number
+        """The request's number, where it could be read."""
+
+
+class ServerUnreachableError(RelayRLError):
+    """A server did not answer, or took nothing, before the deadline."""
 
 
 class CheckpointError(RelayRLError):

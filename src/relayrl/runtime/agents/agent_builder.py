@@ -8,7 +8,7 @@ What is set here stands above the configuration file; what neither says has the 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from relayrl.config.enum_members import member_of
 from relayrl.config.settings import parse_settings
@@ -21,6 +21,12 @@ from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.runtime.routing.learner_link import DEFAULT_MAX_POLICY_LAG, DEFAULT_QUEUE_SIZE, Learner
 from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
+
+if TYPE_CHECKING:
+    from relayrl.runtime.remote.server_connection import ServerConnection
+
+SERVED_FLUSH_INTERVAL_S = 0.1
+"""A server learns from what it gets; without one, trajectories only have to be durable soon."""
 
 
 class AgentBuilder:
@@ -36,6 +42,7 @@ class AgentBuilder:
         self._overrides: dict[str, Any] = {}
         self._urls: tuple[str, ...] | None = None
         self._trainer: tuple[Learner, int | None, int] | None = None
+        self._server: ServerConnection | None = None
 
     def actor_count(self, count: int) -> Self:
         """Actors that `start` makes with the default model; 0 makes none."""
@@ -99,20 +106,59 @@ class AgentBuilder:
         self._trainer = (trainer, max_policy_lag, queue_size)
         return self
 
+    def server(
+        self,
+        address: str | None = None,
+        *,
+        spool: str | Path | None = None,
+        key: str | Path | None = None,
+        server_key: str | Path | None = None,
+        group: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> Self:
+        """Act for a training server: actors act with its newest policies, and their trajectories go to it, besides the sinks.
+
+        `address` is `tcp://HOST:PORT`; without one, `addresses.trajectories` of the file that `config_path` named before.
+        Trajectories wait in `spool`, a directory of this agent alone, until the server holds them. `key` is this client's
+        `.key` file and `server_key` the server's public key, where it asks for keys. `group` names the policy where the run has
+        several. `start` waits `timeout_s` for the server's first answer.
+        """
+        if address is None:
+            config = ClientConfig() if self._path is None else read_client_config(self._path)
+            address = config.addresses.trajectories
+        from relayrl.runtime.remote.server_connection import ServerConnection  # here, because it loads ZeroMQ
+
+        self._server = ServerConnection(
+            address, spool=spool, key=key, server_key=server_key, group=group, timeout_s=timeout_s
+        )
+        return self
+
     def build(self) -> RelayRLAgent:
         """The agent, not started yet."""
-        if self._trainer is not None and self._model is not None:
-            raise ConfigError("actors act with the trainer's policy; leave default_model() out")
-        if self._actor_count and self._model is None and self._trainer is None:
+        sources = [
+            name
+            for name, given in (
+                ("default_model()", self._model),
+                ("trainer()", self._trainer),
+                ("server()", self._server),
+            )
+            if given is not None
+        ]
+        if len(sources) > 1:
+            raise ConfigError(f"actors act with one policy; give {' or '.join(sources)}, not both")
+        if self._actor_count and not sources:
             raise ConfigError("actors need a policy; call default_model(), or actor_count(0) to add actors later")
         config = ClientConfig() if self._path is None else read_client_config(self._path)
         values = {name: getattr(config, name) for name in ClientConfig.model_fields} | self._overrides
         if self._urls is not None:
             values["sink"] = config.sink.model_copy(update={"urls": self._urls})
+        if self._server is not None and "flush_interval_s" not in config.sink.model_fields_set:
+            values["sink"] = values["sink"].model_copy(update={"flush_interval_s": SERVED_FLUSH_INTERVAL_S})
         config = parse_settings(ClientConfig, values)
         settings = StateSettings(self._mode, self._choice, self._seed)
         state = StateManager(settings, self._model, config.max_traj_length, config.batching)
-        coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path)
+        opener = SinkOpener(self._given_sink, self._server)
+        coordinator = ClientCoordinator(state, opener, config, self._path, self._server)
         agent = RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
         if self._trainer is not None:
             trainer, max_policy_lag, queue_size = self._trainer

@@ -43,6 +43,7 @@ from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings
+    from relayrl.runtime.remote.server_connection import ServerConnection
 
 _log = logging.getLogger("relayrl.runtime.agents.client_coordinator")
 
@@ -74,7 +75,15 @@ class ShutdownReport:
 class ClientCoordinator:
     """See the module's docstring. All methods may be called from any thread."""
 
-    def __init__(self, state: StateManager, opener: SinkOpener, config: ClientConfig, path: Path | None) -> None:
+    def __init__(
+        self,
+        state: StateManager,
+        opener: SinkOpener,
+        config: ClientConfig,
+        path: Path | None,
+        server: ServerConnection | None = None,
+    ) -> None:
+        self._server = server
         self.lifecycle, self.state, self.metrics = LifecycleManager(), state, RuntimeMetrics()
         self._opener, self._config, self._path = opener, config, path
         self._file_config = config if path is None else read_client_config(path)
@@ -96,6 +105,8 @@ class ClientCoordinator:
                 raise AgentStateError("the agent is running already; use restart()")
             warn_if_missing()
             config = self._config
+            if self._server is not None:
+                self._server.start(self._publish_served)
             self._dispatcher = RouterDispatcher(self._opener, config.sink, config.router_buffer, self.metrics)
             self._scale = ScaleManager(self._dispatcher)
             self.service = ActionService(self.state, self._dispatcher, self.lifecycle, self.metrics)
@@ -104,6 +115,8 @@ class ClientCoordinator:
                 make_first_actors()
             except RelayRLError:
                 self._dispatcher.stop(time.monotonic() + config.shutdown_deadline_s)
+                if self._server is not None:
+                    self._server.stop(time.monotonic())
                 raise
             for handle in self.state.handles.values():
                 self._dispatcher.add_lane(handle.lane.key)
@@ -132,6 +145,8 @@ class ClientCoordinator:
             unlearned, error = ([], None) if self._link is None else self._link.stop(end_s)
             left, refused = self._dispatcher.stop(end_s)
             self._environments.close()
+            if self._server is not None:
+                self._server.stop(end_s)
             self.lifecycle.become(AgentState.STOPPED)
             report = ShutdownReport(
                 undelivered=tuple(entry.trajectory for entry in left),
@@ -192,11 +207,13 @@ class ClientCoordinator:
         places: Sequence[Place] | None = None,
         group: str | None = None,
     ) -> tuple[UUID, ...]:
-        """New actors with routes; they share one loaded model, the default or the trainer's unless one is given."""
+        """New actors with routes; they share one loaded model, the default, the trainer's or the server's unless one is given."""
         chosen = list(places) if places is not None else [Place()] * len(actor_ids)
         if model is None and self._link is not None:
             policies = [self.state.prepare(self._link.model_for(place.agent_id), device) for place in chosen]
         else:
+            if model is None and self._server is not None:
+                model = self._server.model_for(device)
             given = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
             policies = [given] * len(actor_ids)
         made = []
@@ -206,6 +223,14 @@ class ClientCoordinator:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)
         return tuple(made)
+
+    def _publish_served(self, model: PolicyModel) -> None:
+        """A newer policy of the server; actors that have it already keep it."""
+        slots = {handle.slot for handle in self.state.handles.values()}
+        own = [slot.policy for slot in slots if slot.policy.model.layout.key == model.layout.key]
+        if own and model.policy_version is not None and model.policy_version > max(each.version for each in own):
+            self.state.publish(model, None, model.policy_version)
+            self.metrics.model_updates.inc()
 
     def remove_actor(self, actor_id: UUID, timeout_s: float) -> bool:
         """Take an actor out; gives whether its last trajectory became durable in time."""

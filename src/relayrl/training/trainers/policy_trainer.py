@@ -100,6 +100,9 @@ class PolicyTrainer(ABC):
         metrics = self.advance()
         return lambda: metrics
 
+    def take_one_environment_at_a_time(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
+        """Prepare for trajectories, whose environments come one after the other, before anything was received."""
+
     def learn_from_records(self) -> None:
         """Prepare for learning without collecting: `fill` takes the records, and `count_without_collecting` paces."""
         raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
