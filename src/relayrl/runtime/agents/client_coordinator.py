@@ -207,7 +207,7 @@ class ClientCoordinator:
         places: Sequence[Place] | None = None,
         group: str | None = None,
     ) -> tuple[UUID, ...]:
-        """New actors with routes; they share one loaded model, the default, the trainer's or the server's unless one is given."""
+        """New actors with routes; they share one loaded model: the default's, trainer's or server's unless one is given."""
         chosen = list(places) if places is not None else [Place()] * len(actor_ids)
         if model is None and self._link is not None:
             policies = [self.state.prepare(self._link.model_for(place.agent_id), device) for place in chosen]
