@@ -23,6 +23,8 @@
     ├── InferenceError            a policy could not act: its file, device or output is at fault; nothing was recorded
     ├── BufferFullError           a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
     ├── SinkFailedError           a sink could not write or flush now; routers catch it and try again
+    ├── ProtocolError             a message of another process is malformed, too large or of another version
+    ├── ServerUnreachableError    a server did not answer before the deadline; ask again, it may come back
     ├── CheckpointError           a checkpoint is missing, damaged or of another run
     └── TrainingDivergedError     a loss or a parameter became NaN or infinite
 
@@ -161,6 +163,20 @@ class BufferFullError(RelayRLError):
 
 class SinkFailedError(RelayRLError):
     """A sink could not write or flush now; the router keeps what it has and tries again."""
+
+
+class ProtocolError(RelayRLError):
+    """A message of another process is not what the protocol allows. `code` is what an ERROR reply says of it."""
+
+    def __init__(self, code: str, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.number = number
+        """The request's number, where it could be read."""
+
+
+class ServerUnreachableError(RelayRLError):
+    """A server did not answer, or took nothing, before the deadline."""
 
 
 class CheckpointError(RelayRLError):

@@ -1,0 +1,141 @@
+"""The client's end of the wire: calls with a deadline, pipelined requests, announcements.
+
+    endpoint = ClientEndpoint("tcp://127.0.0.1:7776", client_id=uuid4())
+    reply = endpoint.call(Message(Kind.PING, {}), timeout_s=5.0)
+
+Used from one thread. Connections come back by themselves with a growing, jittered delay; heartbeats notice a server that is
+gone without a word. After a call's deadline the socket is renewed, so that nothing of it is sent late. A lost connection
+loses what was under way: whoever pipelines sends again what was not answered.
+
+Not its job: retries and what replies mean.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+from uuid import UUID
+
+import zmq
+
+from relayrl.errors import ProtocolError, ServerUnreachableError
+from relayrl.transport.messages import Bytes, Kind, Message, decode, encode
+from relayrl.transport.wire_sockets import Socket, connect, milliseconds, receive_frames, send_frames
+
+_MAX_REPLY_BYTES = 1 << 30
+_HIGH_WATER = 1_000
+_SEND_TIMEOUT_S = 10.0
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
+
+
+class ClientEndpoint:
+    """One client's connection to one server."""
+
+    def __init__(self, address: str, *, client_id: UUID, max_reply_bytes: int = _MAX_REPLY_BYTES) -> None:
+        self.address, self.client_id = address, client_id
+        self._max_reply_bytes = max_reply_bytes
+        self._number = 0
+        self._context = zmq.Context()
+        self._subscriber: Socket | None = None
+        self.num_malformed = 0
+        """Replies and announcements that were dropped because they could not be decoded."""
+        try:
+            self._dealer = self._connected(zmq.DEALER, address)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send, and give the reply; `ServerUnreachableError` after `timeout_s`. Other requests' replies are dropped."""
+        end_s = time.monotonic() + timeout_s
+        try:
+            number = self.send(message, timeout_s)
+            while (reply := self.receive(end_s - time.monotonic())) is not None:
+                if reply.number == number:
+                    return reply
+        except ServerUnreachableError:
+            self.renew()
+            raise
+        self.renew()
+        raise ServerUnreachableError(
+            f"{self.address} did not answer {message.kind.name} within {timeout_s:g} s; is the server running there, and "
+            "does it know this client's key?"
+        )
+
+    def send(self, message: Message, timeout_s: float = _SEND_TIMEOUT_S) -> int:
+        """Send a request and give its number, which the reply repeats. The payload must not change until then."""
+        self._number += 1
+        frames = encode(message._replace(number=self._number))
+        self._send(frames, timeout_s)
+        return self._number
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """The next reply, in the order in which they come; None after `timeout_s`."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                frames = receive_frames(self._dealer)
+            except zmq.Again:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0.0:
+                    return None
+                self._dealer.poll(milliseconds(left_s))
+                continue
+            try:
+                return decode(frames)
+            except ProtocolError:
+                self.num_malformed += 1
+
+    def renew(self) -> None:
+        """Close the connection, with all that waits in it, and open another one."""
+        self._dealer.close(linger=0)
+        self._dealer = self._connected(zmq.DEALER, self.address)
+
+    def subscribe(self, announce_address: str, topic: str) -> None:
+        """Hear announcements of `topic` from now on."""
+        if self._subscriber is None:
+            self._subscriber = self._connected(zmq.SUB, announce_address)
+        else:
+            connect(self._subscriber, announce_address)
+        self._subscriber.set(zmq.SUBSCRIBE, topic.encode())
+
+    def announcements(self) -> list[dict[str, Any]]:
+        """Headers of the announcements that have come, each with its `topic`; does not wait."""
+        heard: list[dict[str, Any]] = []
+        while self._subscriber is not None:
+            try:
+                frames = receive_frames(self._subscriber)
+            except zmq.Again:
+                break
+            try:
+                message = decode(frames[1:])
+            except ProtocolError:
+                self.num_malformed += 1
+                continue
+            if message.kind is Kind.ANNOUNCE:
+                heard.append(message.header)
+        return heard
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Close the connection; what was sent and has not left yet gets `drain_s` seconds. May be called again."""
+        self._context.destroy(linger=int(drain_s * 1000))
+
+    def _send(self, frames: list[Bytes], timeout_s: float) -> None:
+        if not self._dealer.poll(milliseconds(timeout_s), zmq.POLLOUT):
+            raise ServerUnreachableError(f"{self.address} takes no more messages; it is gone, or too slow")
+        send_frames(self._dealer, frames)
+
+    def _connected(self, kind: int, address: str) -> Socket:
+        opened = self._context.socket(kind)
+        opened.set(zmq.LINGER, 0)
+        opened.set(zmq.MAXMSGSIZE, self._max_reply_bytes)
+        opened.set(zmq.RCVHWM, _HIGH_WATER)
+        opened.set(zmq.SNDHWM, _HIGH_WATER)
+        # libzmq doubles the delay up to the second one, and adds jitter; clients of one server differ in both.
+        opened.set(zmq.RECONNECT_IVL, random.randint(50, 150))
+        opened.set(zmq.RECONNECT_IVL_MAX, random.randint(1_000, 3_000))
+        opened.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        opened.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        connect(opened, address)
+        return opened

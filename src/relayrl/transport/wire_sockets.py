@@ -1,0 +1,69 @@
+"""ZeroMQ sockets as both ends use them: options that bound them, addresses, frames in and out.
+
+Small frames are copied, which is cheaper and lets go of the buffer that they share with others; large ones are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import zmq
+
+from relayrl.errors import ConfigError
+from relayrl.transport.messages import Bytes
+
+_ZERO_COPY_BYTES = 16 << 10
+
+Socket = zmq.Socket[bytes]
+
+
+def milliseconds(seconds: float) -> int:
+    """For ZeroMQ's time-outs: never 0 (at once) for a little, never negative (for ever)."""
+    return max(1, int(seconds * 1000)) if seconds > 0.0 else 0
+
+
+def bind_to(opened: Socket, address: str) -> str:
+    """Bind, and give the address with its real port."""
+    if "[" in address:
+        opened.set(zmq.IPV6, 1)
+    try:
+        opened.bind(address)
+    except zmq.ZMQError as error:
+        raise ConfigError(
+            f"cannot bind to {address!r}: {error.strerror}; write tcp://HOST:PORT, with port 0 for any free one"
+        ) from error
+    return opened.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+
+def connect(opened: Socket, address: str) -> None:
+    """Connect; the connection is made, and made again, in the background."""
+    if "[" in address:
+        opened.set(zmq.IPV6, 1)
+    try:
+        opened.connect(address)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"cannot connect to {address!r}: {error.strerror}; write tcp://HOST:PORT") from error
+
+
+def send_frames(to: Socket, frames: Sequence[Bytes]) -> None:
+    """Send one message. Large frames are not copied and must not change any more."""
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        to.send(frame, zmq.SNDMORE if i < last else 0, copy=len(frame) < _ZERO_COPY_BYTES)
+
+
+def receive_frames(opened: Socket) -> list[Bytes]:
+    """All frames of the next message; `zmq.Again` if there is none. Large frames are views of ZeroMQ's memory."""
+    frames: list[Bytes] = []
+    flags = int(zmq.NOBLOCK)
+    while True:
+        frame = opened.recv(flags, copy=False)
+        frames.append(contents(frame))
+        if not frame.more:
+            return frames
+        flags = 0
+
+
+def contents(frame: zmq.Frame) -> Bytes:
+    """A frame's bytes, or a view of them."""
+    return frame.buffer if len(frame) >= _ZERO_COPY_BYTES else frame.bytes
