@@ -15,7 +15,8 @@ Outputs:
 
 Both formats carry the same metadata (`PolicyMetadata`), so that a file alone is enough to act: spaces as JSON, the group's
 name, the policy version and how it explores. An ONNX file also holds the policy's answer to a probe, for whoever validates it
-(`model_validation`), and one of plain MLPs describes them for the accelerator (`mlp_description`). An export is compared with the live policy before it counts as written.
+(`model_validation`), and one of plain MLPs describes them for the accelerator (`mlp_description`). An export is compared with
+the live policy before it counts as written.
 """
 
 from __future__ import annotations

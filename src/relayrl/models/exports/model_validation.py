@@ -9,8 +9,8 @@ Checked in this order, so that nothing reaches onnxruntime before its structure 
 3. operators: those of `OPERATORS` in ONNX's own domain, so no custom ones; how often weights are used;
 4. metadata, and its spaces against those that are expected;
 5. names, types and shapes of inputs and outputs against the spaces;
-6. a probe: observations of the space that every reader can compute (`probe_inputs`) pass the graph, within a bound of memory and of
-   time. Outputs must be finite, have the right shapes, depend on their own row only and be what the exporter wrote into the metadata.
+6. a probe: observations that every reader can compute (`probe_inputs`) pass the graph, within a bound of memory and of time.
+   Outputs must be finite, have the right shapes, depend on their own row only and be what the exporter wrote into the metadata.
 
 A graph of these operators computes numbers and nothing else: it opens no file and runs no code. onnxruntime's own kernels are
 trusted; there is no sandbox around them.
@@ -35,15 +35,21 @@ from relayrl.models.exports.onnx_reader import GraphValue, OnnxContent, read_onn
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.head_registry import head_of_kind
 
+# fmt: off
 OPERATORS = frozenset(
-    # What the exporter writes, for every head, encoder and memory …
-    "Add ArgMax Cast Clip Concat Constant Conv Div Expand Flatten Gather Gemm Greater Identity Log LogSoftmax Max Min Mul Not OneHot "
-    "Relu Reshape Shape Sigmoid Slice Split Squeeze Sub Tanh Transpose Unsqueeze Where "
-    # … and what networks of users' own are usually made of.
-    "Abs And AveragePool BatchNormalization Ceil Cos Elu Equal Erf Exp Floor GRU GlobalAveragePool HardSigmoid HardSwish "
-    "InstanceNormalization LSTM LayerNormalization LeakyRelu Less LessOrEqual GreaterOrEqual MatMul MaxPool Mod Neg Or PRelu Pad Pow "
-    "Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Selu Sign Sin Softmax Softplus Softsign Sqrt Sum".split()
+    {  # what the exporter writes, for every head, encoder and memory …
+        "Add", "ArgMax", "Cast", "Clip", "Concat", "Constant", "Conv", "Div", "Expand", "Flatten", "Gather", "Gemm",
+        "Greater", "Identity", "Log", "LogSoftmax", "Max", "Min", "Mul", "Not", "OneHot", "Relu", "Reshape", "Shape",
+        "Sigmoid", "Slice", "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
+        # … and what networks of users' own are usually made of
+        "Abs", "And", "AveragePool", "BatchNormalization", "Ceil", "Cos", "Elu", "Equal", "Erf", "Exp", "Floor", "GRU",
+        "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LSTM", "LayerNormalization",
+        "LeakyRelu", "Less", "LessOrEqual", "GreaterOrEqual", "MatMul", "MaxPool", "Mod", "Neg", "Or", "PRelu", "Pad",
+        "Pow", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Selu", "Sign", "Sin", "Softmax",
+        "Softplus", "Softsign", "Sqrt", "Sum",
+    }
 )
+# fmt: on
 """Operators of ONNX's own domain that a policy may have. None loops, draws random numbers or touches a file."""
 _PACKING = frozenset({"Conv", "GRU", "Gemm", "LSTM", "MatMul"})
 """Operators for which onnxruntime keeps a copy of their weights in another order."""
@@ -81,8 +87,8 @@ def validate_model(
 ) -> PolicyMetadata:
     """What a policy's file says of itself, if it may be loaded; `ModelRefusedError` says why not.
 
-    Spaces that are given must be the file's. With `needs_probe`, a file without an expected answer to the probe is refused; files
-    from before exporters wrote one have none.
+    Spaces that are given must be the file's. With `needs_probe`, a file without an expected answer to the probe is refused;
+    files from before exporters wrote one have none.
     """
     if not 0 < len(content) <= limits.max_bytes:
         raise ModelRefusedError(f"the model has {len(content)} bytes; it must have 1 to {limits.max_bytes}")
@@ -108,8 +114,8 @@ def validate_model(
 def probe_inputs(metadata: PolicyMetadata, head: ActionHead) -> dict[str, Array]:
     """The graph's inputs for `NUM_PROBE_ROWS` rows, by name: the same numbers everywhere, for ever.
 
-    Number i of all inputs, counted from 1 in the graph's order, is u = frac(i · 0.6180339887498949), spread over the leaf's bounds
-    (reals: within ±1 where they are wider; integers: the first 256 values). Everything is allowed. Memories are within ±1.
+    Number i of all inputs, counted from 1 in the graph's order, is u = frac(i · 0.6180339887498949), spread over the leaf's
+    bounds (reals: within ±1 where they are wider; integers: the first 256 values). Masks allow all; memories are within ±1.
     """
     inputs: dict[str, Array] = {}
     count = 0
@@ -235,8 +241,9 @@ def _check_values(what: str, found: tuple[GraphValue, ...], expected: dict[str, 
         axes = value.axes
         if axes is None and what == "outputs":  # what comes out is looked at
             continue
-        fits = axes is not None and len(axes) == 1 + len(shape) and axes[0] is None
-        if not fits or any(axis not in (None, size) for axis, size in zip(axes[1:], shape, strict=True)):
+        free, *others = axes or (0,)
+        wrong = free is not None or len(others) != len(shape)
+        if wrong or any(axis not in (None, size) for axis, size in zip(others, shape, strict=True)):
             raise ModelRefusedError(f"{value.name[:80]!r} has axes {axes}, expected a free one and {shape}")
 
 

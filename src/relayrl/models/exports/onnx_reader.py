@@ -1,9 +1,9 @@
 """Reads the parts of an ONNX file that a policy needs, strictly and within bounds. Needs numpy only.
 
-An ONNX file is a protobuf message. This reader knows the fields that exported policies have, by their numbers in `onnx.proto`, and
-refuses every other one: control flow (sub-graphs), functions, external data, sparse tensors and strings in tensors do not exist here.
-So what was checked is all that onnxruntime, which reads the same bytes, can find. Numbers of tensors are not decoded; they are
-views of the bytes.
+An ONNX file is a protobuf message. This reader knows the fields that exported policies have, by their numbers in `onnx.proto`,
+and refuses every other one: control flow (sub-graphs), functions, external data, sparse tensors and strings in tensors do not
+exist here. So what was checked is all that onnxruntime, which reads the same bytes, can find. Numbers of tensors are not
+decoded; they are views of the bytes.
 
 Not its job: what a good policy looks like (`model_validation`).
 """
@@ -26,7 +26,7 @@ _PACKED = {"varints": _VARINT, "fixed32s": _FIXED32, "fixed64s": _FIXED64}
 _WIRE = {"varint": _VARINT, "fixed32": _FIXED32}
 
 Schema: TypeAlias = dict[int, tuple[str, Any]]
-"""Field number to name and kind: `varint`, `fixed32`, `text`, `bytes`, a packed kind, or a schema; in a list where it repeats."""
+"""Field number to name and kind: `varint`, `fixed32`, `text`, `bytes`, a packed kind, a schema; in a list where it repeats."""
 Fields: TypeAlias = dict[str, Any]
 
 _ENTRY: Schema = {1: ("key", "text"), 2: ("value", "bytes")}

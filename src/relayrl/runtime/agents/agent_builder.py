@@ -7,8 +7,9 @@ What is set here stands above the configuration file; what neither says has the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from relayrl.config.enum_members import member_of
 from relayrl.config.settings import parse_settings
@@ -17,9 +18,13 @@ from relayrl.runtime.agents.agent import AgentDefaults, RelayRLAgent
 from relayrl.runtime.agents.client_config import ClientConfig, read_client_config
 from relayrl.runtime.agents.client_coordinator import ClientCoordinator
 from relayrl.runtime.agents.state_manager import InferenceMode, StateManager, StateSettings
+from relayrl.runtime.remote.inference_place import InferencePlace, InferenceServerSettings
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
+
+if TYPE_CHECKING:
+    from relayrl.runtime.remote.remote_inference import RemoteInference
 
 
 class AgentBuilder:
@@ -34,6 +39,7 @@ class AgentBuilder:
         self._given_sink: TrajectorySink | None = None
         self._overrides: dict[str, Any] = {}
         self._urls: tuple[str, ...] | None = None
+        self._inference: InferenceServerSettings | None = None
 
     def actor_count(self, count: int) -> Self:
         """Actors that `start` makes with the default model; 0 makes none."""
@@ -67,6 +73,26 @@ class AgentBuilder:
         self._mode = member_of(InferenceMode, mode, "inference mode")
         return self
 
+    def inference(
+        self,
+        address: str | None = None,
+        where: InferencePlace | str = InferencePlace.SERVER,
+        *,
+        group: str | None = None,
+        timeout_s: float = 5.0,
+    ) -> Self:
+        """Act with the models of the inference server at `address` (the configuration's `addresses.inference` by default).
+
+        `where` networks are passed: `"server"`, `"client"`, `"client_fallback"` (the server, and here while it cannot) or
+        `"server_fallback"` (here, and the server while this process cannot). `group` names a policy where several are served.
+        A request fails after `timeout_s` without an answer.
+        """
+        if timeout_s <= 0.0:
+            raise ConfigError(f"inference(timeout_s={timeout_s}); it must be positive")
+        place = member_of(InferencePlace, where, "place of inference")
+        self._inference = InferenceServerSettings(address or "", place, group, timeout_s)
+        return self
+
     def action_choice(self, choice: ActionChoice | str) -> Self:
         """`"sample"` draws actions, `"greedy"` takes the most likely ones."""
         self._choice = member_of(ActionChoice, choice, "action choice")
@@ -88,7 +114,9 @@ class AgentBuilder:
 
     def build(self) -> RelayRLAgent:
         """The agent, not started yet."""
-        if self._actor_count and self._model is None:
+        if self._inference is not None and self._model is not None:
+            raise ConfigError("the inference server has the models; leave default_model() out, or inference()")
+        if self._actor_count and self._model is None and self._inference is None:
             raise ConfigError("actors need a policy; call default_model(), or actor_count(0) to add actors later")
         config = ClientConfig() if self._path is None else read_client_config(self._path)
         values = {name: getattr(config, name) for name in ClientConfig.model_fields} | self._overrides
@@ -96,6 +124,13 @@ class AgentBuilder:
             values["sink"] = config.sink.model_copy(update={"urls": self._urls})
         config = parse_settings(ClientConfig, values)
         settings = StateSettings(self._mode, self._choice, self._seed)
-        state = StateManager(settings, self._model, config.max_traj_length, config.batching)
-        coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path)
+        inference = None if self._inference is None else self._remote(self._inference, config)
+        state = StateManager(settings, self._model, config.max_traj_length, config.batching, inference)
+        coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path, inference)
         return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
+
+    @staticmethod
+    def _remote(settings: InferenceServerSettings, config: ClientConfig) -> RemoteInference:
+        from relayrl.runtime.remote.remote_inference import RemoteInference  # ZeroMQ, which other agents do not need
+
+        return RemoteInference(replace(settings, address=settings.address or config.addresses.inference))

@@ -41,6 +41,7 @@ from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings
+    from relayrl.runtime.remote.remote_inference import RemoteInference
 
 _log = logging.getLogger("relayrl.runtime.agents.client_coordinator")
 
@@ -66,12 +67,20 @@ class ShutdownReport:
 class ClientCoordinator:
     """See the module's docstring. All methods may be called from any thread."""
 
-    def __init__(self, state: StateManager, opener: SinkOpener, config: ClientConfig, path: Path | None) -> None:
+    def __init__(
+        self,
+        state: StateManager,
+        opener: SinkOpener,
+        config: ClientConfig,
+        path: Path | None,
+        inference: RemoteInference | None = None,
+    ) -> None:
+        self._inference = inference
         self.lifecycle, self.state, self.metrics = LifecycleManager(), state, RuntimeMetrics()
         self._opener, self._config, self._path = opener, config, path
         self._file_config = config if path is None else read_client_config(path)
         self._environments = EnvRunner()
-        self._dispatcher = RouterDispatcher(opener, config.sink, config.router_buffer, self.metrics)
+        self._dispatcher = self._new_dispatcher()
         self._scale = ScaleManager(self._dispatcher)
         self.service = ActionService(state, self._dispatcher, self.lifecycle, self.metrics)
         self._watcher: ConfigWatcher | None = None
@@ -87,13 +96,17 @@ class ClientCoordinator:
                 raise AgentStateError("the agent is running already; use restart()")
             warn_if_missing()
             config = self._config
-            self._dispatcher = RouterDispatcher(self._opener, config.sink, config.router_buffer, self.metrics)
+            self._dispatcher = self._new_dispatcher()
             self._scale = ScaleManager(self._dispatcher)
             self.service = ActionService(self.state, self._dispatcher, self.lifecycle, self.metrics)
             try:
                 self._scale.scale_to(config.router_scale)
+                if self._inference is not None:
+                    self._inference.start(self.state.reassign)
+                    self.state.reassign(anew=True)
                 make_first_actors()
             except RelayRLError:
+                self._stop_inference()
                 self._dispatcher.stop(time.monotonic() + config.shutdown_deadline_s)
                 raise
             for handle in self.state.handles.values():
@@ -119,6 +132,7 @@ class ClientCoordinator:
             for lane_key, trajectory in self.state.interrupt_all():
                 self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
             left, refused = self._dispatcher.stop(end_s)
+            self._stop_inference()
             self._environments.close()
             self.lifecycle.become(AgentState.STOPPED)
             report = ShutdownReport(
@@ -136,7 +150,11 @@ class ClientCoordinator:
 
     def add_actors(self, actor_ids: Sequence[UUID | None], model: ModelSource | None, device: str) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model, the default unless one is given."""
-        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device)
+        policy = None
+        if model is not None:
+            policy = self.state.prepare(model, device)
+        elif not self.state.is_assigned:
+            policy = self.state.default_policy(device)
         made = []
         for actor_id in actor_ids:
             handle = self.state.add(actor_id, policy, device)
@@ -256,6 +274,16 @@ class ClientCoordinator:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
+
+    def _new_dispatcher(self) -> RouterDispatcher:
+        observe = None if self._inference is None else self._inference.observe
+        return RouterDispatcher(
+            self._opener, self._config.sink, self._config.router_buffer, self.metrics, observe=observe
+        )
+
+    def _stop_inference(self) -> None:
+        if self._inference is not None:
+            self._inference.stop()
 
     def _follow_gauges(self) -> None:
         metrics, dispatcher = self.metrics, self._dispatcher
