@@ -18,6 +18,7 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.keys_command import keys_app
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(keys_app, name="keys")
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 TrustFlag = Annotated[bool, typer.Option("--trust", help="Run the code that a file names as its environment.")]

@@ -20,6 +20,7 @@ from uuid import UUID
 import zmq
 
 from relayrl.errors import ProtocolError, ServerUnreachableError
+from relayrl.transport.keys import ClientKeys
 from relayrl.transport.messages import Bytes, Kind, Message, decode, encode
 from relayrl.transport.wire_sockets import Socket, connect, milliseconds, receive_frames, send_frames
 
@@ -32,11 +33,18 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 class ClientEndpoint:
     """One client's connection to one server."""
 
-    def __init__(self, address: str, *, client_id: UUID, max_reply_bytes: int = _MAX_REPLY_BYTES) -> None:
-        self.address, self.client_id = address, client_id
+    def __init__(
+        self,
+        address: str,
+        *,
+        client_id: UUID,
+        keys: ClientKeys | None = None,
+        max_reply_bytes: int = _MAX_REPLY_BYTES,
+    ) -> None:
+        self.address, self.client_id, self._keys = address, client_id, keys
         self._max_reply_bytes = max_reply_bytes
         self._number = 0
-        self._context = zmq.Context()
+        self._context: zmq.Context[Socket] = zmq.Context()
         self._subscriber: Socket | None = None
         self.num_malformed = 0
         """Replies and announcements that were dropped because they could not be decoded."""
@@ -137,5 +145,9 @@ class ClientEndpoint:
         opened.set(zmq.RECONNECT_IVL_MAX, random.randint(1_000, 3_000))
         opened.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         opened.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        if self._keys is not None:
+            opened.set(zmq.CURVE_SERVERKEY, self._keys.server_public.encode())
+            opened.set(zmq.CURVE_PUBLICKEY, self._keys.own.public.encode())
+            opened.set(zmq.CURVE_SECRETKEY, self._keys.own.secret.encode())
         connect(opened, address)
         return opened

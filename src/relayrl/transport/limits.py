@@ -21,6 +21,7 @@ class ClientLimits(Settings):
     held_bytes: int = Field(256 * _MIB, ge=1 << 10, description="Bytes received and not replied to yet.")
     total_held_bytes: int = Field(2048 * _MIB, ge=1 << 10, description="The same for all clients together.")
     connections: int = Field(1024, ge=1, description="Connections with one key; without keys, from one address.")
+    total_connections: int = Field(4096, ge=1, description="Connections of all clients together.")
     handshake_timeout_s: float = Field(10.0, gt=0, description="A connection that is not set up by then is closed.")
     heartbeat_s: float = Field(5.0, gt=0, description="Seconds between heartbeats to a silent client.")
     heartbeat_timeout_s: float = Field(30.0, gt=0, description="A client that sends nothing for so long is closed.")

@@ -8,13 +8,16 @@ The thread that calls `poll` owns the sockets. `reply`, `release` and `announce`
 the owner put what they send into a bounded queue and wake the owner up.
 
 Whatever is malformed, too large, too much or too fast is answered with an ERROR that names the reason, counted, and never
-given to `poll`. A request counts against its client's memory until it is ended by `reply` or `release`.
+given to `poll`. A request counts against its client's memory until it is ended by `reply` or `release`. Off loopback only
+clients with an authorised key are let in.
 
 Not its job: what messages mean.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import logging
 import socket
 import threading
@@ -26,9 +29,14 @@ from typing import Any
 
 import zmq
 
-from relayrl.errors import ProtocolError, QueueClosedError, QueueTimeoutError
+from relayrl.errors import ConfigError, ProtocolError, QueueClosedError, QueueTimeoutError
 from relayrl.observability.metrics import MetricRegistry
-from relayrl.transport.limits import ClientLimits, TokenBucket
+from relayrl.transport.authenticator import Authenticator
+from relayrl.transport.client_accounts import ClientAccount, ClientAccounts
+from relayrl.transport.connection_watch import ConnectionWatch, max_connections
+from relayrl.transport.endpoint_metrics import EndpointMetrics
+from relayrl.transport.keys import Access
+from relayrl.transport.limits import ClientLimits
 from relayrl.transport.messages import MAX_PAYLOADS, Bytes, Kind, Message, decode, encode
 from relayrl.transport.wire_sockets import Socket, bind_to, contents, milliseconds, send_frames
 
@@ -38,21 +46,11 @@ _MAX_QUEUED = 65_536
 _QUEUE_TIMEOUT_S = 30.0
 _RECEIVE_HIGH_WATER = 256
 _SEND_HIGH_WATER = 1_000
-REFUSALS = ("too_large", "rate", "memory", "connections", "malformed", "version")
+_SUBSCRIPTION_BYTES, _MAX_SUBSCRIPTIONS = 1 << 10, 64
+_ATTEND_S, _INSPECT_S = 0.005, 0.25
+"""Between two looks at what is not a request, while requests come all the time; between two looks at keys and connections."""
 
 _log = logging.getLogger(__name__)
-
-
-class _Client:
-    """What is counted of one connection."""
-
-    __slots__ = ("bytes", "held_bytes", "messages", "seen_s", "user")
-
-    def __init__(self, user: str, limits: ClientLimits, now_s: float) -> None:
-        self.user, self.seen_s = user, now_s
-        self.held_bytes = 0
-        self.messages = TokenBucket(limits.messages_per_s, now_s)
-        self.bytes = TokenBucket(limits.bytes_per_s, now_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +62,7 @@ class Request:
     user: str
     """Name of the key that the client proved to have; empty without keys."""
     message: Message
-    _account: _Client
+    _account: ClientAccount
     _held_bytes: int
 
 
@@ -76,61 +74,76 @@ class ServerEndpoint:
         bind: str,
         *,
         limits: ClientLimits | None = None,
+        access: Access | None = None,
         announce_bind: str | None = None,
         metrics: MetricRegistry | None = None,
     ) -> None:
-        self.limits = limits or ClientLimits()
+        self.limits = limits = limits or ClientLimits()
+        announce_bind = announce_bind or f"{bind.rpartition(':')[0]}:0"
+        for address in (bind, announce_bind):
+            _require_keys(address, access)
         self.metrics = metrics or MetricRegistry()
-        self._clients: dict[bytes, _Client] = {}
-        self._held_bytes = 0
-        self._count()
+        self._accounts = ClientAccounts(limits)
+        self._counts = EndpointMetrics(self.metrics, self._accounts)
+        self._access = access
         self._polling = threading.Lock()
         self._owner = 0
         self._outbox: deque[Callable[[], None]] = deque()
         self._room = threading.Condition()
-        self._awake = False
-        self._closed = False
+        self._awake = self._closed = False
+        self._attended_s = self._inspected_s = 0.0
+        self._context: zmq.Context[Socket] = zmq.Context()
         self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._context = zmq.Context()
+        for end in (self._wake_reader, self._wake_writer):
+            end.setblocking(False)
         try:
-            self._router = self._open(zmq.ROUTER, self.limits.message_bytes)
+            self._authenticator = (
+                Authenticator(self._context, access, self._counts.refused_keys.inc) if access is not None else None
+            )
+            # One frame may be twice as long as a message, so that what is a little too large gets an answer.
+            self._router, self._router_watch = self._open(zmq.ROUTER, 2 * limits.message_bytes)
             self._router.set(zmq.ROUTER_MANDATORY, 1)
+            self._publisher, self._publisher_watch = self._open(zmq.XPUB, _SUBSCRIPTION_BYTES)
+            self._publisher.set(zmq.XPUB_VERBOSE, 1)
             self.address = bind_to(self._router, bind)
-            self._publisher = self._open(zmq.PUB, 1 << 10)
-            self.announce_address = bind_to(self._publisher, announce_bind or _any_port(bind))
+            self.announce_address = bind_to(self._publisher, announce_bind)
         except BaseException:
-            self._context.destroy(linger=0)
-            self._wake_reader.close()
-            self._wake_writer.close()
+            self._release_sockets(0.0)
             raise
         self._poller = zmq.Poller()
-        self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._wake_reader, zmq.POLLIN)
+        others = [self._publisher, self._router_watch.monitor, self._publisher_watch.monitor]
+        if self._authenticator is not None:
+            others.append(self._authenticator.socket)
+        for each in (self._router, self._wake_reader, *others):
+            self._poller.register(each, zmq.POLLIN)
 
     @property
     def num_clients(self) -> int:
-        """Connections that have sent something and have not said good-bye."""
-        return len(self._clients)
+        """Connections that have sent something and are open."""
+        return len(self._accounts)
 
     def poll(self, timeout_s: float) -> list[Request]:
         """Requests that have come, at most a few hundred; empty if none comes within `timeout_s`.
 
-        Also sends what other threads put into the queue, so it is to be called all the time.
+        Also lets clients in, cuts others off and sends what other threads put into the queue: call it all the time.
         """
-        end_s = time.monotonic() + timeout_s
+        now_s = time.monotonic()
+        end_s = now_s + timeout_s
         with self._polling:
             if self._closed:
                 raise QueueClosedError("poll() after close() of a server endpoint; open a new one")
             self._owner = threading.get_ident()
             while True:
                 self._send_queued()
-                requests = self._receive_batch()
-                left_s = end_s - time.monotonic()
-                if requests or left_s <= 0.0:
+                if now_s - self._attended_s > _ATTEND_S:
+                    self._attend(now_s)
+                requests = self._receive_batch(now_s)
+                if requests or (now_s := time.monotonic()) >= end_s:
                     return requests
-                self._poller.poll(milliseconds(left_s))
+                ready = self._poller.poll(milliseconds(min(end_s - now_s, _INSPECT_S)))
+                now_s = time.monotonic()
+                if any(each is not self._router for each, _ in ready):
+                    self._attended_s = 0.0
 
     def reply(self, to: Request | bytes, message: Message) -> None:
         """Answer a request, which ends it, or send a message that was not asked for to a client."""
@@ -144,9 +157,9 @@ class ServerEndpoint:
         self._do(lambda: self._end(request))
 
     def announce(self, topic: str, header: dict[str, Any]) -> None:
-        """Tell all subscribers of `topic`; those that are away never hear of it."""
+        """Send to all subscribers of `topic`; those that are away never hear of it."""
         frames = [topic.encode(), *encode(Message(Kind.ANNOUNCE, {"topic": topic, **header}))]
-        self._do(lambda: self._publish(frames))
+        self._do(lambda: send_frames(self._publisher, frames))
 
     def close(self, drain_s: float = 1.0) -> None:
         """Send what is queued, for at most `drain_s` seconds, and close the sockets. May be called again."""
@@ -156,20 +169,18 @@ class ServerEndpoint:
             self._owner = threading.get_ident()
             self._send_queued()
             self._closed = True
-            self._context.destroy(linger=int(drain_s * 1000))
-            self._wake_reader.close()
-            self._wake_writer.close()
+            self._release_sockets(drain_s)
 
     # ---- receiving, in the owner's thread
 
-    def _receive_batch(self) -> list[Request]:
-        now_s = time.monotonic()
+    def _receive_batch(self, now_s: float) -> list[Request]:
         requests: list[Request] = []
         num_bytes = 0
         for _ in range(_MAX_BATCH):
             try:
                 routing_id = self._router.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._inspect(now_s)
                 break
             request = self._receive(routing_id, now_s)
             if request is not None:
@@ -185,61 +196,56 @@ class ServerEndpoint:
         size = 0
         while True:
             frame = self._router.recv(copy=False)
-            length = len(frame)
-            size += length
+            size += len(frame)
             if len(frames) <= 2 + MAX_PAYLOADS and size <= self.limits.message_bytes:
                 frames.append(contents(frame))
             if not frame.more:
                 break
-        self._messages.inc()
-        self._bytes.inc(size)
-        client = self._clients.get(routing_id)
+        self._counts.messages.inc()
+        self._counts.bytes.inc(size)
+        account = self._accounts.get(routing_id)
+        if account is None and (account := self._admit(routing_id, frame, now_s)) is None:
+            return None
+        account.has_delivered = True
         try:
-            if client is None:
-                client = self._admit(routing_id, now_s)
-            client.seen_s = now_s
-            self._check_bounds(client, size, frames, now_s)
+            self._accounts.charge(account, size, now_s)
             message = decode(frames)
         except ProtocolError as error:
-            self._refuse(routing_id, error)
+            self._refuse(routing_id, error, frames)
             return None
         if message.kind is Kind.PING:
             self._send(routing_id, encode(Message(Kind.PONG, {}, (), message.number)))
             return None
         if message.kind is Kind.BYE:
-            self._forget(routing_id)
-        client.held_bytes += size
-        self._held_bytes += size
-        return Request(routing_id, client.user, message, client, size)
+            self._accounts.close(routing_id)
+        self._accounts.hold(account, size)
+        return Request(routing_id, account.user, message, account, size)
 
-    def _check_bounds(self, client: _Client, size: int, frames: list[Bytes], now_s: float) -> None:
-        limits = self.limits
-        code = message = ""
-        if size > limits.message_bytes:
-            code, message = "too_large", f"a message of {size} bytes; at most {limits.message_bytes} are allowed"
-        elif not client.messages.take(1.0, now_s):
-            code, message = "rate", f"more than {limits.messages_per_s:g} messages a second; send fewer, or wait"
-        elif not client.bytes.take(size, now_s):
-            code, message = "rate", f"more than {limits.bytes_per_s:g} bytes a second; send less, or wait"
-        elif client.held_bytes + size > limits.held_bytes:
-            code, message = "memory", f"more than {limits.held_bytes} bytes wait for replies; wait for some"
-        elif self._held_bytes + size > limits.total_held_bytes:
-            code, message = "memory", "the server holds as much as it may; wait and send again"
-        if code:
-            raise ProtocolError(code, message, _number_of(frames))
+    def _admit(self, routing_id: bytes, frame: zmq.Frame, now_s: float) -> ClientAccount | None:
+        """The account of a client that sends for the first time; None if its key was revoked since it connected."""
+        connection = self._router_watch.of(frame)
+        key = user = ""
+        if self._access is not None:
+            key = str(frame.get("User-Id"))
+            user = self._access.name_of(key) or ""
+            if not user:
+                self._counts.revoked.inc()
+                if connection is not None:
+                    self._router_watch.cut(connection)
+                return None
+        if connection is None:  # closed since; nobody will tell us to close its account
+            return ClientAccount("", user, self.limits, now_s)
+        connection.routing_id, connection.key = routing_id, key
+        return self._accounts.open(routing_id, key or connection.peer[0], user, now_s)
 
-    def _admit(self, routing_id: bytes, now_s: float) -> _Client:
-        client = self._clients[routing_id] = _Client("", self.limits, now_s)
-        return client
-
-    def _forget(self, routing_id: bytes) -> None:
-        self._clients.pop(routing_id, None)
-
-    def _refuse(self, routing_id: bytes, error: ProtocolError) -> None:
-        self._refused[error.code].inc()
-        if error.number is not None:
+    def _refuse(self, routing_id: bytes, error: ProtocolError, frames: list[Bytes]) -> None:
+        self._counts.refused[error.code].inc()
+        number = error.number
+        if number is None and frames and len(frames[0]) == 16:
+            number = int.from_bytes(frames[0][8:16], "big")
+        if number is not None:
             header = {"code": error.code, "message": str(error)}
-            self._send(routing_id, encode(Message(Kind.ERROR, header, (), error.number)))
+            self._send(routing_id, encode(Message(Kind.ERROR, header, (), number)))
 
     # ---- sending, in the owner's thread
 
@@ -253,13 +259,15 @@ class ServerEndpoint:
                 if not self._room.wait_for(lambda: len(self._outbox) < _MAX_QUEUED, _QUEUE_TIMEOUT_S):
                     raise QueueTimeoutError(f"{_MAX_QUEUED} messages wait to be sent; nobody calls poll()")
         self._outbox.append(action)
-        if not self._awake and not self._closed:
+        if not self._awake:
             self._awake = True
-            self._wake_writer.send(b"\0")
+            with contextlib.suppress(OSError):  # closed: nothing is sent any more
+                self._wake_writer.send(b"\0")
 
     def _send_queued(self) -> None:
         if self._awake:
-            self._wake_reader.recv(16)
+            with contextlib.suppress(BlockingIOError):  # its byte is still to come; the next poll reads it
+                self._wake_reader.recv(64)
             self._awake = False  # before the queue is read: whoever comes later wakes again
         was_full = len(self._outbox) >= _MAX_QUEUED
         for _ in range(len(self._outbox)):
@@ -276,8 +284,7 @@ class ServerEndpoint:
             self._send(to, frames)
 
     def _end(self, request: Request) -> None:
-        request._account.held_bytes -= request._held_bytes
-        self._held_bytes -= request._held_bytes
+        self._accounts.hold(request._account, -request._held_bytes)
         request._held_bytes = 0
 
     def _send(self, routing_id: bytes, frames: list[Bytes]) -> None:
@@ -285,48 +292,103 @@ class ServerEndpoint:
             self._router.send(routing_id, zmq.SNDMORE | zmq.NOBLOCK)
             send_frames(self._router, frames)
         except zmq.Again:
-            self._unread.inc()
+            self._counts.unread.inc()
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._forget(routing_id)
-            self._undeliverable.inc()
+            self._counts.undeliverable.inc()
 
-    def _publish(self, frames: list[Bytes]) -> None:
-        send_frames(self._publisher, frames)
+    # ---- connections, in the owner's thread
 
-    # ---- sockets and metrics
+    def _attend(self, now_s: float) -> None:
+        """Whatever comes beside requests: connections, questions who may connect, subscriptions."""
+        self._attended_s = now_s
+        if self._authenticator is not None:
+            self._authenticator.answer()
+        self._router_watch.follow()
+        self._publisher_watch.follow()
+        while self._publisher.poll(0):
+            self._count_subscription()
 
-    def _open(self, kind: int, message_bytes: int) -> Socket:
+    def _count_subscription(self) -> None:
+        while True:
+            frame = self._publisher.recv(copy=False)
+            if not frame.more:
+                break
+        connection = self._publisher_watch.of(frame)
+        if connection is not None:
+            connection.num_subscriptions += 1
+            if self._access is not None:
+                connection.key = str(frame.get("User-Id"))
+            if connection.num_subscriptions > _MAX_SUBSCRIPTIONS:
+                self._publisher_watch.cut(connection)
+
+    def _inspect(self, now_s: float) -> None:
+        """Now and then, when all messages were read: cut off whose key was revoked, and who sends without end."""
+        if now_s - self._inspected_s < _INSPECT_S:
+            return
+        self._inspected_s = now_s
+        for connection in self._router_watch:
+            account = self._accounts.get(connection.routing_id)
+            if account is not None and account.has_delivered:
+                connection.delivered, account.has_delivered = True, False
+        self._router_watch.cut_endless()
+        self._publisher_watch.cut_endless()
+        if self._access is not None and self._access.refresh():
+            for watch in (self._router_watch, self._publisher_watch):
+                for connection in watch:
+                    if connection.key and self._access.name_of(connection.key) is None:
+                        self._counts.revoked.inc()
+                        _log.warning("key revoked: connection cut", extra={"public_key": connection.key})
+                        self._accounts.close(connection.routing_id)
+                        watch.cut(connection)
+
+    # ---- sockets
+
+    def _open(self, kind: int, message_bytes: int) -> tuple[Socket, ConnectionWatch]:
         limits, opened = self.limits, self._context.socket(kind)
         opened.set(zmq.LINGER, 0)
         opened.set(zmq.MAXMSGSIZE, message_bytes)
         opened.set(zmq.RCVHWM, _RECEIVE_HIGH_WATER)
         opened.set(zmq.SNDHWM, _SEND_HIGH_WATER)
-        opened.set(zmq.HANDSHAKE_IVL, int(limits.handshake_timeout_s * 1000))
-        opened.set(zmq.HEARTBEAT_IVL, int(limits.heartbeat_s * 1000))
-        opened.set(zmq.HEARTBEAT_TIMEOUT, int(limits.heartbeat_timeout_s * 1000))
-        return opened
+        opened.set(zmq.HANDSHAKE_IVL, milliseconds(limits.handshake_timeout_s))
+        opened.set(zmq.HEARTBEAT_IVL, milliseconds(limits.heartbeat_s))
+        opened.set(zmq.HEARTBEAT_TIMEOUT, milliseconds(limits.heartbeat_timeout_s))
+        if self._authenticator is not None:
+            self._authenticator.guard(opened)
+        watch = ConnectionWatch(
+            opened,
+            max_per_address=2 * limits.connections,  # beyond the limit there is an answer, beyond twice the limit none
+            max_total=min(limits.total_connections, max_connections()),
+            message_bytes=message_bytes,
+            on_gone=lambda connection: self._accounts.close(connection.routing_id),
+            refused=self._counts.refused_connections,
+            endless=self._counts.endless,
+        )
+        return opened, watch
 
-    def _count(self) -> None:
-        metrics = self.metrics
-        self._messages = metrics.counter("transport/messages_total", "messages received")
-        self._bytes = metrics.counter("transport/bytes_total", "bytes received")
-        self._unread = metrics.counter("transport/unread_replies_total", "replies to clients that read too slowly")
-        self._undeliverable = metrics.counter("transport/undeliverable_replies_total", "replies to clients that left")
-        self._refused = {
-            code: metrics.counter(f"transport/refused_{code}_total", f"messages refused with code {code}")
-            for code in REFUSALS
-        }
-        metrics.gauge("transport/clients", "connected clients").follow(lambda: len(self._clients))
-        metrics.gauge("transport/held_bytes", "bytes received and not replied to").follow(lambda: self._held_bytes)
-
-
-def _number_of(frames: list[Bytes]) -> int | None:
-    """The request number, if it can be read."""
-    return int.from_bytes(frames[0][8:16], "big") if frames and len(frames[0]) == 16 else None
+    def _release_sockets(self, drain_s: float) -> None:
+        self._context.destroy(linger=milliseconds(drain_s))
+        self._wake_reader.close()
+        self._wake_writer.close()
 
 
-def _any_port(address: str) -> str:
-    """The same interface with a port of its own, for announcements."""
-    return address.rpartition(":")[0] + ":0" if address.startswith("tcp:") else address + ".announce"
+def _require_keys(address: str, access: Access | None) -> None:
+    """`ConfigError` if others than this machine could connect without a key."""
+    scheme, _, rest = address.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if scheme != "tcp" or not host:
+        raise ConfigError(f"cannot bind to {address!r}; write tcp://HOST:PORT, with port 0 for any free one")
+    if access is None and not _is_loopback(host):
+        raise ConfigError(
+            f"{address} can be reached from other machines, and no keys are given; make them with `relayrl keys new server` "
+            "and `relayrl keys authorise`, or bind to tcp://127.0.0.1:PORT"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False

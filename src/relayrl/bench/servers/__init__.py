@@ -1,0 +1,1 @@
+"""Benchmarks of servers and their clients, and the network that they are tried on."""
