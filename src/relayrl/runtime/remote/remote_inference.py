@@ -19,7 +19,7 @@ from relayrl.models.acting.actor import ForwardActor
 from relayrl.runtime.remote.deployment import Deployment
 from relayrl.runtime.remote.inference_link import InferenceLink
 from relayrl.runtime.remote.inference_place import InferencePlace, InferenceServerSettings
-from relayrl.runtime.remote.remote_actor import FallbackActor, RemoteActor
+from relayrl.runtime.remote.inference_actor import FallbackActor, RemoteActor
 from relayrl.runtime.requests.policy_model import PolicyModel, file_model
 
 _log = logging.getLogger("relayrl.runtime.remote.remote_inference")

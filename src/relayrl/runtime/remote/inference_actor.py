@@ -16,7 +16,7 @@ from relayrl.models.exports.exported import PolicyMetadata
 from relayrl.models.heads.head_registry import head_of_kind
 from relayrl.runtime.remote.inference_link import InferenceLink
 
-_log = logging.getLogger("relayrl.runtime.remote.remote_actor")
+_log = logging.getLogger("relayrl.runtime.remote.inference_actor")
 
 
 class RemoteActor(ForwardActor):
