@@ -11,6 +11,7 @@ from pathlib import Path
 
 FORMULAS = {
     "GAE": r"gamma \* lam\b",
+    "V-trace": r"lam \* np\.minimum\(ratio, c_bar\)",
     "clipped surrogate": r"1\.0f? - [\w.>-]*clip_ratio\b",
     "KL estimate": r"ratio(\.exp\(\))? - 1\.0f? - log_ratio",
     "value loss": r"0\.5 \* \(value - target\)\.square\(\)\.mean|error = value - (rows\.)?target",

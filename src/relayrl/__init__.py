@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from relayrl import errors as errors
     from relayrl import extend as extend
     from relayrl import testing as testing
+    from relayrl.algorithms.params import APPOParams as APPOParams
     from relayrl.algorithms.params import DDPGParams as DDPGParams
     from relayrl.algorithms.params import IDDPGParams as IDDPGParams
+    from relayrl.algorithms.params import IMPALAParams as IMPALAParams
     from relayrl.algorithms.params import IPPOParams as IPPOParams
     from relayrl.algorithms.params import IREINFORCEParams as IREINFORCEParams
     from relayrl.algorithms.params import ISACParams as ISACParams
@@ -85,6 +87,8 @@ _HOMES = {
     "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.params",
     "PPOParams": "relayrl.algorithms.params",
+    "IMPALAParams": "relayrl.algorithms.params",
+    "APPOParams": "relayrl.algorithms.params",
     "DDPGParams": "relayrl.algorithms.params",
     "MADDPGParams": "relayrl.algorithms.params",
     "TD3Params": "relayrl.algorithms.params",

@@ -4,6 +4,7 @@
     ├── ConfigError               a setting, flag or file is wrong; the message says what to write instead (exit code 2)
     │   ├── UnknownNameError      a name that does not exist, with the nearest one that does
     │   ├── UntrustedError        a file names code to run that the user did not name
+    │   ├── ServerRefusedError    a server refused this client: other spaces, another protocol, or a key it does not know
     │   └── MissingExtraError     an optional dependency is not installed, with the pip line
     ├── DecodeError               bytes that are not a RelayRL message of this version
     │   └── ModelRefusedError         a model that came from elsewhere may not be loaded
@@ -15,6 +16,7 @@
     ├── ExportError               a policy could not be written, or differs from its exported file
     ├── SinkError                 a sink or source could not do its work
     │   ├── SinkClosedError           it was used after it was closed
+    │   ├── SpoolFullError            an actor's spool has no room until its server acknowledges; nothing was taken, try again
     │   └── SinkWriteError            trajectories could not be made durable; the sink still holds them
     ├── DiskError                 a file of a run cannot be written
     ├── QueueClosedError          a trajectory queue was closed by whoever stopped
@@ -65,6 +67,14 @@ class UnknownNameError(ConfigError):
 
 class UntrustedError(ConfigError):
     """A file names code to run that the user did not name."""
+
+
+class ServerRefusedError(ConfigError):
+    """A server refused this client. `code` is the reason in one word, as the protocol names it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class MissingExtraError(ConfigError):
@@ -127,6 +137,10 @@ class SinkError(RelayRLError):
 
 class SinkClosedError(SinkError):
     """A sink or source was used after it was closed."""
+
+
+class SpoolFullError(SinkError):
+    """A spool has no room until the server acknowledges; nothing was taken, and the same call may be repeated."""
 
 
 class SinkWriteError(SinkError):

@@ -27,6 +27,7 @@ from relayrl.runtime.collector import Collector
 from relayrl.runtime.evaluation import evaluate
 
 RECURRENT = ["reinforce", "ireinforce", "mareinforce", "ppo", "ippo", "mappo"]
+RECURRENT += ["impala", "iimpala", "maimpala", "appo", "iappo", "maappo"]
 SMALL = {
     "environment.num_envs": 3,
     "trainer.time_horizon": 13,
@@ -83,7 +84,7 @@ def test_unrolling_gives_the_log_probabilities_that_acting_had(world, kind):
             assert isinstance(policy, RecurrentActorCritic)
             update = recurrent_update(policy)
             evaluation = update.evaluate(rollout, None)
-            batch = update.batch(rollout, evaluation, np.zeros_like(rollout.reward), rollout.valid)
+            batch = update.batch(rollout, evaluation, rollout.reward, rollout.reward, rollout.valid)
             assert isinstance(batch, SequenceBatch)
             assert len(batch.advantage) == rollout.valid.sum()
             packed = batch.packed()
@@ -171,7 +172,7 @@ def test_gradients_go_back_to_the_first_step_of_a_sequence():
     rollout, policy = collector.collect(0)["agent"], parts.policies["agent"]
     update = recurrent_update(policy)
     evaluation = update.evaluate(rollout, None)
-    packed = update.batch(rollout, evaluation, np.zeros_like(rollout.reward), rollout.valid).packed()
+    packed = update.batch(rollout, evaluation, rollout.reward, rollout.reward, rollout.valid).packed()
     features = torch.from_numpy(packed.rows.features).requires_grad_()
     outputs = policy.actor.unroll(features, packed.batch_sizes, packed.actor_memory)
     # The last packed row is the last step of the last among the longest sequences.
@@ -313,7 +314,7 @@ def test_a_central_critic_remembers_from_rollout_to_rollout_and_in_a_saved_state
 @pytest.mark.parametrize("algo", sorted(set(algorithms()) - set(RECURRENT)))
 def test_learning_from_replay_refuses_a_memory_and_names_who_takes_it(algo):
     settings = settings_for(algo, "continuous")
-    with pytest.raises(ConfigError, match="ppo, ippo, mappo, reinforce, ireinforce or mareinforce"):
+    with pytest.raises(ConfigError, match="ppo, appo, impala, reinforce, or one of their i… and ma… forms"):
         assemble(settings, make_vector(settings.env, settings.environment))
 
 

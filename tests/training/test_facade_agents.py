@@ -17,7 +17,7 @@ from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.training.replay.joint_replay import JointReplay
 
-SEVERAL = [name for name in ALGORITHMS if name.startswith(("i", "ma"))]
+SEVERAL = [form for name in ALGORITHMS for form in (f"i{name}", f"ma{name}") if form in ALGORITHMS]
 CENTRAL = [name for name in SEVERAL if ALGORITHMS[name].is_central]
 
 
@@ -149,7 +149,7 @@ def test_an_agent_that_joins_leaves_the_others_as_they_were(algo, group, tmp_pat
     trainer = make_trainer(algo, tmp_path)
     train(trainer)
     learned, steps, version = hashes(trainer), trainer.num_env_steps, trainer.policy_version
-    if ALGORITHMS[algo].is_central and algo in ("mappo", "mareinforce"):
+    if ALGORITHMS[algo].is_central and ALGORITHMS[algo].params.is_on_policy:
         actors = {name: policy.actor[0].weight.clone() for name, policy in trainer.policies.items()}
         trainer.register_agent("c", group)
         assert all(torch.equal(trainer.policies[name].actor[0].weight, old) for name, old in actors.items())

@@ -17,6 +17,7 @@ from relayrl.runtime.requests.policy_model import load_model
 
 NETWORK = NetworkSettings(hidden_sizes=(8,), memory=MemorySettings(size=4, sequence_length=3))
 RECURRENT = ["reinforce", "ireinforce", "mareinforce", "ppo", "ippo", "mappo"]
+RECURRENT += ["impala", "iimpala", "maimpala", "appo", "iappo", "maappo"]
 
 
 def remembered(policy: Any, trajectory: Any) -> Any:

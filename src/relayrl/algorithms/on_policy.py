@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
 from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
-from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate
+from relayrl.algorithms.updates.torch_update import Batch, Evaluation, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.data.trees import Array, map_tree
 
 if TYPE_CHECKING:
@@ -42,6 +42,15 @@ class Backend:
 
 
 REFERENCE = Backend()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What an update learns from a rollout."""
+
+    logp: Array  # [M] of the actions, by the policy that the new one is compared with
+    advantage: Array  # [T, L]
+    target: Array  # [T, L] of the values
 
 
 class OnPolicyAlgorithm(ABC):
@@ -74,10 +83,25 @@ class OnPolicyAlgorithm(ABC):
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         """[T, L] how much better each action was than expected; `next_value` as `returns` describes it."""
 
+    def estimates(self, rollout: Rollout, evaluation: Evaluation, next_value: Array) -> Estimates:
+        """What `evaluation` makes of a rollout whose policy is the one that learns."""
+        advantage = self.advantages(rollout, evaluation.value, next_value)
+        return Estimates(evaluation.logp, advantage, advantage + evaluation.value)
+
     def gae(self, rollout: Rollout, value: Array, next_value: Array, *, gamma: float, lam: float) -> Array:
         """[T, L] generalised advantage estimates of a rollout, as `returns` describes them."""
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         return self._backend.gae(rollout.reward, value, next_value, *flags, gamma=gamma, lam=lam)
+
+    @property
+    def max_policy_lag(self) -> int | None:
+        """How many versions behind a row's policy may be; None: any number."""
+        return self._params.max_policy_lag
+
+    @property
+    def corrects_policy_lag(self) -> bool:
+        """Whether it needs the log-probabilities that older policies recorded."""
+        return self._params.corrects_policy_lag
 
     def usable_rows(self, rollout: Rollout) -> Array:
         """[T, L] rows that are trained on: those on which the lane acted."""
@@ -91,13 +115,22 @@ class OnPolicyAlgorithm(ABC):
         return self.begin(rollouts, progress, central)()
 
     @NOT_FINITE_IS_RAISED
-    def begin(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Finish:
+    def begin(
+        self,
+        rollouts: list[Rollout],
+        progress: float,
+        central: list[CentralInputs] | None = None,
+        fresh: Sequence[Array | None] | None = None,
+    ) -> Finish:
         """Begin an `update`: the actor has learned when this returns, the critic when what it gives was called. Until then
-        the rollouts must stay as they are, and nobody may look at the critic."""
+        the rollouts must stay as they are, and nobody may look at the critic.
+
+        `fresh` are the rows [T, L] of each rollout that may be trained on, None for all of them; the others are context."""
         factor = self._params.lr_schedule.factor(progress)
         self._pi_optimizer.lr, self._vf_optimizer.lr = self._params.pi_lr * factor, self._params.vf_lr * factor
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
-        parts = [self._prepare(rollout, view) for rollout, view in zip(rollouts, views, strict=True)]
+        rows = [None] * len(rollouts) if fresh is None else fresh
+        parts = [self._prepare(*part) for part in zip(rollouts, views, rows, strict=True)]
         batch = type(parts[0]).joined(parts)
         if not len(batch):
             return dict
@@ -112,13 +145,15 @@ class OnPolicyAlgorithm(ABC):
         self._update_normalizers(rollouts, central)
         return lambda: metrics | finish()
 
-    def _prepare(self, rollout: Rollout, central: CentralInputs | None) -> Batch:
+    def _prepare(self, rollout: Rollout, central: CentralInputs | None, fresh: Array | None = None) -> Batch:
         """The rollout's valid rows with advantages and value targets."""
         seen = None if central is None else central.normalized(self.policy.critic_normalizer)
         evaluation = self._update.evaluate(rollout, seen)
         next_value = with_successor_values(evaluation.value, rollout.successors, evaluation.successor_value)
-        advantage = self.advantages(rollout, evaluation.value, next_value)
-        return self._update.batch(rollout, evaluation, advantage, self.usable_rows(rollout))
+        learned = self.estimates(rollout, evaluation, next_value)
+        usable = self.usable_rows(rollout) if fresh is None else self.usable_rows(rollout) & fresh
+        evaluation = replace(evaluation, logp=learned.logp)
+        return self._update.batch(rollout, evaluation, learned.advantage, learned.target, usable)
 
     def _normalize(self, batch: Batch) -> None:
         if self._params.normalize_advantages:

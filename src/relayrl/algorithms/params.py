@@ -7,7 +7,7 @@ from abc import abstractmethod
 from enum import Enum
 from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 
@@ -44,6 +44,12 @@ class AlgorithmParams(Settings):
         del num_transitions
         return self
 
+    def with_policy_lag_bound(self, max_policy_lag: int) -> Self:
+        """The same with `max_policy_lag`, for whoever feeds data of older policies; itself where the algorithm learns from
+        such data as it should, or where the user set a bound."""
+        del max_policy_lag
+        return self
+
     @property
     def trajectories_per_epoch(self) -> int:
         """Trajectories per update when they arrive one by one."""
@@ -54,6 +60,8 @@ class OnPolicyParams(AlgorithmParams):
     """What algorithms that learn from their own rollouts share."""
 
     is_on_policy = True
+    corrects_policy_lag: ClassVar[bool] = False
+    """Whether learning from what older policies did is corrected for."""
 
     gamma: float = Field(0.99, ge=0, le=1, description="discount")
     lam: float = Field(0.97, ge=0, le=1, description="GAE's trade of bias for variance")
@@ -67,6 +75,14 @@ class OnPolicyParams(AlgorithmParams):
     normalize_advantages: bool = Field(True, description="per update, over all rows")
     normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")
     lr_schedule: Schedule = Field(Schedule.CONSTANT, description="constant; linear or cosine: to zero over the run")
+    max_policy_lag: int | None = Field(
+        None, ge=0, description="steps of policies older than so many versions are dropped, and counted; null: none"
+    )
+
+    def with_policy_lag_bound(self, max_policy_lag: int) -> Self:
+        if self.corrects_policy_lag or "max_policy_lag" in self.model_fields_set:
+            return self
+        return self.model_copy(update={"max_policy_lag": max_policy_lag})
 
     @property
     def trajectories_per_epoch(self) -> int:
@@ -89,6 +105,42 @@ class REINFORCEParams(OnPolicyParams):
 
     with_vf_baseline: bool = Field(False, description="subtract a learned value, and estimate advantages with lam")
     gamma: float = Field(0.98, ge=0, le=1, description="discount")
+
+
+class VTraceParams(OnPolicyParams):
+    """What algorithms that correct for policy lag by V-trace share."""
+
+    corrects_policy_lag = True
+
+    lam: float = Field(1.0, ge=0, le=1, description="V-trace's trade of bias for variance; 1: as in the paper")
+    rho_bar: float = Field(1.0, ge=1, description="where V-trace clips the importance weight of a TD error")
+    c_bar: float = Field(1.0, ge=1, description="where V-trace clips that of what follows; at most rho_bar")
+    train_vf_iters: int = Field(1, ge=1, description="value passes over the data")
+    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+
+    @model_validator(mode="after")
+    def _c_bar_is_the_smaller(self) -> Self:
+        if self.c_bar > self.rho_bar:
+            raise ValueError(
+                f"c_bar {self.c_bar} is larger than rho_bar {self.rho_bar}; V-trace needs c_bar <= rho_bar"
+            )
+        return self
+
+
+class IMPALAParams(VTraceParams):
+    """IMPALA: one pass of the policy over the data."""
+
+
+class APPOParams(VTraceParams):
+    """APPO. An iteration is a pass over the data."""
+
+    clip_ratio: float = Field(0.2, gt=0, description="how far the probability ratio may move")
+    train_pi_iters: int = Field(4, ge=1, description="policy passes over the data, at most")
+    train_vf_iters: int = Field(4, ge=1, description="value passes over the data")
+    target_kl: float | None = Field(None, gt=0, description="policy passes stop at 1.5 times this; null: never")
+    value_clip: float | None = Field(
+        None, gt=0, description="how far the critic's output may move per update; null: freely"
+    )
 
 
 class OffPolicyParams(AlgorithmParams):

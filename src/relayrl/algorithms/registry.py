@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from relayrl.algorithms.params import (
+    APPOParams,
     DDPGParams,
+    IMPALAParams,
     MADDPGParams,
     PPOParams,
     REINFORCEParams,
@@ -70,6 +72,18 @@ _ENTRIES = [
         "policy gradient on whole returns, optional learned baseline",
     ),
     *_forms("ppo", "relayrl.algorithms.ppo:PPO", PPOParams, "clipped policy gradient"),
+    *_forms(
+        "impala",
+        "relayrl.algorithms.vtrace.impala:IMPALA",
+        IMPALAParams,
+        "actor-critic that corrects for data of older policies (V-trace)",
+    ),
+    *_forms(
+        "appo",
+        "relayrl.algorithms.vtrace.appo:APPO",
+        APPOParams,
+        "PPO that corrects for data of older policies (V-trace)",
+    ),
     *_forms(
         "ddpg",
         "relayrl.algorithms.td3:DDPG",

@@ -19,6 +19,8 @@ from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
 from relayrl.cli.keys_command import keys_app
+from relayrl.cli.servers.actor_command import actor
+from relayrl.cli.servers.serve_command import serve_app
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -32,6 +34,8 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(keys_app, name="keys")
+app.add_typer(serve_app, name="serve")
+app.command()(actor)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 TrustFlag = Annotated[bool, typer.Option("--trust", help="Run the code that a file names as its environment.")]

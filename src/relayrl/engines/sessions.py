@@ -21,7 +21,7 @@ from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
-    from relayrl.engines.local.local_engine import LocalEngine
+    from relayrl.engines.local.local_engine import LocalEngine, MakePace
     from relayrl.engines.runs.run_directory import RunDirectory
     from relayrl.engines.runs.run_record import Progress, RunResult
     from relayrl.engines.settings.run_settings import Assignment, RunSettings
@@ -207,11 +207,13 @@ def run_session(
     on_progress: Callable[[Progress], None],
     interrupt: Interrupt,
     on_note: Callable[[str], None] | None = None,
+    make_pace: MakePace | None = None,
 ) -> RunResult:
-    """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before."""
+    """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before.
+    With `make_pace`, other processes collect."""
     try:
         with logging_to(session.directory.log):
-            engine = _engine(session, interrupt)
+            engine = _engine(session, interrupt, make_pace)
             for note in session.notes:
                 _log.info("%s", note)
                 if on_note is not None:
@@ -223,13 +225,13 @@ def run_session(
 
 
 @collection_paused()
-def _engine(session: Session, interrupt: Interrupt) -> LocalEngine:
+def _engine(session: Session, interrupt: Interrupt, make_pace: MakePace | None) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no directory behind."""
     from relayrl.engines.local.local_engine import LocalEngine
 
     try:
         with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():
-            engine = LocalEngine(session.settings, session.directory)
+            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace)
         try:
             _begin(engine, session)
             if engine.settings != session.settings:

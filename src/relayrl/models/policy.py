@@ -47,8 +47,8 @@ class Policy(nn.Module):
         super().__init__()
         if network.memory is not None and not self.has_memory:
             raise ConfigError(
-                "network.memory needs an algorithm that learns from whole sequences: ppo, ippo, mappo, reinforce, ireinforce "
-                "or mareinforce; leave it out for others, or stack the last observations in the environment"
+                "network.memory needs an algorithm that learns from whole sequences: ppo, appo, impala, reinforce, or one of "
+                "their i… and ma… forms; leave it out for others, or stack the last observations in the environment"
             )
         self.kernels = kernels or BuiltInNetworks(network)
         self.observation_space, self.network = observation_space, network

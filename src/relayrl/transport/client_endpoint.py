@@ -3,16 +3,18 @@
     endpoint = ClientEndpoint("tcp://127.0.0.1:7776", client_id=uuid4())
     reply = endpoint.call(Message(Kind.PING, {}), timeout_s=5.0)
 
-Used from one thread. Connections come back by themselves with a growing, jittered delay; heartbeats notice a server that is
-gone without a word. After a call's deadline the socket is renewed, so that nothing of it is sent late. A lost connection
-loses what was under way: whoever pipelines sends again what was not answered.
+Used from one thread; only `wake` may be called from others. Connections come back by themselves with a growing, jittered
+delay; heartbeats notice a server that is gone without a word. After a call's deadline the socket is renewed, so that nothing
+of it is sent late. A lost connection loses what was under way: whoever pipelines sends again what was not answered.
 
 Not its job: retries and what replies mean.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
 import time
 from typing import Any
 from uuid import UUID
@@ -44,6 +46,9 @@ class ClientEndpoint:
         self.address, self.client_id, self._keys = address, client_id, keys
         self._max_reply_bytes = max_reply_bytes
         self._number = 0
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
         self._context: zmq.Context[Socket] = zmq.Context()
         self._subscriber: Socket | None = None
         self.num_malformed = 0
@@ -52,6 +57,8 @@ class ClientEndpoint:
             self._dealer = self._connected(zmq.DEALER, address)
         except BaseException:
             self._context.destroy(linger=0)
+            self._wake_reader.close()
+            self._wake_writer.close()
             raise
 
     def call(self, message: Message, timeout_s: float) -> Message:
@@ -95,6 +102,21 @@ class ClientEndpoint:
             except ProtocolError:
                 self.num_malformed += 1
 
+    def wait(self, timeout_s: float) -> None:
+        """Return when a reply or an announcement has come, when somebody called `wake`, or after `timeout_s`."""
+        poller = zmq.Poller()
+        for each in (self._dealer, self._subscriber, self._wake_reader):
+            if each is not None:
+                poller.register(each, zmq.POLLIN)
+        poller.poll(milliseconds(timeout_s))
+        with contextlib.suppress(BlockingIOError):
+            self._wake_reader.recv(1 << 10)
+
+    def wake(self) -> None:
+        """End a `wait` of the thread that uses this; from any thread."""
+        with contextlib.suppress(OSError):  # it is closed, or so many have called that it wakes up anyway
+            self._wake_writer.send(b"\0")
+
     def renew(self) -> None:
         """Close the connection, with all that waits in it, and open another one."""
         self._dealer.close(linger=0)
@@ -128,6 +150,8 @@ class ClientEndpoint:
     def close(self, drain_s: float = 0.0) -> None:
         """Close the connection; what was sent and has not left yet gets `drain_s` seconds. May be called again."""
         self._context.destroy(linger=int(drain_s * 1000))
+        self._wake_reader.close()
+        self._wake_writer.close()
 
     def _send(self, frames: list[Bytes], timeout_s: float) -> None:
         if not self._dealer.poll(milliseconds(timeout_s), zmq.POLLOUT):

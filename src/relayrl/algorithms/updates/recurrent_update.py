@@ -157,18 +157,40 @@ class RecurrentUpdate(TorchUpdate):
     def _in_units_of_reward(self, value: Tensor) -> Array:
         return as_array(self.policy.in_units_of_reward(value.squeeze(-1)))
 
-    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, usable: Array) -> Batch:
+    @torch.no_grad()
+    def current_logp(self, rollout: Rollout, evaluation: Evaluation) -> Array:
+        """Unrolled over sequences: a recorded memory is what an older policy remembered, and only the first of each is used."""
+        rows, batch = self._sequences(rollout, evaluation, evaluation.value, evaluation.value, rollout.valid)
+        logp = evaluation.logp.copy()
+        if len(batch):
+            packed = batch.packed(self._device)
+            logp[rows[pack(batch.sequences).rows]] = as_array(
+                self.policy.head.log_prob(self._distribution(packed), self.tensor(packed.rows.action))
+            )
+        return logp
+
+    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, target: Array, usable: Array) -> Batch:
+        return self._sequences(rollout, evaluation, advantage, target, usable)[1]
+
+    def _sequences(
+        self, rollout: Rollout, evaluation: Evaluation, advantage: Array, target: Array, usable: Array
+    ) -> tuple[Array, SequenceBatch]:
+        """The usable rows, as indices of `[M]`, and their sequences."""
         assert isinstance(evaluation, RecurrentEvaluation)
         rows, sequences = cut(usable, rollout.ended, self._sequence_length)
         first = rows[sequences.first]
-        batch = Batch.of(rollout, evaluation, advantage).rows(rows)
-        return _in_sequences(batch, sequences, evaluation.actor_memory[first], evaluation.critic_memory[first])
+        batch = Batch.of(rollout, evaluation, advantage, target).rows(rows)
+        return rows, _in_sequences(batch, sequences, evaluation.actor_memory[first], evaluation.critic_memory[first])
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
         packed = self._pack(rows)
+        return self.differentiate_policy(self._distribution(packed), packed.rows)
+
+    def _distribution(self, packed: PackedBatch) -> Tensor:
+        """[M, P] the distributions' parameters of packed rows."""
         features, mask = self.tensor(packed.rows.features), self.tensor_or_none(packed.rows.mask)
         outputs = self.policy.actor.unroll(features, packed.batch_sizes, packed.actor_memory)
-        return self.differentiate_policy(self.policy.distribution_of(outputs, mask), packed.rows)
+        return self.policy.distribution_of(outputs, mask)
 
     def value_gradient(self, rows: Batch) -> Metrics:
         packed = self._pack(rows)

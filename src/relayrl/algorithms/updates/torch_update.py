@@ -56,10 +56,10 @@ class Batch:
     central: SharedRows | None = None  # what a central critic sees instead of the features
 
     @classmethod
-    def of(cls, rollout: Rollout, evaluation: Evaluation, advantage: Array) -> Batch:
+    def of(cls, rollout: Rollout, evaluation: Evaluation, advantage: Array, target: Array) -> Batch:
         """All rows of a rollout, on which the lane acted or not."""
-        action, mask, value = flat_rows(rollout.action), flat_rows(rollout.action_mask), evaluation.value
-        advantages, targets, values = (flat_rows(column) for column in (advantage, advantage + value, value))
+        action, mask = flat_rows(rollout.action), flat_rows(rollout.action_mask)
+        advantages, targets, values = (flat_rows(column) for column in (advantage, target, evaluation.value))
         return Batch(
             evaluation.features, action, mask, evaluation.logp, advantages, targets, values, evaluation.central
         )
@@ -157,9 +157,13 @@ class TorchUpdate:
         moments = self.policy.return_normalizer
         return as_array((self.tensor(returns) - moments.shift) * moments.scale)
 
-    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, usable: Array) -> Batch:
-        """The rows of a rollout that are `usable` [T, L], for training on its `advantage` [T, L]."""
-        batch = Batch.of(rollout, evaluation, advantage)
+    def current_logp(self, rollout: Rollout, evaluation: Evaluation) -> Array:
+        """[M] log-probabilities of a rollout's actions by the policy as it is, whoever acted; found as training finds them."""
+        return self.log_prob(evaluation.features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
+
+    def batch(self, rollout: Rollout, evaluation: Evaluation, advantage: Array, target: Array, usable: Array) -> Batch:
+        """The rows of a rollout that are `usable` [T, L], for training on its `advantage` and `target` [T, L]."""
+        batch = Batch.of(rollout, evaluation, advantage, target)
         return batch if usable.all() else batch.rows(usable.reshape(-1))
 
     def begin(self, batch: Batch, plan: PassPlan) -> Finish:

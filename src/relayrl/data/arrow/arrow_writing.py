@@ -35,7 +35,7 @@ def to_batches(blocks: Sequence[TrajectoryBlock], max_rows: int) -> Iterator[tup
     """Batches of at most `max_rows` rows, or of one longer trajectory; in order within each layout."""
     for group in by_layout(blocks):
         some: list[TrajectoryBlock] = []
-        for piece in (piece for block in group for piece in _pieces(block, max_rows)):
+        for piece in (piece for block in group for piece in pieces(block, max_rows)):
             if some and sum(each.num_rows for each in some) + piece.num_rows > max_rows:
                 yield piece.layout, to_batch(joined_blocks(some))
                 some = []
@@ -43,7 +43,7 @@ def to_batches(blocks: Sequence[TrajectoryBlock], max_rows: int) -> Iterator[tup
         yield group[0].layout, to_batch(joined_blocks(some))
 
 
-def _pieces(block: TrajectoryBlock, max_rows: int) -> Iterator[TrajectoryBlock]:
+def pieces(block: TrajectoryBlock, max_rows: int) -> Iterator[TrajectoryBlock]:
     """The block, or what it is cut into where it has too many rows."""
     if block.num_rows <= max_rows:
         yield block

@@ -2,6 +2,7 @@
 
     data = encode(trajectory, Compression.ZSTD)
     trajectory = decode_trajectory(data, max_bytes=64 << 20)
+    block = decode_block(encode_block(block))                    # many trajectories of one schema
 
 Every value comes back bit for bit, NaN payloads included. Any Arrow program can read the bytes (`pyarrow.ipc.open_stream`).
 
@@ -28,6 +29,7 @@ from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.rollout_batches import rollout_from_batch, rollout_to_batch
 from relayrl.data.arrow.schema import Kind, Layout, layout_of, row_width_bytes
 from relayrl.data.columns import Rollout, Trajectory
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import DecodeError
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
@@ -51,7 +53,15 @@ def encode(steps: Trajectory | Rollout, compression: Compression | str = Compres
     `compression` is `none`, `lz4` or `zstd`. `ConfigError` if columns and spaces do not fit each other.
     """
     compression = member_of(Compression, compression, "compression")
-    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectory_to_batch(steps)
+    return _encoded(rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectory_to_batch(steps), compression)
+
+
+def encode_block(block: TrajectoryBlock, compression: Compression | str = Compression.NONE) -> pa.Buffer:
+    """The bytes of all trajectories of a block, which share a schema."""
+    return _encoded(to_batch(block), member_of(Compression, compression, "compression"))
+
+
+def _encoded(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
     if compression is not Compression.NONE:
         sink = pa.BufferOutputStream()
         _write(sink, batch, compression)
@@ -66,13 +76,18 @@ def encode(steps: Trajectory | Rollout, compression: Compression | str = Compres
 
 def decode_trajectory(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Trajectory:
     """The trajectory in `data`; neither it nor what it decodes to may be longer than `max_bytes`."""
-    batch, layout = _read(data, max_bytes, Kind.TRAJECTORY)
-    if not batch.num_rows:
-        raise DecodeError("a trajectory without steps")
-    block = from_batch(batch, layout)
+    block = decode_block(data, max_bytes=max_bytes)
     if len(block) != 1:
         raise DecodeError(f"{len(block)} trajectories, expected one: column 'trajectory_id' holds more than one name")
     return block[0]
+
+
+def decode_block(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> TrajectoryBlock:
+    """All trajectories in `data`, as `encode_block` or `encode` of one wrote them; bounds are those of `decode_trajectory`."""
+    batch, layout = _read(data, max_bytes, Kind.TRAJECTORY)
+    if not batch.num_rows:
+        raise DecodeError("a trajectory without steps")
+    return from_batch(batch, layout)
 
 
 def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollout:

@@ -12,9 +12,10 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,18 +36,30 @@ from relayrl.models.policy import parameter_hash
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint
 from relayrl.training.files.weights import weights_of
+from relayrl.training.statistics.run_statistics import Statistics
 
 __all__ = ["LocalEngine", "Progress", "RunInterrupted", "RunResult", "limit_threads"]
 
 logger = logging.getLogger(__name__)
 
 
-class LocalEngine:
-    """Runs one training run in this process."""
+MakePace = Callable[[RunParts, Statistics, PhaseClock, Mapping[str, Any]], Pace]
+"""Gives the pace of a run whose steps other processes take; the last argument is what a checkpoint held of it, or empty."""
 
-    def __init__(self, settings: RunSettings, directory: RunDirectory, *, tensorboard: bool = True) -> None:
-        self._directory = directory
-        self._parts: RunParts = build_parts(settings)
+
+class LocalEngine:
+    """Runs one training run in this process; with `make_pace`, others collect for it."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        directory: RunDirectory,
+        *,
+        tensorboard: bool = True,
+        make_pace: MakePace | None = None,
+    ) -> None:
+        self._directory, self._make_pace = directory, make_pace
+        self._parts: RunParts = build_parts(settings, collects=make_pace is None)
         self._settings = settings = _with_number(settings, self._parts.env.num_envs)
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
@@ -56,6 +69,8 @@ class LocalEngine:
         self._has_resumed = False
         self._go_on_recording: Callable[[], None] = lambda: None
         self._row: dict[str, float] = {}
+        self._pace: Pace | None = None
+        self._pace_state: Mapping[str, Any] = {}
 
     @property
     def settings(self) -> RunSettings:
@@ -72,6 +87,7 @@ class LocalEngine:
         steps, state = loaded
         self._seconds_before = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
         self._go_on_recording = record_continuation(state, self._parts, self._settings)
+        self._pace_state = state.get("pace", {})
         logger.info("resumed at step %d", steps)
         return True
 
@@ -137,7 +153,11 @@ class LocalEngine:
 
     def _train(self, on_progress: Callable[[Progress], None]) -> None:
         clock = PhaseClock()
-        pace = self._parts.pace(self._settings, self._statistics, clock, self.save)
+        if self._make_pace is None:
+            pace = self._parts.pace(self._settings, self._statistics, clock, self.save)
+        else:
+            pace = self._make_pace(self._parts, self._statistics, clock, self._pace_state)
+        self._pace = pace
         try:
             self._train_at(pace, clock, on_progress)
             pace.settle()
@@ -151,7 +171,7 @@ class LocalEngine:
             before = pace.num_env_steps
             pace.advance()
             steps = pace.num_env_steps
-            ended = self._parts.collector.take_ended()
+            ended = pace.take_ended()
             self._statistics.add_episodes(ended.returns, ended.lengths, ended.group_returns)
             extra = self._evaluate_if_due(before, pace, clock)
             if extra or _crossed(self._settings.trainer.summary_freq, before, steps) or steps >= last_step:
@@ -159,7 +179,8 @@ class LocalEngine:
                     pace.settle()
                 times = {"time/seconds": self._seconds(), "system/peak_memory_mib": peak_memory_mib()}
                 pace.after_update(partial(self._summarize, steps, {**times, **clock.take(steps), **extra}))
-            if _crossed(self._settings.trainer.checkpoint_interval, before, steps) and steps < last_step:
+            is_save_due = pace.is_save_due or _crossed(self._settings.trainer.checkpoint_interval, before, steps)
+            if is_save_due and steps < last_step:
                 pace.settle()
                 self.save()
                 clock.lap("save")
@@ -204,6 +225,8 @@ class LocalEngine:
         if self._parts.recorder is not None:
             self._parts.recorder.flush()
         state = capture(self._parts, self._statistics, self._evaluation, self._seconds())
+        if self._make_pace is not None:
+            state["pace"] = dict(self._pace_state) if self._pace is None else self._pace.state_dict()
         path = self._checkpoints.save(self._parts.trainer.num_env_steps, state)
         logger.info("saved %s", path.name)
 

@@ -14,13 +14,13 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayrl.data.columns import Rollout, copied_rollout
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.errors import QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
-from relayrl.runtime.collector import Collector
+from relayrl.runtime.collector import Collector, EndedEpisodes
 from relayrl.training.queued.behavior_trainer import PolicySnapshot
 from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
@@ -49,6 +49,19 @@ class Pace(ABC):
     @abstractmethod
     def advance(self) -> None:
         """Collect one rollout, and see that it is learned from."""
+
+    def take_ended(self) -> EndedEpisodes:
+        """Training episodes that ended since the last call."""
+        return self._collector.take_ended()
+
+    @property
+    def is_save_due(self) -> bool:
+        """Whether a checkpoint should be taken now, besides those of the settings' interval."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of it; empty where there is nothing."""
+        return {}
 
     def after_update(self, act: Callable[[], None]) -> None:
         """Call `act` when the statistics hold the metrics of the last update; where it goes on beside, that is later."""

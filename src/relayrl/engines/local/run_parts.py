@@ -145,18 +145,21 @@ def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
     )
 
 
-def build_parts(settings: RunSettings) -> RunParts:
-    """Make everything, with the threads that the settings allow; where that fails, the environments are closed."""
+def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
+    """Make everything, with the threads that the settings allow; where that fails, the environments are closed.
+
+    A run that does not collect is fed with trajectories of other processes, which whoever feeds it records.
+    """
     limit_threads(settings.threads)
     env = on_host(make_vector(settings.env, settings.environment))
     try:
-        return _build(settings, env)
+        return _build(settings, env, collects=collects)
     except BaseException:
         env.close()
         raise
 
 
-def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
+def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> RunParts:
     for name in settings.behaviors:
         if name not in env.groups:
             raise UnknownNameError("behaviour", name, env.groups)
@@ -187,7 +190,9 @@ def _build(settings: RunSettings, env: VectorEnvironment) -> RunParts:
         from relayrl.engines.local.offline import fill_from
 
         fill_from(settings.learn_from, parts.trainer, env.groups)
-    recorder = None if settings.record is None else _recorder(settings.record)
+    if not collects:
+        parts.trainer.take_one_environment_at_a_time()
+    recorder = _recorder(settings.record) if collects and settings.record is not None else None
     rules = RewardSignals(signals)
     return RunParts(env, parts.policies, acting, parts.trainer, collector, rules, block_steps, recorder)
 

@@ -45,11 +45,12 @@ TOLERANCE = 1e-4
 
 
 class ExportGraph(nn.Module):
-    """The policy with flat inputs and the documented outputs."""
+    """The policy with flat inputs and the documented outputs; `with_value` False leaves its critic out."""
 
-    def __init__(self, policy: Policy, masked: bool) -> None:
+    def __init__(self, policy: Policy, masked: bool, *, with_value: bool = True) -> None:
         super().__init__()
         self.policy, self.masked = policy, masked
+        self._has_value = with_value and has_own_critic(policy)
         for name, numbers in policy.head.bounds.items():
             self.register_buffer(name, torch.from_numpy(numbers))
 
@@ -61,17 +62,18 @@ class ExportGraph(nn.Module):
         if isinstance(self.policy, RecurrentActorCritic):
             assert memory is not None
             distribution, value, after = self.policy.step(features, mask, memory)
-            return (distribution, self._mode(distribution), *(() if value is None else (value,)), after)
+            values = () if value is None or not self._has_value else (value,)
+            return (distribution, self._mode(distribution), *values, after)
         distribution = self.policy.distribution(features, mask)
         outputs = (distribution, self._mode(distribution))
-        if isinstance(self.policy, ActorCritic) and not self.policy.is_central:
+        if self._has_value and isinstance(self.policy, ActorCritic):
             return (*outputs, self.policy.value(features))
         return outputs
 
     @property
     def output_names(self) -> list[str]:
         """Names of what `forward` gives."""
-        names = ["distribution", "action", *(["value"] if has_own_critic(self.policy) else [])]
+        names = ["distribution", "action", *(["value"] if self._has_value else [])]
         return [*names, "next_memory"] if self.policy.memory_width else names
 
     def _mode(self, distribution: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_for
     metadata = replace(metadata, memory_width=policy.memory_width, mlp=mlp)
     graph = ExportGraph(policy, metadata.masked).eval()
     if file_format is ExportFormat.ONNX:
-        metadata = replace(metadata, probe=_probe(graph, metadata))
+        metadata = replace(metadata, probe=probe_of(graph, metadata))
     example = _example_inputs(policy, metadata.masked, num_rows=3)
     write = _onnx_bytes if file_format is ExportFormat.ONNX else _torchscript_bytes
     content = write(graph, example, metadata)
@@ -146,14 +148,24 @@ def input_names(policy: Policy, masked: bool) -> list[str]:
     return [*names, "memory"] if policy.memory_width else names
 
 
-def _probe(graph: ExportGraph, metadata: PolicyMetadata) -> str:
+def probe_of(graph: ExportGraph, metadata: PolicyMetadata) -> str:
     """What the policy answers to the probe, for whoever validates the file."""
     inputs = [torch.from_numpy(rows) for rows in probe_inputs(metadata, graph.policy.head).values()]
     with torch.no_grad():
         return probe_text(graph(*inputs)[0].numpy())
 
 
-def _onnx_bytes(graph: ExportGraph, example: tuple[Tensor, ...], metadata: PolicyMetadata) -> bytes:
+def onnx_bytes(
+    policy: Policy, metadata: PolicyMetadata, *, with_value: bool = True, folds_constants: bool = True
+) -> bytes:
+    """The content of a policy's ONNX file, unchecked. Without folding, its parameters are in it as they are."""
+    graph = ExportGraph(policy, metadata.masked, with_value=with_value).eval()
+    return _onnx_bytes(graph, _example_inputs(policy, metadata.masked, 3), metadata, folds_constants=folds_constants)
+
+
+def _onnx_bytes(
+    graph: ExportGraph, example: tuple[Tensor, ...], metadata: PolicyMetadata, *, folds_constants: bool = True
+) -> bytes:
     import onnx
 
     names = input_names(graph.policy, graph.masked)
@@ -169,6 +181,7 @@ def _onnx_bytes(graph: ExportGraph, example: tuple[Tensor, ...], metadata: Polic
             output_names=graph.output_names,
             dynamic_axes={name: {0: "batch"} for name in [*names, *graph.output_names]},
             opset_version=OPSET,
+            do_constant_folding=folds_constants,
             dynamo=False,
         )
     model = onnx.load_from_string(buffer.getvalue())

@@ -135,9 +135,14 @@ def checked(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """The trajectories with the dtypes of their spaces; `ConfigError` names the first that cannot be learned from."""
     found = [_with_own_dtypes(trajectory) for trajectory in trajectories]
     for block in checked_blocks(found):
-        _require_finite(block)
-        _require_allowed(block)
+        require_learnable(block)
     return found
+
+
+def require_learnable(block: TrajectoryBlock) -> None:
+    """`ConfigError` names the first number that is not finite, or the first action that its mask forbids."""
+    _require_finite(block)
+    _require_allowed(block)
 
 
 def _with_own_dtypes(trajectory: Trajectory) -> Trajectory:

@@ -14,7 +14,9 @@ modules. The trainers themselves are `TrajectoryTrainer` and, for several agents
 from __future__ import annotations
 
 from relayrl.algorithms.params import (
+    APPOParams,
     DDPGParams,
+    IMPALAParams,
     MADDPGParams,
     PPOParams,
     REINFORCEParams,
@@ -65,6 +67,42 @@ class RelayRLTrainer:
     def mappo(args: TrainerArgs, params: PPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
         """PPO for several agents, judged by what all of them see."""
         return MultiAgentTrainer(algorithm("mappo"), args, params or PPOParams(), kernel)
+
+    @staticmethod
+    def impala(
+        args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
+    ) -> TrajectoryTrainer:
+        """IMPALA for one agent."""
+        return TrajectoryTrainer(algorithm("impala"), args, params or IMPALAParams(), kernel)
+
+    @staticmethod
+    def iimpala(
+        args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
+    ) -> MultiAgentTrainer:
+        """IMPALA for several agents, each judged by what it sees."""
+        return MultiAgentTrainer(algorithm("iimpala"), args, params or IMPALAParams(), kernel)
+
+    @staticmethod
+    def maimpala(
+        args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
+    ) -> MultiAgentTrainer:
+        """IMPALA for several agents, judged by what all of them see."""
+        return MultiAgentTrainer(algorithm("maimpala"), args, params or IMPALAParams(), kernel)
+
+    @staticmethod
+    def appo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> TrajectoryTrainer:
+        """Asynchronous PPO for one agent."""
+        return TrajectoryTrainer(algorithm("appo"), args, params or APPOParams(), kernel)
+
+    @staticmethod
+    def iappo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
+        """Asynchronous PPO for several agents, each judged by what it sees."""
+        return MultiAgentTrainer(algorithm("iappo"), args, params or APPOParams(), kernel)
+
+    @staticmethod
+    def maappo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
+        """Asynchronous PPO for several agents, judged by what all of them see."""
+        return MultiAgentTrainer(algorithm("maappo"), args, params or APPOParams(), kernel)
 
     @staticmethod
     def ddpg(args: TrainerArgs, params: DDPGParams | None = None, kernel: Kernel | None = None) -> TrajectoryTrainer:

@@ -101,6 +101,7 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
         self._make_policy, self._make_learner, self._save = make_policy, make_learner, save
         self._returns: dict[str, LaneReturns] = {}
         self._num_pending = 0
+        self._lag = 0.0
 
     @property
     def get_step(self) -> int:
@@ -116,8 +117,7 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
         for name, rollout in trajectory.items():
             returns = self._returns.setdefault(name, LaneReturns(rollout.num_lanes))
             self.reward_buffer.extend(returns.add(rollout.reward, rollout.ended, rollout.failed))
-            lag = self.learner.policy_version - float(rollout.policy_version.mean())
-            self.stats_reporter.add({"policy/lag_versions": lag})
+            self._lag = self.learner.policy_version - float(rollout.policy_version.mean())
         self.learner.receive(trajectory)
         self._num_pending += 1
 
@@ -127,7 +127,8 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
     def _update_policy(self) -> bool:
         version = self.learner.policy_version
         started = time.perf_counter()
-        self.stats_reporter.add(self.learner.advance())
+        # A learner that looks at the lag itself knows it better.
+        self.stats_reporter.add({"policy/lag_versions": self._lag} | self.learner.advance())
         self.stats_reporter.add({"time/update_seconds": time.perf_counter() - started})
         self._num_pending = 0
         return self.learner.policy_version != version

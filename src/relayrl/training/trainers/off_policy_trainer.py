@@ -143,9 +143,12 @@ class OffPolicyTrainer(PolicyTrainer):
             "replay": _as_tensors(self.replay.get_state()),
         }
 
+    def take_one_environment_at_a_time(self) -> None:
+        self.replay = self._empty_replay(num_envs=1)
+
     def learn_from_records(self) -> None:
         """Have a replay of single environments, one episode after the other."""
-        self.replay = self._empty_replay(num_envs=1)
+        self.take_one_environment_at_a_time()
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:
         self.replay.add(rollouts)

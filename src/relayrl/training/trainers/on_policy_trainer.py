@@ -1,18 +1,59 @@
-"""The on-policy trainer: every rollout is learned from once, by the policy that made it."""
+"""The on-policy trainer: every rollout is learned from once, by the policy that made it or one not much newer.
+
+Policy lag is decided here, where data enters the update. A row's lag is how many versions the trainer's policy is ahead of the
+one that acted. Rows that lag by more than the algorithm's `max_policy_lag` are dropped: they are not trained on, and counted.
+They stay in view of the rows around them, as rewards, as values, and in what central critics see of other agents. A block of
+which no row is left is not kept at all, and an update without blocks is skipped: no new version, no gradient step. Without a
+bound nothing is dropped: V-trace algorithms weigh each row by how far the policy has moved, others take it as it is.
+
+Metrics of every update are `policy/lag_versions` and `policy/lag_versions_max` of what was received for it and, where there is
+a bound, `data/dropped_stale_steps` and `data/skipped_updates`. Totals are the trainer's `num_dropped_stale_steps` and
+`num_skipped_updates`. A version beyond the trainer's, as actors have after it went back to a checkpoint, lags by 0.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralInputs
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.updates.torch_update import Finish, Metrics
 from relayrl.data.columns import Rollout
+from relayrl.data.trees import Array
 from relayrl.errors import CheckpointError
 from relayrl.training.trainers.policy_groups import CriticColumns
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
+
+_log = logging.getLogger("relayrl.training.trainers.on_policy_trainer")
+
+
+@dataclass(slots=True)
+class ReceivedLags:
+    """How far the policies were behind that acted on the rows received for one update."""
+
+    num_steps: int = 0
+    sum_versions: int = 0
+    max_versions: int = 0
+    num_dropped: int = 0
+
+    def add(self, lags: Array, num_dropped: int) -> None:
+        """Count the decisions of a rollout, `lags` of each."""
+        if len(lags):
+            self.num_steps += len(lags)
+            self.sum_versions += int(lags.sum())
+            self.max_versions = max(self.max_versions, int(lags.max()))
+            self.num_dropped += num_dropped
+
+    def metrics(self) -> Metrics:
+        """Mean and largest lag."""
+        mean = self.sum_versions / max(self.num_steps, 1)
+        return {"policy/lag_versions": mean, "policy/lag_versions_max": float(self.max_versions)}
 
 
 class OnPolicyTrainer(PolicyTrainer):
@@ -28,12 +69,50 @@ class OnPolicyTrainer(PolicyTrainer):
         self.needs_aligned_agents = central is not None
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
+        self._fresh: dict[str, list[Array | None]] = {group: [] for group in algorithms}
+        self._lags = ReceivedLags()
         self._num_steps_learned = 0
         self._is_finished = True
+        self._misses_logp = False
 
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
+        num_dropped = self._lags.num_dropped
+        fresh = {group: self._fresh_rows(group, rollout) for group, rollout in rollouts.items()}
+        self._count_dropped(self._lags.num_dropped - num_dropped)
+        has_rows = (
+            bool((rollout.valid if rows is None else rollout.valid & rows).any())
+            for rollout, rows in zip(rollouts.values(), fresh.values(), strict=True)
+        )
+        if self._lags.num_dropped > num_dropped and not any(has_rows):
+            return
         for group, rollout in rollouts.items():
             self._pending[group].append(rollout)
+            self._fresh[group].append(fresh[group])
+
+    def _fresh_rows(self, group: str, rollout: Rollout) -> Array | None:
+        """[T, L] the rows that are young enough to be trained on; None: all of them."""
+        algorithm = self._algorithms[group]
+        lag = np.maximum(self.policy_version - rollout.policy_version, 0)
+        own = lag[rollout.valid]
+        bound = algorithm.max_policy_lag
+        num_dropped = 0 if bound is None else int(np.count_nonzero(own > bound))
+        self._lags.add(own, num_dropped)
+        if algorithm.corrects_policy_lag and rollout.logp is None and own.any() and not self._misses_logp:
+            self._misses_logp = True
+            _log.warning(
+                "group %s: steps of older policies came without log-probabilities, so that their lag is not corrected for; "
+                "record `logp` when acting, or set max_policy_lag=0",
+                group,
+            )
+        return lag <= bound if num_dropped and bound is not None else None
+
+    def _count_dropped(self, num_steps: int) -> None:
+        if num_steps and not self.num_dropped_stale_steps:
+            _log.warning(
+                "%d steps of policies older than max_policy_lag versions are dropped; data/dropped_stale_steps counts them",
+                num_steps,
+            )
+        self.num_dropped_stale_steps += num_steps
 
     def advance(self) -> Metrics:
         return self.begin()()
@@ -42,17 +121,29 @@ class OnPolicyTrainer(PolicyTrainer):
         self._require_finished()
         progress = min(1.0, self._num_steps_learned / self.max_steps)
         received, self._pending = self._pending, {group: [] for group in self._algorithms}
+        fresh, self._fresh = self._fresh, {group: [] for group in self._algorithms}
+        metrics = self._taken_lags(is_skipped=not any(received.values()))
+        self._num_steps_learned = self.num_env_steps
+        if not any(received.values()):
+            self.num_skipped_updates += 1
+            return lambda: metrics
         views = None if self.central is None else _views(self.central, received)
-        metrics: Metrics = {}
         rest: Finish = dict
         for group, algorithm in self._algorithms.items():
             metrics |= rest()
-            own = algorithm.begin(received[group], progress, None if views is None else views[group])
+            own = algorithm.begin(received[group], progress, None if views is None else views[group], fresh[group])
             rest = partial(_named, "" if len(self._algorithms) == 1 else f"{group}/", own)
         self.policy_version += 1
-        self._num_steps_learned = self.num_env_steps
         self._is_finished = False
         return partial(self._finish, metrics, rest)
+
+    def _taken_lags(self, *, is_skipped: bool) -> Metrics:
+        """Metrics of what was received for this update."""
+        lags, self._lags = self._lags, ReceivedLags()
+        metrics = lags.metrics()
+        if any(algorithm.max_policy_lag is not None for algorithm in self._algorithms.values()):
+            metrics |= {"data/dropped_stale_steps": float(lags.num_dropped), "data/skipped_updates": float(is_skipped)}
+        return metrics
 
     def _finish(self, metrics: Metrics, rest: Finish) -> Metrics:
         try:
@@ -78,7 +169,13 @@ class OnPolicyTrainer(PolicyTrainer):
             name: {"policy": algorithm.policy.state_dict(), "algorithm": algorithm.state_dict()}
             for name, algorithm in self._algorithms.items()
         }
-        return {"num_env_steps": self.num_env_steps, "policy_version": self.policy_version, "groups": groups}
+        return {
+            "num_env_steps": self.num_env_steps,
+            "policy_version": self.policy_version,
+            "num_dropped_stale_steps": self.num_dropped_stale_steps,
+            "num_skipped_updates": self.num_skipped_updates,
+            "groups": groups,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._require_finished()
@@ -88,6 +185,8 @@ class OnPolicyTrainer(PolicyTrainer):
             )
         self.num_env_steps, self.policy_version = state["num_env_steps"], state["policy_version"]
         self._num_steps_learned = self.num_env_steps
+        self.num_dropped_stale_steps = state.get("num_dropped_stale_steps", 0)
+        self.num_skipped_updates = state.get("num_skipped_updates", 0)
         for name, algorithm in self._algorithms.items():
             algorithm.policy.load_state_dict(state["groups"][name]["policy"])
             algorithm.load_state_dict(state["groups"][name]["algorithm"])

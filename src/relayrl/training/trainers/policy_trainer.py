@@ -46,6 +46,10 @@ class PolicyTrainer(ABC):
         self.max_steps = max_steps
         self.num_env_steps = 0
         self.policy_version = 0
+        self.num_dropped_stale_steps = 0
+        """Agents' steps that were received and not trained on, because their policy was too old (`on_policy_trainer`)."""
+        self.num_skipped_updates = 0
+        """Updates for which nothing was left."""
 
     def rollout_steps(self, time_horizon: int, num_envs: int) -> int:
         """Steps of each of `num_envs` environments per rollout, where the settings say `time_horizon`."""
@@ -89,6 +93,9 @@ class PolicyTrainer(ABC):
         finished it. Before then, rollouts that were received must stay as they are, and a state cannot be taken."""
         metrics = self.advance()
         return lambda: metrics
+
+    def take_one_environment_at_a_time(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
+        """Prepare for trajectories, whose environments come one after the other, before anything was received."""
 
     def learn_from_records(self) -> None:
         """Prepare for learning without collecting: `fill` takes the records, and `count_without_collecting` paces."""

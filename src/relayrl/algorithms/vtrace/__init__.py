@@ -1,0 +1,1 @@
+"""Algorithms that learn from what older policies did, corrected by V-trace."""

@@ -1,0 +1,189 @@
+"""Plays environments for a training server: `relayrl actor`, and `run_remote_actor` behind it.
+
+    take the newest policies ─▶ collect a block ─▶ spool, synced ─▶ wait while the server has enough ─▶ …
+
+Inference happens here, from ONNX files; torch is never loaded. Every block is one message with the trajectories of all groups,
+so that agents of one environment arrive together. What is sent is on disk before the next step is taken: killed at any moment,
+an actor that starts again in the same spool sends what was not acknowledged, once.
+
+Where the server cannot be reached, playing goes on until the spool is full, and then waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relayrl.config.settings import Settings
+from relayrl.data.arrow.space_json import space_to_json
+from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
+from relayrl.envs.vector.on_host import on_host
+from relayrl.errors import ConfigError, SpoolFullError
+from relayrl.runtime.collector import Collector
+from relayrl.runtime.remote.model_follower import FollowedActor, ModelFollower
+from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
+from relayrl.runtime.remote.spool import Spool, SpoolSettings, take_spool
+from relayrl.runtime.remote.spool_sink import frames_of
+
+_log = logging.getLogger("relayrl.runtime.remote.remote_actor")
+MAX_BLOCK_STEPS = 256
+_TURN_TIMEOUT_S = 5.0
+_ROOM_LOOK_S = 0.2
+
+
+class RemoteActorSettings(Settings):
+    """One actor process."""
+
+    environment: EnvSettings = EnvSettings()
+    spool: SpoolSettings = SpoolSettings()
+    link: LinkSettings = LinkSettings()
+
+
+@dataclass(slots=True)
+class ActorReport:
+    """What an actor did."""
+
+    num_env_steps: int = 0
+    num_messages: int = 0
+    num_rejected: int = 0
+    num_left: int = 0
+    """Messages that are still in the spool."""
+    returns: list[float] = field(default_factory=list)
+
+
+def run_remote_actor(
+    env: str | Callable[..., Any],
+    server: str,
+    *,
+    spool_base: Path,
+    settings: RemoteActorSettings | None = None,
+    seed: int | None = None,
+    max_steps: int | None = None,
+    block_steps: int | None = None,
+    connect_timeout_s: float = 60.0,
+    drain_s: float = 10.0,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[ActorReport], None] = lambda _: None,
+) -> ActorReport:
+    """Play until the run is finished, `should_stop()`, or `max_steps` environment steps."""
+    settings = settings or RemoteActorSettings()
+    envs = on_host(make_vector(env, settings.environment))
+    try:
+        with take_spool(spool_base, settings.spool) as spool:
+            link = ServerLink(server, spool, behaviors=_behaviors(envs), settings=settings.link)
+            try:
+                welcome = link.connect(connect_timeout_s)
+                actor = RemoteActor(
+                    envs, link, welcome, seed=seed, block_steps=block_steps, timeout_s=connect_timeout_s
+                )
+                return actor.run(max_steps, should_stop, on_progress)
+            finally:
+                link.close(drain_s)
+    finally:
+        envs.close()
+
+
+class RemoteActor:
+    """Environments, the policies that play them, and the way to the server."""
+
+    def __init__(
+        self,
+        envs: VectorEnvironment,
+        link: ServerLink,
+        welcome: Welcome,
+        *,
+        seed: int | None,
+        block_steps: int | None,
+        timeout_s: float,
+    ) -> None:
+        self._envs, self._link, self._block_steps = envs, link, block_steps
+        missing = sorted(set(welcome.behaviors) ^ set(envs.groups))
+        if missing:
+            raise ConfigError(f"the run trains {sorted(welcome.behaviors)}, the environment has {sorted(envs.groups)}")
+        self._actors: dict[str, FollowedActor] = {}
+        for name, group in envs.groups.items():
+            follower = ModelFollower(link, name, group.observation_space, group.action_space)
+            follower.wait(timeout_s)
+            self._actors[name] = FollowedActor(follower)
+        seeds = np.random.SeedSequence(seed).generate_state(2, np.uint32)
+        self._collector = Collector(
+            envs,
+            self._actors,
+            num_steps=block_steps or MAX_BLOCK_STEPS,
+            seed=int(seeds[0]),
+            rng=np.random.default_rng(int(seeds[1])),
+            records_logp=welcome.needs_logp,
+            records_states=welcome.needs_states,
+        )
+        self.report = ActorReport()
+
+    def run(
+        self,
+        max_steps: int | None,
+        should_stop: Callable[[], bool],
+        on_progress: Callable[[ActorReport], None],
+    ) -> ActorReport:
+        """Play; see `run_remote_actor`."""
+        report = self.report
+        while not (should_stop() or self._link.is_finished):
+            if max_steps is not None and report.num_env_steps >= max_steps:
+                break
+            self._play_block(should_stop)
+            on_progress(report)
+            self._link.wait_for_turn(_TURN_TIMEOUT_S)
+        report.num_rejected, report.num_left = self._link.num_rejected, self._link.spool.num_waiting
+        return report
+
+    def _play_block(self, should_stop: Callable[[], bool]) -> None:
+        version = min(actor.take_newest() for actor in self._actors.values())
+        rollouts = self._collector.collect(version, self._num_steps())
+        frames = frames_of([rollout.trajectories() for rollout in rollouts.values()])
+        first = next(iter(rollouts.values()))
+        self.report.num_env_steps += first.num_steps * self._envs.num_envs
+        self.report.returns += self._collector.take_ended().returns
+        if frames and self._keep(frames, should_stop):
+            self.report.num_messages += 1
+
+    def _num_steps(self) -> int:
+        """Steps of each environment in the next block: this actor's share of an update, unless it was told."""
+        if self._block_steps is not None:
+            return self._block_steps
+        share = -(-self._link.steps_wanted // self._envs.num_envs)
+        return min(max(1, share), MAX_BLOCK_STEPS)
+
+    def _keep(self, frames: list[memoryview], should_stop: Callable[[], bool]) -> bool:
+        """Spool a message, waiting for room as long as it takes; False if the actor is stopped before there is any."""
+        spool: Spool = self._link.spool
+        has_warned = False
+        while True:
+            try:
+                spool.append(frames)
+                break
+            except SpoolFullError as error:
+                if not has_warned:
+                    _log.warning("the environments wait: %s", error)
+                    has_warned = True
+                spool.wait_for_room(sum(map(len, frames)) + 64, _ROOM_LOOK_S)
+                if should_stop():
+                    _log.error("stopped before there was room for the last block; its steps are lost")
+                    return False
+        spool.sync()
+        self._link.wake()
+        return True
+
+
+def _behaviors(envs: VectorEnvironment) -> dict[str, dict[str, str]]:
+    return {
+        name: {
+            "observation_space": space_to_json(group.observation_space),
+            "action_space": space_to_json(group.action_space),
+        }
+        for name, group in envs.groups.items()
+    }

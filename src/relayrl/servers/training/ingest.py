@@ -1,0 +1,410 @@
+"""Answers actors: handshakes, trajectories, models, status. One thread, which owns the endpoint and the journal.
+
+    HELLO        who is there, with which spaces      → WELCOME, or REFUSED with a reason
+    TRAJECTORY   the client's next message            → ACK when it is durable, together with all that came with it
+    MODEL_GET    a group's newest policy              → MODEL
+    STATUS       anything new?                        → STATUS
+    BYE          good-bye
+
+A client's messages have numbers without gaps. One that is here already is acknowledged again; one that comes too early is not
+taken, and the answer says which is expected. So whatever a network loses, doubles or changes the order of, each is taken once.
+
+All messages that are there are made durable by one flush, and acknowledged after it. What cannot be learned from (other spaces,
+NaN, forbidden actions) is refused for good: the acknowledgement says so, and it is counted. While the intake is full, nothing
+is taken: the answer asks to wait, the actor's spool fills, and then its environments wait.
+
+Not its job: bounds of clients and keys (`relayrl.transport`), or learning (`remote_experience`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from relayrl.data.arrow.codec import decode_block
+from relayrl.data.arrow.schema import SCHEMA_VERSION
+from relayrl.data.arrow.space_json import space_to_json
+from relayrl.data.columns import Trajectory
+from relayrl.data.trees import Space
+from relayrl.errors import ConfigError, DecodeError, QueueClosedError, SinkError
+from relayrl.servers.training.journal import Entry, Journal
+from relayrl.servers.training.model_publisher import ModelPublisher
+from relayrl.servers.training.remote_experience import Intake, Received
+from relayrl.servers.training.training_metrics import TrainingMetrics
+from relayrl.training.facade.received_trajectories import adopted, require_learnable, with_known_state
+from relayrl.training.trainers.policy_groups import Groups
+from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
+from relayrl.transport.server_endpoint import Request, ServerEndpoint
+
+_log = logging.getLogger("relayrl.servers.training.ingest")
+_POLL_S = 0.1
+_RETRY_S = 0.5
+ACTOR_TIMEOUT_S = 15.0
+"""An actor that was not heard of for so long is not counted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """What actors are told of the run."""
+
+    server_id: UUID
+    env: str
+    algo: str
+    groups: Groups
+    state_space: Space | None
+    """Where trajectories must hold global states."""
+    needs_logp: bool
+    block_steps: int
+    """Environment steps of one update."""
+    message_bytes: int
+
+    @property
+    def is_single_agent(self) -> bool:
+        """Whether any actor acts for the only agent there is."""
+        return sum(len(group.agent_ids) for group in self.groups.values()) == 1
+
+    def adopted(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """Trajectories of one layout as those of the run's groups and agents; `ConfigError` where one is none."""
+        found: list[Trajectory] = []
+        for trajectory in trajectories:
+            group = self.groups.get(trajectory.group)
+            if group is None:
+                raise ConfigError(f"there is no group {trajectory.group!r}; the run has {sorted(self.groups)}")
+            agent_id = group.agent_ids[0] if self.is_single_agent else trajectory.agent_id
+            if agent_id not in group.agent_ids:
+                raise ConfigError(f"there is no agent {agent_id!r} in group {group.name!r}; it has {group.agent_ids}")
+            known = with_known_state(trajectory, self.state_space)
+            if not found or group.masks_actions or found[-1].group != group.name:
+                found.append(adopted(known, group, agent_id))
+                continue
+            # All of a layout have the same spaces and columns as the first, which was looked at.
+            seen, done = group.observation_space, group.action_space
+            found.append(replace(known, agent_id=agent_id, observation_space=seen, action_space=done))
+        return found
+
+    def behaviors(self) -> dict[str, Any]:
+        """The groups as a handshake names them."""
+        return {
+            name: {
+                "observation_space": space_to_json(group.observation_space),
+                "action_space": space_to_json(group.action_space),
+                "masks_actions": group.masks_actions,
+                "agent_ids": list(group.agent_ids),
+            }
+            for name, group in self.groups.items()
+        }
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client that has said hello."""
+
+    client_id: UUID
+    routing_id: bytes
+    expected: int
+    seen_s: float
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A message on its way into the journal."""
+
+    client: _Client
+    request: Request
+    entry: Entry
+    received: Received
+    num_bytes: int
+
+
+class Ingest:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        journal: Journal,
+        run: RunDescription,
+        publisher: ModelPublisher,
+        intake: Intake,
+        metrics: TrainingMetrics,
+    ) -> None:
+        self._endpoint, self._journal, self._run = endpoint, journal, run
+        self._publisher, self._intake, self._metrics = publisher, intake, metrics
+        self._clients: dict[bytes, _Client] = {}
+        self._handlers: Mapping[Kind, Callable[[Request], None]] = {
+            Kind.HELLO: self._hello,
+            Kind.MODEL_GET: self._model,
+            Kind.STATUS: self._status,
+            Kind.BYE: self._bye,
+        }
+        self._stopping = threading.Event()
+        self.is_finished = False
+        """Whether the run needs nothing more; actors are told."""
+        self.error: Exception | None = None
+        """What ended the thread, where it was not `stop`."""
+        metrics.actors.follow(lambda: self.num_actors)
+        metrics.queue_steps.follow(lambda: intake.num_steps)
+        self._thread = threading.Thread(target=self._run_thread, name="relayrl-ingest", daemon=True)
+
+    @property
+    def num_actors(self) -> int:
+        """Clients that were heard of lately."""
+        since_s = time.monotonic() - ACTOR_TIMEOUT_S
+        return len({client.client_id for client in list(self._clients.values()) if client.seen_s >= since_s})
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Answer what has come, and end; nothing that was taken is left unanswered."""
+        self._stopping.set()
+        self._thread.join(timeout_s)
+
+    def wait_until_alone(self, timeout_s: float) -> bool:
+        """Wait until no client is connected; False if that took too long."""
+        end_s = time.monotonic() + timeout_s
+        while self.num_actors and self._thread.is_alive() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        return not self.num_actors
+
+    def _run_thread(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._answer(self._endpoint.poll(_POLL_S))
+            self._answer(self._endpoint.poll(0.0))
+        except QueueClosedError:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the learning thread raises it
+            _log.exception("the server's receiving thread ended")
+            self.error = error
+
+    def _answer(self, requests: list[Request]) -> None:
+        taken: list[_Taken] = []
+        for request in requests:
+            kind = request.message.kind
+            if kind is Kind.TRAJECTORY:
+                one = self._trajectory(request)
+                if one is not None:
+                    taken.append(one)
+            elif kind in self._handlers:
+                self._handlers[kind](request)
+            else:
+                self._refuse(request, "kind", f"a training server does not answer {kind.name}")
+        if taken:
+            self._commit(taken)
+
+    # ---- trajectories
+
+    def _trajectory(self, request: Request) -> _Taken | None:
+        """A message that has to become durable; None where it was answered."""
+        client = self._clients.get(request.client)
+        if client is None:
+            self._refuse(request, "hello", "say HELLO first: this server does not know the connection")
+            return None
+        client.seen_s = time.monotonic()
+        number = request.message.header.get("sequence")
+        if type(number) is not int or request.message.header.get("client_id") != str(client.client_id):
+            self._refuse(request, "malformed", "TRAJECTORY needs the client_id of HELLO and a sequence")
+            return None
+        if number != client.expected:
+            if number > client.expected:
+                self._metrics.out_of_order.inc()
+                self._ack(client, request)
+            else:
+                self._metrics.duplicates.inc()
+                if number <= self._journal.mark(client.client_id):
+                    self._ack(client, request)
+                else:
+                    self._endpoint.release(request)  # its first copy is about to be acknowledged
+            return None
+        if self._intake.is_full:
+            self._metrics.busy.inc()
+            self._ack(client, request)
+            return None
+        client.expected += 1
+        return self._checked(client, request, number)
+
+    def _checked(self, client: _Client, request: Request, number: int) -> _Taken:
+        payload = request.message.payload
+        entry, received = Entry(client.client_id, number, ()), Received((), 0)
+        try:
+            blocks = [decode_block(frame, max_bytes=self._run.message_bytes) for frame in payload]
+            for block in blocks:
+                require_learnable(block)
+            trajectories = [each for block in blocks for each in self._run.adopted(block)]
+            entry = replace(entry, blocks=blocks)
+            self._journal.take(entry)
+            received = Received.of(trajectories, is_single_agent=self._run.is_single_agent)
+        except (ConfigError, DecodeError) as error:
+            self._metrics.invalid.inc()
+            client.rejected.append((number, str(error)[:300]))
+            _log.warning("message %d of %s was refused: %s", number, client.client_id, error)
+            entry = replace(entry, blocks=())
+        return _Taken(client, request, entry, received, sum(map(len, payload)))
+
+    def _commit(self, taken: list[_Taken]) -> None:
+        started_s = time.perf_counter()
+        entries = [each.entry for each in taken]
+        while True:
+            try:
+                self._journal.commit(entries)
+                break
+            except (SinkError, OSError) as error:
+                self._metrics.journal_failures.inc()
+                _log.error("the journal cannot be written, nothing is acknowledged: %s", error)
+                if self._stopping.wait(_RETRY_S):
+                    return  # the actors keep it
+        self._metrics.journal_seconds.observe(time.perf_counter() - started_s)
+        for each in taken:
+            self._intake.put(each.received)
+            self._metrics.received.inc(len(each.received.trajectories))
+            self._metrics.steps.inc(each.received.num_env_steps)
+            self._metrics.bytes.inc(each.num_bytes)
+        newest = {each.client.routing_id: each for each in taken}
+        for each in taken:
+            if newest[each.client.routing_id] is each:
+                self._ack(each.client, each.request)
+            else:
+                self._endpoint.release(each.request)
+
+    def _ack(self, client: _Client, request: Request) -> None:
+        header = {
+            "client_id": str(client.client_id),
+            "durable_through": self._journal.mark(client.client_id),
+            "expected": client.expected,
+            **self.news(),
+        }
+        if client.rejected:
+            header["rejected"], client.rejected = client.rejected[:64], client.rejected[64:]
+        self._endpoint.reply(request, Message(Kind.ACK, header))
+
+    def news(self) -> dict[str, Any]:
+        """What every answer to an actor says: newest versions, whether to wait, and how much the next update needs of it."""
+        return {
+            "model_versions": self._publisher.versions,
+            **self._intake.flow(),
+            "steps_wanted": max(1, self._run.block_steps // max(1, self.num_actors)),
+            "finished": self.is_finished,
+        }
+
+    # ---- everything else
+
+    def _hello(self, request: Request) -> None:
+        header = request.message.header
+        refusal = self._refusal_of(header)
+        if refusal is not None:
+            code, message = refusal
+            _log.warning("a client was refused: %s", message)
+            self._endpoint.reply(request, Message(Kind.REFUSED, {"code": code, "message": message}))
+            return
+        client_id, oldest = UUID(header["client_id"]), header.get("oldest_sequence", 0)
+        known = next((c for c in self._clients.values() if c.client_id == client_id), None)
+        expected = max(self._journal.mark(client_id) + 1, oldest, 0 if known is None else known.expected)
+        if known is not None:
+            self._clients.pop(known.routing_id, None)
+        self._clients[request.client] = _Client(client_id, request.client, expected, time.monotonic())
+        self._forget_silent()
+        _log.info("actor %s is here; its next message is %d", client_id, expected)
+        run = self._run
+        welcome = {
+            "protocol": PROTOCOL_VERSION,
+            "server_id": str(run.server_id),
+            "algorithm": run.algo,
+            "env": run.env,
+            "behaviors": run.behaviors(),
+            "announce": self._endpoint.announce_address,
+            "limits": {"message_bytes": run.message_bytes},
+            "next_sequence": expected,
+            "needs_logp": run.needs_logp,
+            "needs_states": run.state_space is not None,
+            **self.news(),
+        }
+        self._endpoint.reply(request, Message(Kind.WELCOME, welcome))
+
+    def _refusal_of(self, header: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Why a client may not come in."""
+        if header.get("protocol") != PROTOCOL_VERSION:
+            return "protocol", (
+                f"the client speaks protocol {header.get('protocol')!r:.50}, this server protocol {PROTOCOL_VERSION}; "
+                "install the same version of relayrl on both sides"
+            )
+        if header.get("role") != "actor":
+            return "role", f"role {header.get('role')!r:.50} is not served here; a training server serves 'actor'"
+        if header.get("schema_version") != SCHEMA_VERSION:
+            return "schema", (
+                f"the client writes trajectories of schema {header.get('schema_version')!r:.50}, this server reads "
+                f"{SCHEMA_VERSION}; install the same version of relayrl on both sides"
+            )
+        try:
+            UUID(header.get("client_id", ""))
+        except (AttributeError, TypeError, ValueError):
+            return "client_id", "client_id must be a UUID"
+        oldest = header.get("oldest_sequence", 0)
+        if type(oldest) is not int or oldest < 0:
+            return "malformed", "oldest_sequence must be a number from 0 on"
+        return self._misfit(header.get("behaviors"))
+
+    def _misfit(self, behaviors: Any) -> tuple[str, str] | None:
+        if behaviors is None:
+            return None
+        if not isinstance(behaviors, dict):
+            return "malformed", "behaviors must be an object, or null"
+        own = self._run.behaviors()
+        for name, given in behaviors.items():
+            if name not in own or not isinstance(given, dict):
+                return "spaces", f"the run trains {sorted(own)}, not {name!r:.100}"
+            for key in ("observation_space", "action_space"):
+                if given.get(key) != own[name][key]:
+                    return "spaces", (
+                        f"group {name!r}: the client's {key} is {given.get(key)!r:.200}, the run's {own[name][key]!r:.200}; "
+                        f"play {self._run.env}"
+                    )
+        return None
+
+    def _model(self, request: Request) -> None:
+        group, have = request.message.header.get("group"), request.message.header.get("have", -1)
+        model = self._publisher.current(group) if isinstance(group, str) else None
+        if model is None:
+            self._refuse(request, "group", f"there is no policy {group!r:.100}; the run has {sorted(self._run.groups)}")
+            return
+        self._see(request)
+        header = {"group": model.group, "version": model.version, "sha256": model.sha256, "format": "onnx"}
+        is_newer = type(have) is not int or have < model.version
+        if is_newer:
+            self._metrics.models_sent.inc()
+        self._endpoint.reply(request, Message(Kind.MODEL, header, (model.content,) if is_newer else ()))
+
+    def _status(self, request: Request) -> None:
+        if not self._see(request):
+            self._refuse(request, "hello", "say HELLO first: this server does not know the connection")
+            return
+        client = self._clients[request.client]
+        mark = self._journal.mark(client.client_id)
+        self._endpoint.reply(request, Message(Kind.STATUS, {"durable_through": mark, **self.news()}))
+
+    def _bye(self, request: Request) -> None:
+        client = self._clients.pop(request.client, None)
+        if client is not None:
+            _log.info("actor %s has left", client.client_id)
+        self._endpoint.release(request)
+
+    def _see(self, request: Request) -> bool:
+        client = self._clients.get(request.client)
+        if client is not None:
+            client.seen_s = time.monotonic()
+        return client is not None
+
+    def _forget_silent(self) -> None:
+        """Connections that nobody has used for long: their clients say HELLO again where they come back."""
+        since_s = time.monotonic() - 4 * ACTOR_TIMEOUT_S
+        for routing_id in [key for key, client in self._clients.items() if client.seen_s < since_s]:
+            del self._clients[routing_id]
+
+    def _refuse(self, request: Request, code: str, message: str) -> None:
+        self._endpoint.reply(request, Message(Kind.ERROR, {"code": code, "message": message}))

@@ -1,0 +1,333 @@
+"""How a run learns from what remote actors send: a queue between the thread that receives and the thread that learns.
+
+`Intake` holds what is durable and not learned from yet. `LearningFromActors` is the run's pace: it waits for as many steps as a
+local rollout has, drops what is too old, learns, and publishes.
+
+- Order is the journal's, so that a position in it says what was learned from: checkpoints hold it, and a server that was killed
+  goes on with what follows.
+- Staleness is decided here, where data enters an update: the lag of a trajectory is the number of versions between the policy
+  of its oldest step and the newest one. Beyond the bound it is dropped, and counted.
+- Actors are asked to wait while enough is here (`flow`). Nothing here waits for an actor: whoever is slow, absent, or in
+  an endless episode only sends less.
+
+Not its job: the wire and the journal (`ingest`), files of policies (`model_publisher`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from relayrl.data.columns import Trajectory
+from relayrl.data.stacking import count_env_steps
+from relayrl.engines.local.overlap import Pace
+from relayrl.engines.local.phase_clock import PhaseClock
+from relayrl.engines.local.run_parts import RunParts
+from relayrl.runtime.collector import EndedEpisodes
+from relayrl.servers.training.training_metrics import TrainingMetrics
+from relayrl.training.statistics.run_statistics import Statistics
+from relayrl.training.trainers.policy_groups import Groups
+
+_log = logging.getLogger("relayrl.servers.training.remote_experience")
+_LOOK_S = 0.2
+_MAX_OPEN_EPISODES = 100_000
+_SAVE_SHARE = 10
+"""Saving may take one part in so many of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One entry of the journal: the trajectories of a message, none where they were refused."""
+
+    trajectories: Sequence[Trajectory]
+    num_env_steps: int
+
+    @staticmethod
+    def of(trajectories: Sequence[Trajectory], *, is_single_agent: bool) -> Received:
+        """Count the steps of environments, however many agents took part in each."""
+        if is_single_agent:
+            return Received(trajectories, sum(len(t) for t in trajectories))
+        return Received(trajectories, count_env_steps(trajectories))
+
+
+class Intake:
+    """What is durable and not learned from yet, in the journal's order."""
+
+    def __init__(self, enough_steps: int, max_bytes: int) -> None:
+        self._enough_steps, self._max_bytes = enough_steps, max_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[Received] = deque()
+        self._num_unlearned_steps = 0
+        self._num_bytes = 0
+        self._wanted_more, self._turn = True, 0
+        self.is_strict = False
+        """Whether actors wait while an update goes on: what they would send meanwhile would be too old."""
+        self._is_learning = False
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps that wait for an update."""
+        return self._num_unlearned_steps
+
+    def flow(self) -> dict[str, Any]:
+        """Whether actors should wait, and a number by which they know which of two answers is newer."""
+        with self._changed:
+            return {"wait": not self._wants_more(), "turn": self._turn}
+
+    def _wants_more(self) -> bool:
+        if self._is_learning and self.is_strict:
+            return False
+        return self._num_unlearned_steps < self._enough_steps
+
+    def _note_turn(self) -> None:
+        """Count the moments at which waiting actors may go on."""
+        wanted_more, self._wanted_more = self._wanted_more, self._wants_more()
+        self._turn += not wanted_more and self._wanted_more
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be taken: actors do not wait when they are asked to."""
+        return self._num_bytes >= self._max_bytes
+
+    def put(self, received: Received) -> None:
+        """Hand over what has become durable."""
+        with self._changed:
+            self._waiting.append(received)
+            self._num_unlearned_steps += received.num_env_steps
+            self._num_bytes += _num_bytes(received)
+            self._note_turn()
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float) -> list[Received]:
+        """Everything that waits; empty if nothing comes within `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting), timeout_s)
+            taken = list(self._waiting)
+            self._waiting.clear()
+            return taken
+
+    def done_with(self, received: Received) -> None:
+        """It was given to an update, or dropped."""
+        with self._changed:
+            self._num_unlearned_steps -= received.num_env_steps
+            self._num_bytes -= _num_bytes(received)
+            self._note_turn()
+
+    def add_back(self, received: Received) -> None:
+        """What is left of something that was partly dropped."""
+        with self._changed:
+            self._num_unlearned_steps += received.num_env_steps
+            self._num_bytes += _num_bytes(received)
+
+    def learning(self, is_so: bool) -> None:
+        """Whether an update goes on."""
+        with self._changed:
+            self._is_learning = is_so
+            self._note_turn()
+
+
+class LearningFromActors(Pace):
+    """Learns from what the intake holds; `publish` is called with every new version."""
+
+    def __init__(
+        self,
+        parts: RunParts,
+        groups: Groups,
+        statistics: Statistics,
+        clock: PhaseClock,
+        intake: Intake,
+        metrics: TrainingMetrics,
+        *,
+        max_policy_lag: int | None,
+        publish: Callable[[], None],
+        on_room: Callable[[], None],
+        save_interval_s: float,
+        num_learned: int,
+    ) -> None:
+        """`num_learned` entries of the journal were learned from before this began."""
+        super().__init__(parts.collector, clock, lambda _: None)
+        self._trainer, self._groups, self._statistics = parts.trainer, groups, statistics
+        self._intake, self._metrics = intake, metrics
+        self._max_policy_lag, self._publish, self._on_room = max_policy_lag, publish, on_room
+        self._save_interval_s = save_interval_s
+        self._block_steps = parts.block_steps
+        self._is_on_policy = parts.trainer.uses_logp
+        self._waiting: deque[Received] = deque()
+        self._num_learned = num_learned
+        self._episodes = EpisodeReturns(groups)
+        self._saved_at_s, self._next_save_s, self._has_news = time.monotonic(), save_interval_s, False
+        self._save_began_s: float | None = None
+        intake.is_strict = max_policy_lag == 0
+
+    @property
+    def num_env_steps(self) -> int:
+        return self._trainer.num_env_steps
+
+    def advance(self) -> None:
+        """Learn from one block; returns without having learned where the actors have not sent enough within a moment."""
+        self._note_save()
+        for received in self._intake.take(_LOOK_S):
+            self._episodes.add(received.trajectories)
+            self._waiting.append(received)
+        self._clock.lap("wait")
+        block = self._take_block()
+        if not block:
+            return
+        self._intake.learning(True)
+        try:
+            self._learn(block)
+        finally:
+            self._intake.learning(False)
+        self._on_room()
+
+    def _take_block(self) -> list[Trajectory]:
+        """Trajectories of as many steps as an update takes, or none."""
+        self._drop_stale()
+        if sum(received.num_env_steps for received in self._waiting) < self._block_steps:
+            return []
+        block: list[Trajectory] = []
+        num_steps = 0
+        while self._waiting and (num_steps < self._block_steps or not self._is_on_policy):
+            received = self._waiting.popleft()
+            self._intake.done_with(received)
+            self._num_learned += 1
+            num_steps += received.num_env_steps
+            block += received.trajectories
+        return block
+
+    def _drop_stale(self) -> None:
+        """Make room for what actors will send instead; entries keep their place in the journal's order."""
+        num_dropped = 0
+        for i, received in enumerate(self._waiting):
+            kept = [t for t in received.trajectories if not self._is_stale(t)]
+            if len(kept) < len(received.trajectories):
+                num_dropped += len(received.trajectories) - len(kept)
+                self._waiting[i] = left = Received(kept, received.num_env_steps if kept else 0)
+                self._intake.done_with(received)
+                self._intake.add_back(left)
+        if num_dropped:
+            self._metrics.stale.inc(num_dropped)
+            _log.info("%d trajectories were older than %s versions and dropped", num_dropped, self._max_policy_lag)
+            self._on_room()
+
+    def _is_stale(self, trajectory: Trajectory) -> bool:
+        bound = self._max_policy_lag
+        return bound is not None and self._lag(trajectory) > bound
+
+    def _lag(self, trajectory: Trajectory) -> int:
+        return self._trainer.policy_version - int(trajectory.policy_version[0])
+
+    def _learn(self, block: list[Trajectory]) -> None:
+        lags = [self._lag(trajectory) for trajectory in block]
+        self._statistics.add({"policy/lag_versions": float(np.mean(lags))})
+        self._metrics.lag.set(float(np.max(lags)))
+        version = self._trainer.policy_version
+        self._trainer.receive_trajectories(block, self._groups)
+        finish = self._trainer.begin()
+        if self._trainer.policy_version != version:
+            self._metrics.updates.inc(self._trainer.policy_version - version)
+        self._metrics.learned.inc(len(block))
+        self._publish()
+        self._statistics.add(finish())
+        self._has_news = True
+        self._clock.lap("learn")
+
+    def take_ended(self) -> EndedEpisodes:
+        return self._episodes.take()
+
+    @property
+    def is_save_due(self) -> bool:
+        return self._has_news and time.monotonic() - self._saved_at_s >= self._next_save_s
+
+    def state_dict(self) -> dict[str, Any]:
+        self._saved_at_s, self._has_news = time.monotonic(), False
+        self._save_began_s = self._saved_at_s
+        return {"num_learned": self._num_learned}
+
+    def _note_save(self) -> None:
+        """A save that took long is followed by a longer time without one."""
+        if self._save_began_s is not None:
+            took_s = time.monotonic() - self._save_began_s
+            self._next_save_s = max(self._save_interval_s, _SAVE_SHARE * took_s)
+            self._save_began_s = None
+
+
+class EpisodeReturns:
+    """Puts the returns of episodes together from the fragments that trajectories are."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._num_agents = {name: max(1, len(group.agent_ids)) for name, group in groups.items()}
+        self._open: OrderedDict[tuple[UUID, int], _OpenEpisode] = OrderedDict()
+        self._ended = self._none()
+
+    def add(self, trajectories: Sequence[Trajectory]) -> None:
+        """Count trajectories of one message, in which all agents of an environment go equally far."""
+        touched: dict[tuple[UUID, int], _OpenEpisode] = {}
+        for t in trajectories:
+            key = (t.env_id, t.episode)
+            episode = self._open.setdefault(key, _OpenEpisode())
+            episode.add(t)
+            touched[key] = episode
+        for key, episode in touched.items():
+            if not episode.acting:
+                del self._open[key]
+                if episode.is_whole:
+                    self._end(episode)
+        while len(self._open) > _MAX_OPEN_EPISODES:  # of actors that never came back
+            self._open.popitem(last=False)
+
+    def take(self) -> EndedEpisodes:
+        """Episodes that ended since the last call."""
+        taken, self._ended = self._ended, self._none()
+        return taken
+
+    def _end(self, episode: _OpenEpisode) -> None:
+        self._ended.returns.append(sum(episode.sums.values()) / sum(self._num_agents.values()))
+        self._ended.lengths.append(episode.length)
+        for name, num_agents in self._num_agents.items():
+            self._ended.group_returns[name].append(episode.sums.get(name, 0.0) / num_agents)
+
+    def _none(self) -> EndedEpisodes:
+        return EndedEpisodes(group_returns={name: [] for name in self._num_agents})
+
+
+class _OpenEpisode:
+    """What is known of one episode of one environment."""
+
+    __slots__ = ("acting", "is_whole", "length", "sums")
+
+    def __init__(self) -> None:
+        self.acting: set[tuple[str, str]] = set()
+        self.is_whole, self.length = True, 0
+        self.sums: dict[str, float] = {}
+
+    def add(self, t: Trajectory) -> None:
+        who = (t.group, t.agent_id)
+        if t.first_step == 0 or who in self.acting:
+            self.acting.add(who)
+        else:
+            self.is_whole = False  # its beginning was never here
+        self.is_whole &= not t.failed
+        self.sums[t.group] = self.sums.get(t.group, 0.0) + t.episode_return
+        self.length = max(self.length, t.first_step + len(t))
+        if t.terminated or t.truncated:
+            self.acting.discard(who)
+        else:
+            self.acting.add(who)
+
+
+def _num_bytes(received: Received) -> int:
+    return sum(t.reward.nbytes * 16 + 512 for t in received.trajectories)
+
+
+def learned_before(state: Mapping[str, Any]) -> int:
+    """Entries of the journal that a checkpoint's policies have learned from."""
+    return int(state.get("num_learned", 0))
