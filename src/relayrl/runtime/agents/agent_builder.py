@@ -80,17 +80,22 @@ class AgentBuilder:
         *,
         group: str | None = None,
         timeout_s: float = 5.0,
+        key_file: Path | str | None = None,
+        server_key: Path | str | None = None,
     ) -> Self:
         """Act with the models of the inference server at `address` (the configuration's `addresses.inference` by default).
 
         `where` networks are passed: `"server"`, `"client"`, `"client_fallback"` (the server, and here while it cannot) or
         `"server_fallback"` (here, and the server while this process cannot). `group` names a policy where several are served.
-        A request fails after `timeout_s` without an answer.
+        A request fails after `timeout_s` without an answer. A server off loopback wants keys: this client's `key_file` and
+        the `server_key`, a `.pub` file.
         """
+        if (key_file is None) != (server_key is None):
+            raise ConfigError("inference() takes key_file and server_key together; relayrl keys new makes them")
         if timeout_s <= 0.0:
             raise ConfigError(f"inference(timeout_s={timeout_s}); it must be positive")
         place = member_of(InferencePlace, where, "place of inference")
-        self._inference = InferenceServerSettings(address or "", place, group, timeout_s)
+        self._inference = InferenceServerSettings(address or "", place, group, timeout_s, key_file, server_key)
         return self
 
     def action_choice(self, choice: ActionChoice | str) -> Self:

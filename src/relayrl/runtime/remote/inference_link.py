@@ -24,8 +24,10 @@ from relayrl.models.exports.exported import PolicyMetadata
 from relayrl.models.exports.model_validation import validate_model
 from relayrl.runtime.remote.act_messages import ActRequest, RemoteChoice, unpacked
 from relayrl.runtime.remote.deployment import Deployment
+from relayrl.runtime.remote.inference_place import InferenceServerSettings
 from relayrl.runtime.requests.policy_model import OnnxPolicy, load_onnx
 from relayrl.transport.client_endpoint import ClientEndpoint
+from relayrl.transport.keys import ClientKeys
 from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
 
 _log = logging.getLogger("relayrl.runtime.remote.inference_link")
@@ -37,10 +39,13 @@ T = TypeVar("T")
 class InferenceLink:
     """See the module's docstring."""
 
-    def __init__(self, address: str, client_id: UUID, timeout_s: float) -> None:
-        self.address, self.client_id, self.timeout_s = address, client_id, timeout_s
+    def __init__(self, settings: InferenceServerSettings, client_id: UUID) -> None:
+        self.address, self.client_id, self.timeout_s = settings.address, client_id, settings.timeout_s
         self._lock = threading.Lock()
-        self._endpoint = ClientEndpoint(address, client_id=client_id, max_reply_bytes=MAX_REPLY_BYTES)
+        keys = None
+        if settings.key_file is not None and settings.server_key is not None:
+            keys = ClientKeys.load(settings.key_file, settings.server_key)
+        self._endpoint = ClientEndpoint(self.address, client_id=client_id, keys=keys, max_reply_bytes=MAX_REPLY_BYTES)
         self._is_closed = False
         self.on_deployment: Callable[[str, int], None] = lambda group, number: None
         """Called with every reply's group and deployment number."""

@@ -17,9 +17,9 @@ from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
 from relayrl.models.acting.actor import ForwardActor
 from relayrl.runtime.remote.deployment import Deployment
+from relayrl.runtime.remote.inference_actor import FallbackActor, RemoteActor
 from relayrl.runtime.remote.inference_link import InferenceLink
 from relayrl.runtime.remote.inference_place import InferencePlace, InferenceServerSettings
-from relayrl.runtime.remote.inference_actor import FallbackActor, RemoteActor
 from relayrl.runtime.requests.policy_model import PolicyModel, file_model
 
 _log = logging.getLogger("relayrl.runtime.remote.remote_inference")
@@ -55,8 +55,8 @@ class RemoteInference:
         """Connect, and learn what is deployed; `changed` is called by a thread whenever that changes."""
         settings = self._settings
         self._stopping.clear()
-        self._link = InferenceLink(settings.address, self._client_id, settings.timeout_s)
-        self._reports = InferenceLink(settings.address, self._client_id, settings.timeout_s)
+        self._link = InferenceLink(settings, self._client_id)
+        self._reports = InferenceLink(settings, self._client_id)
         try:
             self._group, self._deployment = self._chosen(self._link.greet())
             self._link.on_deployment = self._heard

@@ -40,6 +40,8 @@ from relayrl.servers.inference.model_store import ModelStore
 from relayrl.servers.inference.request_batches import BatchSettings, RequestBatches
 from relayrl.servers.inference.served_models import ServedModel, ServedModels
 from relayrl.servers.inference.upstream_models import UpstreamModels
+from relayrl.transport.keys import Access
+from relayrl.transport.limits import ClientLimits
 from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
 from relayrl.transport.server_endpoint import Request, ServerEndpoint
 
@@ -79,15 +81,16 @@ class InferenceServer:
         canary: str | None = None,
         follow: str | None = None,
         settings: InferenceSettings | None = None,
-        endpoint: ServerEndpoint | None = None,
+        access: Access | None = None,
+        limits: ClientLimits | None = None,
     ) -> None:
         """Serve `models` (files, or directories of them) and those of `store`; `follow` is another server's address.
 
-        Without a `store`, versions are kept in a temporary directory.
+        Without a `store`, versions are kept in a temporary directory. `access` holds the keys that are needed off loopback.
         """
         self._settings = settings or InferenceSettings()
         self._temporary = None if store is not None else Path(tempfile.mkdtemp(prefix="relayrl-models-"))
-        self._endpoint: ServerEndpoint | None = endpoint
+        self._endpoint: ServerEndpoint | None = None
         self._served = ServedModels()
         self._batches: RequestBatches[_Ask] = RequestBatches(self._settings.batches)
         self._reported: OrderedDict[str, int] = OrderedDict()
@@ -110,7 +113,7 @@ class InferenceServer:
             self._keeper.prepare()
             if not self._served.deployments and follow is None:
                 raise ConfigError("there is no model to serve; name .onnx files, a run directory, a --store or --from")
-            self._endpoint = endpoint or ServerEndpoint(bind)
+            self._endpoint = ServerEndpoint(bind, access=access, limits=limits)
         except BaseException:
             self._discard()
             raise

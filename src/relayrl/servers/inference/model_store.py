@@ -147,7 +147,8 @@ class ModelStore:
                     f"{source} is another model than version {version} of group {name!r} in {self.path}; "
                     "give it another policy version"
                 )
-            self._check_layout(name, known, metadata)
+            if version not in known.versions:
+                self._check_layout(name, known, metadata)
             write_whole(self.file(name, version), content)
             self._append(StoreEvent.ADDED, name, version, sha256=digest, bytes=len(content), source=source)
         return name, version, True

@@ -1,12 +1,14 @@
 """Is a new version worse? A test that may be looked at after every episode.
 
-Returns of two versions are compared by the difference of their means, d, with the usual estimate of its variance,
-s² = v₀/n₀ + v₁/n₁ (Welch). Looked at once, |d| / s > 1.96 errs in 5% of cases; looked at again and again it errs sooner or
-later in all. The normal mixture of Robbins (1970) gives a bound that holds at all times together,
+Returns of two versions are compared by the difference of their means, d. The variance of d is estimated twice, as v₀/n₀ + v₁/n₁
+(Welch) and from the pooled variance v as v/n₀ + v/n₁ (Student), and s² is the larger one: the first is far too small while the
+few episodes of a canary happen to miss a rare failure, the second where the canary's returns vary more. Looked at once,
+|d| / s > 1.96 errs in 5% of cases; looked at again and again it errs sooner or later in all. The normal mixture of Robbins (1970)
+gives a bound that holds at all times together,
 
     |d| / s  >  √( (1 + ρ/t) · log( (t + ρ) / (ρ α²) ) )
 
-with t the information that was gathered, in episodes: v / s² where v is the pooled variance. Variances are estimated, so the
+with t = v / s² the information that was gathered, in episodes. Variances are estimated, so the
 guarantee is asymptotic: an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, 2024, "Time-uniform
 central limit theory and asymptotic confidence sequences"; the mixture SPRT of Johari, Koomen, Pekelis and Walsh, 2022, "Always
 valid inference", is the same bound). `MIN_EPISODES` keep it from being used where the estimates mean nothing.
@@ -75,8 +77,11 @@ def compare(old: Returns, new: Returns, alpha: float = 0.05) -> Comparison:
     difference = new.mean - old.mean
     if min(old.count, new.count) < MIN_EPISODES:
         return Comparison(Judgement.UNDECIDED, difference, -math.inf, math.inf)
-    squared_error = old.variance / old.count + new.variance / new.count
-    radius = math.sqrt(squared_error) * bound(_information(old, new, squared_error), alpha)
+    pooled = (old.squares + new.squares) / (old.count + new.count - 2)
+    shares = 1.0 / old.count + 1.0 / new.count
+    squared_error = max(old.variance / old.count + new.variance / new.count, pooled * shares)
+    information = pooled / squared_error if squared_error > 0.0 else 1.0 / shares
+    radius = math.sqrt(squared_error) * bound(information, alpha)
     low, high = difference - radius, difference + radius
     judgement = Judgement.WORSE if high < 0.0 else Judgement.BETTER if low > 0.0 else Judgement.UNDECIDED
     return Comparison(judgement, difference, low, high)
@@ -86,10 +91,3 @@ def bound(information: float, alpha: float) -> float:
     """√((1 + ρ/t) log((t + ρ) / (ρ α²))): what |d|/s exceeds, at any time, with probability `alpha` at most."""
     rho = TIGHTEST_AT_EPISODES / (2.0 * math.log(1.0 / alpha) + math.log(1.0 + 2.0 * math.log(1.0 / alpha)))
     return math.sqrt((1.0 + rho / information) * math.log((information + rho) / (rho * alpha * alpha)))
-
-
-def _information(old: Returns, new: Returns, squared_error: float) -> float:
-    pooled = (old.squares + new.squares) / (old.count + new.count - 2)
-    if squared_error <= 0.0:  # both are constant
-        return old.count * new.count / (old.count + new.count)
-    return pooled / squared_error

@@ -12,6 +12,7 @@ import time
 from uuid import uuid4
 
 from relayrl import __version__
+from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.errors import ModelRefusedError, ProtocolError, ServerUnreachableError
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
@@ -74,6 +75,7 @@ class UpstreamModels:
             "protocol": PROTOCOL_VERSION,
             "client_id": str(self._endpoint.client_id),
             "role": "inference",
+            "schema_version": SCHEMA_VERSION,
             "package_version": __version__,
             "behaviors": None,
         }
