@@ -16,12 +16,13 @@ from relayrl.transport.limits import ClientLimits, TokenBucket
 class ClientAccount:
     """One client's account."""
 
-    __slots__ = ("bytes", "has_delivered", "held_bytes", "is_one_too_many", "messages", "owner", "user")
+    __slots__ = ("bytes", "has_delivered", "held_bytes", "is_counted", "messages", "owner", "user")
 
     def __init__(self, owner: str, user: str, limits: ClientLimits, now_s: float) -> None:
         self.owner, self.user = owner, user
         self.held_bytes = 0
-        self.is_one_too_many = False
+        self.is_counted = True
+        """Whether it is one of its owner's connections; what is one too many is not."""
         self.has_delivered = False
         """Whether a message came since the last look at its connection."""
         self.messages = TokenBucket(limits.messages_per_s, now_s)
@@ -44,14 +45,13 @@ class ClientAccounts:
     def open(self, routing_id: bytes, owner: str, user: str, now_s: float) -> ClientAccount:
         """The account of a new client."""
         account = self._accounts[routing_id] = ClientAccount(owner, user, self.limits, now_s)
-        self._connections[owner] += 1
-        account.is_one_too_many = self._connections[owner] > self.limits.connections
+        self._count(account)
         return account
 
     def close(self, routing_id: bytes) -> None:
         """Forget a client that left. What the server still holds of it is counted until it is released."""
         account = self._accounts.pop(routing_id, None)
-        if account is not None:
+        if account is not None and account.is_counted:
             self._connections[account.owner] -= 1
             if not self._connections[account.owner]:
                 del self._connections[account.owner]
@@ -59,7 +59,7 @@ class ClientAccounts:
     def charge(self, account: ClientAccount, size: int, now_s: float) -> None:
         """Count a message of `size` bytes; `ProtocolError` if it is more than the client may send now."""
         limits = self.limits
-        if account.is_one_too_many:
+        if not account.is_counted and not self._count(account):
             raise ProtocolError(
                 "connections", f"more than {limits.connections} connections of {account.owner}; close some"
             )
@@ -73,6 +73,12 @@ class ClientAccounts:
             raise ProtocolError("memory", f"more than {limits.held_bytes} bytes wait for replies; wait for some")
         if self.held_bytes + size > limits.total_held_bytes:
             raise ProtocolError("memory", "the server holds as much as it may; wait, and send again")
+
+    def _count(self, account: ClientAccount) -> bool:
+        """Make it one of its owner's connections, if there may be one more."""
+        account.is_counted = self._connections[account.owner] < self.limits.connections
+        self._connections[account.owner] += account.is_counted
+        return account.is_counted
 
     def hold(self, account: ClientAccount, size: int) -> None:
         """Count bytes that the server keeps; a negative size lets go of them."""

@@ -100,14 +100,14 @@ class ConnectionWatch:
 
     def cut(self, connection: Connection) -> None:
         """Close a connection; ZeroMQ notices, and forgets what of it was unfinished."""
-        _of_descriptor(connection, lambda borrowed: borrowed.shutdown(socket.SHUT_RDWR))
+        _use_connection(connection, _shut_down)
 
     def cut_endless(self) -> None:
         """Cut connections that send a message without end. To be called when all complete messages have been read."""
         if sys.platform != "linux":
             return
         for connection in self:
-            received = _of_descriptor(connection, _received_bytes)
+            received = _use_connection(connection, _received_bytes)
             if received is None:
                 continue
             if connection.delivered:
@@ -151,30 +151,39 @@ def max_connections() -> int:
 
 def _peer_of(descriptor: int) -> tuple[str, int] | None:
     """Address and port of the other side; None if the descriptor is closed, or no connection of TCP."""
+    return _use_descriptor(descriptor, _peer_name)
+
+
+def _peer_name(connected: socket.socket) -> tuple[str, int] | None:
+    name = connected.getpeername()
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
+
+
+def _use_connection(connection: Connection, use: Callable[[socket.socket], R | None]) -> R | None:
+    """What `use` gives for the connection's socket; None if it is closed, or its descriptor is another one's by now."""
+    return _use_descriptor(
+        connection.descriptor, lambda connected: use(connected) if _peer_name(connected) == connection.peer else None
+    )
+
+
+def _use_descriptor(descriptor: int, use: Callable[[socket.socket], R | None]) -> R | None:
+    """What `use` gives for a descriptor that is ZeroMQ's, which may close it at any time; None if it has."""
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:
         return None
-    try:
-        name = borrowed.getpeername()
-        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
-    except OSError:
-        return None
-    finally:
-        borrowed.detach()
-
-
-def _of_descriptor(connection: Connection, use: Callable[[socket.socket], R]) -> R | None:
-    """What `use` gives for the connection's socket; None if it is closed, or its descriptor is another one's by now."""
-    if _peer_of(connection.descriptor) != connection.peer:
-        return None
-    borrowed = socket.socket(fileno=connection.descriptor)
     try:
         return use(borrowed)
     except OSError:
         return None
     finally:
         borrowed.detach()
+
+
+def _shut_down(connected: socket.socket) -> None:
+    """Make ZeroMQ see the end of the connection, and its close a reset: the other side learns of it, and nothing lingers."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.shutdown(socket.SHUT_RDWR)
 
 
 def _received_bytes(connected: socket.socket) -> int | None:

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
 from relayrl.cli.debug_option import DebugFlag
+from relayrl.errors import ConfigError
 
 
 def actor(
@@ -35,6 +35,8 @@ def actor(
     options: Annotated[
         list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
     ] = None,
+    key: Annotated[Path | None, typer.Option(help="This client's .key file; see `relayrl keys`.")] = None,
+    server_key: Annotated[str | None, typer.Option(help="The server's public key, or its .pub file.")] = None,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the server's first answer.")] = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
     debug: DebugFlag = False,
@@ -43,8 +45,12 @@ def actor(
     from relayrl.config.settings_text import parse_assignment
     from relayrl.envs.environment_settings import EnvSettings
     from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
-    from relayrl.runtime.remote.spool import SpoolSettings
+    from relayrl.runtime.remote.spool import SpoolSettings, default_spool_base
+    from relayrl.transport.keys import ClientKeys
 
+    if (key is None) != (server_key is None):
+        raise ConfigError("give --key and --server-key together, or neither of them on loopback")
+    keys = None if key is None or server_key is None else ClientKeys.load(key, server_key)
     values = dict(parse_assignment(each, "--option") for each in options or [])
     settings = RemoteActorSettings(
         environment=EnvSettings(num_envs=num_envs, workers=workers, options=values),
@@ -54,7 +60,8 @@ def actor(
     report = run_remote_actor(
         env,
         server,
-        spool_base=spool_dir or _default_spool(server),
+        spool_base=spool_dir or default_spool_base(server),
+        keys=keys,
         settings=settings,
         seed=seed,
         max_steps=steps,
@@ -80,8 +87,3 @@ def _stop_on_signals() -> list[int]:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, take)
     return caught
-
-
-def _default_spool(server: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "relayrl" / "spool" / quote(server, safe="")

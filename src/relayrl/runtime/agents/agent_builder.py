@@ -25,6 +25,10 @@ from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
 
 if TYPE_CHECKING:
     from relayrl.runtime.remote.remote_inference import RemoteInference
+    from relayrl.runtime.remote.server_connection import ServerConnection
+
+SERVED_FLUSH_INTERVAL_S = 0.1
+"""A server learns from what it gets; without one, trajectories only have to be durable soon."""
 
 
 class AgentBuilder:
@@ -40,6 +44,7 @@ class AgentBuilder:
         self._overrides: dict[str, Any] = {}
         self._urls: tuple[str, ...] | None = None
         self._inference: InferenceServerSettings | None = None
+        self._server: ServerConnection | None = None
 
     def actor_count(self, count: int) -> Self:
         """Actors that `start` makes with the default model; 0 makes none."""
@@ -80,22 +85,22 @@ class AgentBuilder:
         *,
         group: str | None = None,
         timeout_s: float = 5.0,
-        key_file: Path | str | None = None,
-        server_key: Path | str | None = None,
+        key: str | Path | None = None,
+        server_key: str | Path | None = None,
     ) -> Self:
         """Act with the models of the inference server at `address` (the configuration's `addresses.inference` by default).
 
         `where` networks are passed: `"server"`, `"client"`, `"client_fallback"` (the server, and here while it cannot) or
         `"server_fallback"` (here, and the server while this process cannot). `group` names a policy where several are served.
-        A request fails after `timeout_s` without an answer. A server off loopback wants keys: this client's `key_file` and
-        the `server_key`, a `.pub` file.
+        A request fails after `timeout_s` without an answer. A server off loopback wants keys: this client's `.key` file
+        as `key`, and the `server_key`, a `.pub` file. With `server()` as well, actors act by this server and learn for that one.
         """
-        if (key_file is None) != (server_key is None):
-            raise ConfigError("inference() takes key_file and server_key together; relayrl keys new makes them")
+        if (key is None) != (server_key is None):
+            raise ConfigError("give key= and server_key= together, or neither of them on loopback")
         if timeout_s <= 0.0:
             raise ConfigError(f"inference(timeout_s={timeout_s}); it must be positive")
         place = member_of(InferencePlace, where, "place of inference")
-        self._inference = InferenceServerSettings(address or "", place, group, timeout_s, key_file, server_key)
+        self._inference = InferenceServerSettings(address or "", place, group, timeout_s, key, server_key)
         return self
 
     def action_choice(self, choice: ActionChoice | str) -> Self:
@@ -117,21 +122,50 @@ class AgentBuilder:
         self._urls, self._given_sink = urls, objects[0] if objects else None
         return self
 
+    def server(
+        self,
+        address: str,
+        *,
+        spool: str | Path | None = None,
+        key: str | Path | None = None,
+        server_key: str | Path | None = None,
+        group: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> Self:
+        """Act for a training server at `address` (`tcp://HOST:PORT`): actors act with its newest policies, and their
+        trajectories go to it, besides the sinks.
+
+        Trajectories wait in `spool`, a directory of this agent alone, until the server holds them. `key` is this client's
+        `.key` file and `server_key` the server's public key, where it asks for keys. `group` names the policy where the run has
+        several. `start` waits `timeout_s` for the server's first answer.
+        """
+        from relayrl.runtime.remote.server_connection import ServerConnection  # here, because it loads ZeroMQ
+
+        self._server = ServerConnection(
+            address, spool=spool, key=key, server_key=server_key, group=group, timeout_s=timeout_s
+        )
+        return self
+
     def build(self) -> RelayRLAgent:
         """The agent, not started yet."""
+        if self._server is not None and self._model is not None:
+            raise ConfigError("actors act with the server's policy; leave default_model() out")
         if self._inference is not None and self._model is not None:
             raise ConfigError("the inference server has the models; leave default_model() out, or inference()")
-        if self._actor_count and self._model is None and self._inference is None:
+        if self._actor_count and self._model is None and self._server is None and self._inference is None:
             raise ConfigError("actors need a policy; call default_model(), or actor_count(0) to add actors later")
         config = ClientConfig() if self._path is None else read_client_config(self._path)
         values = {name: getattr(config, name) for name in ClientConfig.model_fields} | self._overrides
         if self._urls is not None:
             values["sink"] = config.sink.model_copy(update={"urls": self._urls})
+        if self._server is not None and "flush_interval_s" not in config.sink.model_fields_set:
+            values["sink"] = values["sink"].model_copy(update={"flush_interval_s": SERVED_FLUSH_INTERVAL_S})
         config = parse_settings(ClientConfig, values)
         settings = StateSettings(self._mode, self._choice, self._seed)
         inference = None if self._inference is None else self._remote(self._inference, config)
         state = StateManager(settings, self._model, config.max_traj_length, config.batching, inference)
-        coordinator = ClientCoordinator(state, SinkOpener(self._given_sink), config, self._path, inference)
+        opener = SinkOpener(self._given_sink, self._server)
+        coordinator = ClientCoordinator(state, opener, config, self._path, self._server, inference)
         return RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
 
     @staticmethod

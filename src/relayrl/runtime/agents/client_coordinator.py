@@ -34,7 +34,7 @@ from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.scale_manager import ScaleManager
 from relayrl.runtime.agents.state_manager import StateManager
 from relayrl.runtime.requests.action_service import ActionService
-from relayrl.runtime.requests.policy_model import ModelSource
+from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel
 from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.sink_opener import SinkOpener
 from relayrl.runtime.routing.trajectory_buffer import Priority
@@ -42,6 +42,7 @@ from relayrl.runtime.routing.trajectory_buffer import Priority
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings
     from relayrl.runtime.remote.remote_inference import RemoteInference
+    from relayrl.runtime.remote.server_connection import ServerConnection
 
 _log = logging.getLogger("relayrl.runtime.agents.client_coordinator")
 
@@ -73,9 +74,10 @@ class ClientCoordinator:
         opener: SinkOpener,
         config: ClientConfig,
         path: Path | None,
+        server: ServerConnection | None = None,
         inference: RemoteInference | None = None,
     ) -> None:
-        self._inference = inference
+        self._server, self._inference = server, inference
         self.lifecycle, self.state, self.metrics = LifecycleManager(), state, RuntimeMetrics()
         self._opener, self._config, self._path = opener, config, path
         self._file_config = config if path is None else read_client_config(path)
@@ -96,6 +98,8 @@ class ClientCoordinator:
                 raise AgentStateError("the agent is running already; use restart()")
             warn_if_missing()
             config = self._config
+            if self._server is not None:
+                self._server.start(self._publish_served)
             self._dispatcher = self._new_dispatcher()
             self._scale = ScaleManager(self._dispatcher)
             self.service = ActionService(self.state, self._dispatcher, self.lifecycle, self.metrics)
@@ -108,6 +112,8 @@ class ClientCoordinator:
             except RelayRLError:
                 self._stop_inference()
                 self._dispatcher.stop(time.monotonic() + config.shutdown_deadline_s)
+                if self._server is not None:
+                    self._server.stop(time.monotonic())
                 raise
             for handle in self.state.handles.values():
                 self._dispatcher.add_lane(handle.lane.key)
@@ -134,6 +140,8 @@ class ClientCoordinator:
             left, refused = self._dispatcher.stop(end_s)
             self._stop_inference()
             self._environments.close()
+            if self._server is not None:
+                self._server.stop(end_s)
             self.lifecycle.become(AgentState.STOPPED)
             report = ShutdownReport(
                 undelivered=tuple(entry.trajectory for entry in left),
@@ -151,6 +159,8 @@ class ClientCoordinator:
     def add_actors(self, actor_ids: Sequence[UUID | None], model: ModelSource | None, device: str) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model, the default unless one is given."""
         policy = None
+        if model is None and self._server is not None and not self.state.is_assigned:
+            model = self._server.model_for(device)
         if model is not None:
             policy = self.state.prepare(model, device)
         elif not self.state.is_assigned:
@@ -162,6 +172,16 @@ class ClientCoordinator:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)
         return tuple(made)
+
+    def _publish_served(self, model: PolicyModel) -> None:
+        """A newer policy of the server; actors that have it already, or get theirs elsewhere, keep what they have."""
+        if self.state.is_assigned:
+            return
+        slots = {handle.slot for handle in self.state.handles.values()}
+        own = [slot.policy for slot in slots if slot.policy.model.layout.key == model.layout.key]
+        if own and model.policy_version is not None and model.policy_version > max(each.version for each in own):
+            self.state.publish(model, None, model.policy_version)
+            self.metrics.model_updates.inc()
 
     def remove_actor(self, actor_id: UUID, timeout_s: float) -> bool:
         """Take an actor out; gives whether its last trajectory became durable in time."""

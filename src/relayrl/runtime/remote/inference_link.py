@@ -43,8 +43,8 @@ class InferenceLink:
         self.address, self.client_id, self.timeout_s = settings.address, client_id, settings.timeout_s
         self._lock = threading.Lock()
         keys = None
-        if settings.key_file is not None and settings.server_key is not None:
-            keys = ClientKeys.load(settings.key_file, settings.server_key)
+        if settings.key is not None and settings.server_key is not None:
+            keys = ClientKeys.load(settings.key, settings.server_key)
         self._endpoint = ClientEndpoint(self.address, client_id=client_id, keys=keys, max_reply_bytes=MAX_REPLY_BYTES)
         self._is_closed = False
         self.on_deployment: Callable[[str, int], None] = lambda group, number: None

@@ -31,7 +31,7 @@ class InferenceServerSettings:
     group: str | None = None
     """Whose policy the actors act with; None: the only group that is served."""
     timeout_s: float = 5.0
-    key_file: Path | str | None = None
+    key: Path | str | None = None
     """This client's keys, where the server wants some."""
     server_key: Path | str | None = None
     """The server's public key, or its `.pub` file."""

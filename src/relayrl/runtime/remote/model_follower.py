@@ -49,10 +49,15 @@ class ModelFollower:
             raise ConfigError(f"there is no policy of {self.group!r} yet; call wait()")
         return self._model
 
+    @property
+    def seen(self) -> int:
+        """The newest version that was looked at, used or not."""
+        return max(self.version, self._refused)
+
     def take_newest(self) -> int:
         """Act with the newest policy from now on; gives its version."""
         newest = self._link.newest(self.group)
-        if newest is not None and newest.version > max(self.version, self._refused):
+        if newest is not None and newest.version > self.seen:
             try:
                 self._model, self.version = self._loaded(newest), newest.version
             except RelayRLError as error:

@@ -31,6 +31,7 @@ from relayrl.runtime.remote.model_follower import FollowedActor, ModelFollower
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
 from relayrl.runtime.remote.spool import Spool, SpoolSettings, take_spool
 from relayrl.runtime.remote.spool_sink import frames_of
+from relayrl.transport.keys import ClientKeys
 
 _log = logging.getLogger("relayrl.runtime.remote.remote_actor")
 MAX_BLOCK_STEPS = 256
@@ -64,6 +65,7 @@ def run_remote_actor(
     *,
     spool_base: Path,
     settings: RemoteActorSettings | None = None,
+    keys: ClientKeys | None = None,
     seed: int | None = None,
     max_steps: int | None = None,
     block_steps: int | None = None,
@@ -77,15 +79,17 @@ def run_remote_actor(
     envs = on_host(make_vector(env, settings.environment))
     try:
         with take_spool(spool_base, settings.spool) as spool:
-            link = ServerLink(server, spool, behaviors=_behaviors(envs), settings=settings.link)
+            link = ServerLink(server, spool, behaviors=_behaviors(envs), settings=settings.link, keys=keys)
             try:
                 welcome = link.connect(connect_timeout_s)
                 actor = RemoteActor(
                     envs, link, welcome, seed=seed, block_steps=block_steps, timeout_s=connect_timeout_s
                 )
-                return actor.run(max_steps, should_stop, on_progress)
+                report = actor.run(max_steps, should_stop, on_progress)
             finally:
                 link.close(drain_s)
+            report.num_rejected, report.num_left = link.num_rejected, spool.num_waiting
+            return report
     finally:
         envs.close()
 
@@ -138,7 +142,6 @@ class RemoteActor:
             self._play_block(should_stop)
             on_progress(report)
             self._link.wait_for_turn(_TURN_TIMEOUT_S)
-        report.num_rejected, report.num_left = self._link.num_rejected, self._link.spool.num_waiting
         return report
 
     def _play_block(self, should_stop: Callable[[], bool]) -> None:

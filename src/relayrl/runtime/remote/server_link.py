@@ -22,7 +22,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -34,6 +34,7 @@ from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.errors import ProtocolError, RelayRLError, ServerRefusedError, ServerUnreachableError
 from relayrl.runtime.remote.spool import Spool
 from relayrl.transport.client_endpoint import ClientEndpoint
+from relayrl.transport.keys import ClientKeys
 from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
 
 _log = logging.getLogger("relayrl.runtime.remote.server_link")
@@ -128,14 +129,12 @@ class ServerLink:
         *,
         behaviors: Mapping[str, Mapping[str, str]] | None = None,
         settings: LinkSettings | None = None,
-        make_endpoint: Callable[[], ClientEndpoint] | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
         """`behaviors` are the spaces that this client has, by group, for the server to compare; None takes what comes."""
         self.address, self.spool = address, spool
         self._behaviors, self._settings = behaviors, settings or LinkSettings()
-        self._endpoint = (
-            ClientEndpoint(address, client_id=spool.client_id) if make_endpoint is None else make_endpoint()
-        )
+        self._endpoint = ClientEndpoint(address, client_id=spool.client_id, keys=keys)
         self._changed = threading.Condition()
         self._news = _News()
         self._welcome: Welcome | None = None
@@ -206,9 +205,21 @@ class ServerLink:
                 raise ServerUnreachableError(f"{self.address} sent no policy {group!r} within {timeout_s:g} s")
             return self._models[group]
 
+    def wait_for_newer(self, versions: Mapping[str, int], timeout_s: float) -> list[ModelBytes]:
+        """Policies that are newer than `versions`; empty where none comes in time, or where the link has ended."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._newer(versions) or self._is_stopping or self._error is not None, timeout_s
+            )
+            return self._newer(versions)
+
+    def _newer(self, versions: Mapping[str, int]) -> list[ModelBytes]:
+        return [each for name, each in self._models.items() if each.version > versions.get(name, -1)]
+
     def wait_for_turn(self, timeout_s: float) -> bool:
-        """Wait while the server has enough, has not answered the message before the last, or a newer policy is on its way; False
-        if that took too long.
+        """Wait while the server has enough, has not answered the message before the last, or a newer policy is on its way.
+
+        False if that took too long.
 
         Does not wait for a server that cannot be reached: whoever records goes on until the spool is full.
         """

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from pydantic import Field
@@ -78,17 +79,17 @@ class Spool:
         self.directory, self._settings = directory, settings or SpoolSettings()
         self._changed = threading.Condition()
         self._is_closed = False
+        self._places: deque[_Place] = deque()
+        self._segments: deque[_Segment] = deque()
         self._lock_file = _locked(directory)
         try:
             self.client_id = _own_id(directory)
-            self._places: deque[_Place] = deque()
-            self._segments: deque[_Segment] = deque()
             self._num_bytes = 0
             self._next = 0
             self._load()
             self._num_synced = self._next
         except BaseException:
-            self._lock_file.close()
+            self._release()
             raise
 
     @property
@@ -221,9 +222,7 @@ class Spool:
         finally:
             with self._changed:
                 self._is_closed = True
-                for segment in self._segments:
-                    segment.file.close()
-                self._lock_file.close()
+                self._release()
                 self._changed.notify_all()
 
     def __enter__(self) -> Self:
@@ -231,6 +230,11 @@ class Spool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _release(self) -> None:
+        for segment in self._segments:
+            segment.file.close()
+        self._lock_file.close()
 
     def _place(self, number: int) -> _Place | None:
         if not self._places or not self._places[0].number <= number < self._next:
@@ -291,6 +295,12 @@ def take_spool(base: Path, settings: SpoolSettings | None = None) -> Spool:
         with contextlib.suppress(SpoolTakenError):
             return Spool(base / f"actor-{number}", settings)
     raise ConfigError(f"{_MAX_SPOOLS} spools below {base} are in use; give another directory")
+
+
+def default_spool_base(address: str) -> Path:
+    """Where the spools of one server's clients lie unless they are told: below the user's state folder."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "relayrl" / "spool" / quote(address, safe="")
 
 
 class SpoolTakenError(ConfigError):

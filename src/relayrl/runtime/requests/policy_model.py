@@ -28,7 +28,7 @@ from relayrl.runtime.routing.step_rows import ActingLayout
 if TYPE_CHECKING:
     from relayrl.models.policy import Policy
 
-ModelSource: TypeAlias = "str | Path | Policy | CustomPolicy"
+ModelSource: TypeAlias = "str | Path | Policy | CustomPolicy | PolicyModel"
 CPU = "cpu"
 
 
@@ -54,6 +54,8 @@ class CustomPolicy:
 
 def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
     """The model of a file (by its suffix), a live policy or a `CustomPolicy`, ready to act on `device`."""
+    if isinstance(source, PolicyModel):
+        return source
     if isinstance(source, CustomPolicy):
         has_value = source.actor.gives_value
         layout = _layout(source.actor, source.group, source.observation_space, has_value=has_value)

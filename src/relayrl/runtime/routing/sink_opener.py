@@ -55,27 +55,51 @@ class BorrowedSink:
         self._sink.flush()
 
 
+class Both:
+    """A sink and a server: trajectories are durable in the sink before the server is sent any."""
+
+    def __init__(self, sink: TrajectorySink, server: TrajectorySink) -> None:
+        self._sink, self._server = sink, server
+
+    def write(self, trajectories: Sequence[Trajectory]) -> None:
+        self._server.write(trajectories)  # first: a spool may be full, and a sink takes what it has once
+        self._sink.write(trajectories)
+
+    def flush(self) -> None:
+        self._sink.flush()
+        self._server.flush()
+
+    def close(self) -> None:
+        try:
+            self._sink.close()
+        finally:
+            self._server.close()
+
+
 class SinkOpener:
     """Gives each router its sinks."""
 
-    def __init__(self, given: TrajectorySink | None) -> None:
-        self._given = given
+    def __init__(self, given: TrajectorySink | None, server: TrajectorySink | None = None) -> None:
+        """`server` is where trajectories go besides the sinks."""
+        self._given, self._server = given, server
 
     @property
     def is_given(self) -> bool:
-        """Whether the program gave a sink of its own."""
-        return self._given is not None
+        """Whether the program gave a sink of its own, or a server."""
+        return self._given is not None or self._server is not None
 
     def open(self, config: SinkConfig) -> TrajectorySink:
         """A sink for one router. Whatever is wrong with the URLs is raised now."""
         if self._given is not None:
-            return BorrowedSink(self._given)
+            given = BorrowedSink(self._given)
+            return given if self._server is None else Both(given, BorrowedSink(self._server))
         if not config.urls:
-            return DiscardingSink()
+            return DiscardingSink() if self._server is None else BorrowedSink(self._server)
         from relayrl.sinks.contract import open_sink  # here, because it loads pyarrow
         from relayrl.sinks.fan_out import FanOutSink
         from relayrl.sinks.sink_settings import SinkSettings
 
         settings = parse_settings(SinkSettings, config.settings)
         opened = [open_sink(url, settings) for url in config.urls]
-        return opened[0] if len(opened) == 1 else FanOutSink(opened)
+        sink = opened[0] if len(opened) == 1 else FanOutSink(opened)
+        return sink if self._server is None else Both(sink, BorrowedSink(self._server))

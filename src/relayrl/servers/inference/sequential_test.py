@@ -3,8 +3,8 @@
 Returns of two versions are compared by the difference of their means, d. The variance of d is estimated twice, as v₀/n₀ + v₁/n₁
 (Welch) and from the pooled variance v as v/n₀ + v/n₁ (Student), and s² is the larger one: the first is far too small while the
 few episodes of a canary happen to miss a rare failure, the second where the canary's returns vary more. Looked at once,
-|d| / s > 1.96 errs in 5% of cases; looked at again and again it errs sooner or later in all. The normal mixture of Robbins (1970)
-gives a bound that holds at all times together,
+|d| / s > 1.96 errs in 5% of cases; looked at again and again it errs sooner or later in all. The normal mixture of Robbins
+(1970) gives a bound that holds at all times together,
 
     |d| / s  >  √( (1 + ρ/t) · log( (t + ρ) / (ρ α²) ) )
 

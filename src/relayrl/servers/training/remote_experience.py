@@ -227,7 +227,8 @@ class LearningFromActors(Pace):
 
     def _learn(self, block: list[Trajectory]) -> None:
         lags = [self._lag(trajectory) for trajectory in block]
-        self._statistics.add({"policy/lag_versions": float(np.mean(lags))})
+        if not self._is_on_policy:  # trainers that learn from data once say so themselves
+            self._statistics.add({"policy/lag_versions": float(np.mean(lags))})
         self._metrics.lag.set(float(np.max(lags)))
         version = self._trainer.policy_version
         self._trainer.receive_trajectories(block, self._groups)

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
+from relayrl.algorithms.params import AlgorithmParams
 from relayrl.config.settings import Settings
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -38,6 +39,7 @@ from relayrl.servers.training.training_metrics import TrainingMetrics
 from relayrl.training.files.checkpoints import CheckpointStore
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.policy_groups import PolicyGroup
+from relayrl.transport.keys import Access
 from relayrl.transport.limits import ClientLimits
 from relayrl.transport.server_endpoint import ServerEndpoint
 
@@ -61,6 +63,9 @@ class TrainingServerSettings(Settings):
         1 << 30, ge=1, description="bytes that may wait for an update before nothing is taken"
     )
     save_interval_s: float = Field(10.0, gt=0, description="a checkpoint is taken at least so often while it learns")
+    announce_bind: str | None = Field(
+        None, description="where announcements are heard: tcp://HOST:PORT; null: any free port beside the other"
+    )
     drain_s: float = Field(10.0, ge=0, description="how long a finished or stopped server waits for its actors")
     limits: ClientLimits = ClientLimits()
 
@@ -81,10 +86,13 @@ class TrainingServer:
         resume: bool = False,
         settings: Mapping[str, Any] | None = None,
         server: TrainingServerSettings | None = None,
+        key: str | Path | None = None,
+        authorised_keys: str | Path | None = None,
         trust: bool = False,
     ) -> None:
         """Arguments are those of `relayrl.train`. With `resume`, a run that lies in `run_dir` is continued, and begun where
-        there is none."""
+        there is none. Off loopback, `key` is the server's `.key` file, and `authorised_keys` lists who may come in (beside it
+        unless given)."""
         given = {"algo": algo, "trainer.max_steps": steps, "seed": seed}
         request = TrainRequest(
             env=env,
@@ -95,21 +103,34 @@ class TrainingServer:
             resume=resume,
             trust=trust,
         )
-        self._start(request, bind, server)
+        access = None if key is None else Access.load(key, authorised_keys)
+        self._open(request, bind, server, access)
 
     @classmethod
     def of_request(
-        cls, request: TrainRequest, bind: str, server: TrainingServerSettings | None = None
+        cls,
+        request: TrainRequest,
+        bind: str,
+        server: TrainingServerSettings | None = None,
+        access: Access | None = None,
     ) -> TrainingServer:
         """The server of what a command line asked for."""
         made = cls.__new__(cls)
-        made._start(request, bind, server)
+        made._open(request, bind, server, access)
         return made
 
-    def _start(self, request: TrainRequest, bind: str, server: TrainingServerSettings | None) -> None:
+    def _open(
+        self, request: TrainRequest, bind: str, server: TrainingServerSettings | None, access: Access | None
+    ) -> None:
         self.settings = server or TrainingServerSettings()
         self.metrics = TrainingMetrics()
-        self._endpoint = ServerEndpoint(bind, limits=self.settings.limits, metrics=self.metrics.registry)
+        self._endpoint = ServerEndpoint(
+            bind,
+            limits=self.settings.limits,
+            access=access,
+            announce_bind=self.settings.announce_bind,
+            metrics=self.metrics.registry,
+        )
         self._ingest: Ingest | None = None
         self._journal: Journal | None = None
         self._thread: threading.Thread | None = None
@@ -228,9 +249,6 @@ class TrainingServer:
         parts.trainer.policy_version = max(parts.trainer.policy_version, server_state.versions_below)
         journal = Journal(settings.record or f"arrow:{directory.path / 'journal'}", directory.path / "journal.index")
         self._journal = journal
-        bound = getattr(settings.params, "max_policy_lag", None)
-        if bound is None and getattr(settings.params, "is_on_policy", False):
-            bound = None if getattr(settings.params, "corrects_policy_lag", False) else own.default_policy_lag
         is_on_policy = parts.trainer.uses_logp
         block_steps = parts.block_steps if is_on_policy else max(parts.block_steps, _OFF_POLICY_STEPS)
         intake = Intake(block_steps * own.ahead_blocks, own.max_intake_bytes)
@@ -255,7 +273,7 @@ class TrainingServer:
             clock,
             intake,
             self.metrics,
-            max_policy_lag=bound,
+            max_policy_lag=_lag_bound(settings.params, own.default_policy_lag),
             publish=publisher.publish,
             on_room=lambda: self._endpoint.announce("flow", ingest.news()),
             save_interval_s=own.save_interval_s,
@@ -327,6 +345,13 @@ class _Stopper(Interrupt):
 
     def is_requested(self) -> bool:
         return self._stop.is_set() or self._inner.is_requested()
+
+
+def _lag_bound(params: Settings, default: int) -> int | None:
+    """The largest policy lag of an algorithm's data; None where it learns from data of any age."""
+    bounded = params.with_policy_lag_bound(default) if isinstance(params, AlgorithmParams) else params
+    bound: int | None = getattr(bounded, "max_policy_lag", None)
+    return bound
 
 
 def _resumable(request: TrainRequest) -> TrainRequest:

@@ -1,0 +1,209 @@
+"""What other systems with remote actors fail in: waits without an end, queues without a bound, silent drops."""
+
+import threading
+from dataclasses import replace
+from uuid import uuid4
+
+import gymnasium
+import numpy as np
+import pytest
+from remote_parts import cartpole_server, stored_ids
+
+from relayrl.bench.servers.trajectory_producer import numbered_trajectory
+from relayrl.errors import BufferFullError, ServerUnreachableError
+from relayrl.runtime.agents.client_config import ClientConfig
+from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
+from relayrl.runtime.remote.server_link import LinkSettings, ServerLink
+from relayrl.runtime.remote.spool import Spool, SpoolSettings
+from relayrl.runtime.remote.spool_sink import frames_of
+from relayrl.sinks.buffered import checked_blocks
+from waiting import DEADLINE_S, wait_until
+
+QUICK = LinkSettings(reply_timeout_s=0.3, max_retry_s=0.2)
+
+
+def spooled(spool, *trajectories):
+    for trajectory in trajectories:
+        spool.append(frames_of(checked_blocks([trajectory])))
+    spool.sync()
+
+
+def actor_of(tmp_path, server, **options):
+    options.setdefault("settings", RemoteActorSettings(link=QUICK))
+    return run_remote_actor("CartPole-v1", server.address, spool_base=tmp_path / "spool", seed=3, **options)
+
+
+def test_an_actor_that_comes_back_sends_what_it_had_and_goes_on(tmp_path):
+    with cartpole_server(tmp_path, steps=1_000_000) as server:
+        with Spool(tmp_path / "spool" / "actor-0") as left_behind:  # by an actor that was killed
+            spooled(left_behind, *(numbered_trajectory(left_behind.client_id, k, 4) for k in range(3)))
+        actor_of(tmp_path, server, max_steps=600)
+        ids = stored_ids(f"arrow:{server.run_dir / 'journal'}")
+        assert len(ids) > 3
+        assert {numbered_trajectory(left_behind.client_id, k, 4).trajectory_id for k in range(3)} <= set(ids)
+
+
+def test_every_call_has_a_deadline_when_the_server_is_silent(tmp_path):
+    from relayrl.transport.server_endpoint import ServerEndpoint
+
+    silent = ServerEndpoint("tcp://127.0.0.1:0")  # nobody polls it: connections are made, nothing is answered
+    with Spool(tmp_path / "spool") as spool, ServerLink(silent.address, spool, settings=QUICK) as link:
+        with pytest.raises(ServerUnreachableError):
+            link.connect(0.5)
+        with pytest.raises(ServerUnreachableError):
+            link.wait_for_model("agent", 0.1)
+        assert link.wait_for_turn(0.1)
+        assert not spool.wait_until_empty(0.0) or spool.num_waiting == 0
+    silent.close()
+
+
+def test_the_model_queue_of_an_actor_holds_one(tmp_path):
+    with cartpole_server(tmp_path, steps=1_000_000, settings={"trainer.time_horizon": 1}) as server:
+        with Spool(tmp_path / "spool") as spool, ServerLink(server.address, spool) as link:
+            link.connect(DEADLINE_S)
+            for k in range(40):
+                spooled(spool, numbered_trajectory(spool.client_id, k, 20, version=int(server.metrics.version.value)))
+                link.wake()
+                assert spool.wait_until_empty(DEADLINE_S)
+            wait_until(lambda: server.metrics.updates.value >= 5)
+            wait_until(lambda: link.newest("agent").version == server.metrics.version.value)
+            assert list(link._models) == ["agent"]
+
+
+def test_a_resumed_server_takes_data_at_once(tmp_path):
+    with cartpole_server(tmp_path, steps=1_000_000) as server:
+        actor_of(tmp_path, server, max_steps=2_000)
+    with cartpole_server(tmp_path, steps=1_000_000, resume=True) as again:
+        before = again.metrics.received.value
+        actor_of(tmp_path, again, max_steps=600)
+        assert again.metrics.received.value > before
+
+
+def test_a_lag_bound_of_zero_with_slow_weights_does_not_deadlock(tmp_path, monkeypatch):
+    slow = threading.Event()
+    take = ServerLink._take_model
+
+    def late(self, reply):
+        slow.wait(0.1)
+        take(self, reply)
+
+    monkeypatch.setattr(ServerLink, "_take_model", late)
+    with cartpole_server(tmp_path, steps=3_000, settings={"params.max_policy_lag": 0}) as server:
+        actor_of(tmp_path, server)
+        assert server.wait(DEADLINE_S).num_env_steps >= 2_560
+
+
+def test_data_that_is_too_old_is_dropped_counted_and_does_not_hold_up_the_rest(tmp_path):
+    with cartpole_server(tmp_path, steps=1_000_000, settings={"params.max_policy_lag": 0}) as server:
+        with Spool(tmp_path / "spool") as spool, ServerLink(server.address, spool) as link:
+            link.connect(DEADLINE_S)
+            for k in range(3 * 26):
+                spooled(spool, numbered_trajectory(spool.client_id, k, 20, version=0))
+            link.wake()
+            assert spool.wait_until_empty(DEADLINE_S)
+            wait_until(lambda: server.metrics.stale.value > 0)
+            wait_until(lambda: server.metrics.learned.value + server.metrics.stale.value >= 3 * 26)
+        assert server.metrics.updates.value == 1
+        assert server.metrics.learned.value + server.metrics.stale.value == server.metrics.received.value == 78
+
+
+class SlowEnv(gymnasium.Wrapper):
+    """Takes its time for every step."""
+
+    def step(self, action):
+        threading.Event().wait(0.002)
+        return super().step(action)
+
+
+def slow_cart_pole():
+    return SlowEnv(gymnasium.make("CartPole-v1"))
+
+
+def test_a_slow_environment_never_yields_an_empty_batch(tmp_path, monkeypatch):
+    from relayrl.servers.training.remote_experience import LearningFromActors
+
+    sizes = []
+    learn = LearningFromActors._learn
+    monkeypatch.setattr(
+        LearningFromActors, "_learn", lambda self, block: sizes.append(len(block)) or learn(self, block)
+    )
+    options = {"trainer.time_horizon": 4, "trainer.max_steps": 128}
+    with cartpole_server(tmp_path, steps=128, settings=options) as server:
+        run_remote_actor(slow_cart_pole, server.address, spool_base=tmp_path / "spool", seed=1)
+        assert server.wait(DEADLINE_S).num_env_steps >= 128
+    assert sizes
+    assert min(sizes) > 0
+
+
+def test_one_actor_with_an_endless_episode_does_not_hold_up_the_rest(tmp_path):
+    with cartpole_server(tmp_path, steps=2_000) as server, Spool(tmp_path / "stuck") as stuck:
+        with ServerLink(server.address, stuck) as silent:  # it is connected, has begun an episode, and never ends it
+            silent.connect(DEADLINE_S)
+            begun = replace(numbered_trajectory(stuck.client_id, 0, 5), terminated=False)
+            spooled(stuck, begun)
+            silent.wake()
+            report = actor_of(tmp_path, server)
+            assert server.wait(DEADLINE_S).num_env_steps >= 1_536
+            assert report.num_env_steps >= 1_536
+
+
+def test_back_pressure_reaches_the_environment_loop(tmp_path):
+    from relayrl.transport.server_endpoint import ServerEndpoint
+
+    with cartpole_server(tmp_path, steps=1_000_000) as server:
+        actor = {"max_steps": 400, "settings": RemoteActorSettings(spool=SpoolSettings(max_bytes=60_000), link=QUICK)}
+        actor_of(tmp_path, server, **actor)
+        address = server.address
+    silent = ServerEndpoint(address)  # the same place, and nobody answers
+    asked, steps = threading.Event(), []
+    spool = Spool(tmp_path / "full", SpoolSettings(max_bytes=60_000))
+    k = 0
+    while spool.has_room(4_000):
+        spooled(spool, numbered_trajectory(uuid4(), k, 20))
+        k += 1
+    assert spool.num_bytes <= 60_000
+    assert not spool.wait_for_room(4_000, 0.05)
+    assert not asked.is_set()
+    assert steps == []
+    spool.close()
+    silent.close()
+
+
+def test_a_full_spool_makes_requests_wait_and_then_raise(tmp_path):
+    import relayrl
+
+    config = tmp_path / "client.json"
+    config.write_text(
+        '{"router_buffer": {"max_trajectories_per_actor": 2, "push_back_timeout_s": 0.3}, "max_traj_length": 2}'
+    )
+    with cartpole_server(tmp_path, steps=1_000_000) as server:
+        builder = relayrl.AgentBuilder().server(server.address, spool=tmp_path / "spool").config_path(config)
+        builder._server._spool_settings = SpoolSettings(max_bytes=5_000)
+        builder._server._link_settings = QUICK
+        agent = builder.actor_count(1).build()
+        agent.start()
+    # The server is gone. What was recorded stays, and the simulator is told that there is no room.
+    ids = agent.get_actor_ids()
+    with pytest.raises(BufferFullError):
+        for _ in range(1_000):
+            agent.request_action(ids, np.zeros((1, 4), np.float32), reward=0.0)
+    report = agent.shutdown(deadline_s=0.5)
+    assert isinstance(agent.get_config(), ClientConfig)
+    assert report.undelivered
+
+
+def test_a_dropped_trajectory_is_always_counted(tmp_path):
+    with cartpole_server(tmp_path, steps=1_000_000, settings={"params.max_policy_lag": 2}) as server:
+        with Spool(tmp_path / "spool") as spool, ServerLink(server.address, spool) as link:
+            link.connect(DEADLINE_S)
+            good = [numbered_trajectory(spool.client_id, k, 20) for k in range(200)]
+            bad = replace(good[7], obs=np.full((20, 4), np.inf, np.float32), trajectory_id=uuid4())
+            spooled(spool, *good[:100], bad, *good[100:])
+            link.wake()
+            assert spool.wait_until_empty(DEADLINE_S)
+            assert link.num_rejected == 1
+            metrics = server.metrics
+            assert metrics.invalid.value == 1
+            assert metrics.received.value == 200
+            wait_until(lambda: metrics.learned.value + metrics.stale.value + metrics.queue_steps.value / 20 == 200)
+            assert len(stored_ids(f"arrow:{server.run_dir / 'journal'}")) == 200
