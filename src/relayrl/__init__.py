@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from relayrl.runtime.agents.agent_builder import AgentBuilder as AgentBuilder
     from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
     from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
+    from relayrl.servers.inference.inference_server import InferenceServer as InferenceServer
     from relayrl.sinks.contract import TrajectorySink as TrajectorySink
     from relayrl.sinks.contract import TrajectorySource as TrajectorySource
     from relayrl.sinks.contract import open_sink as open_sink
@@ -108,6 +109,7 @@ _HOMES = {
     "TrainerSettings": "relayrl.training.trainer_settings",
     # acting in a simulator of one's own
     "AgentBuilder": "relayrl.runtime.agents.agent_builder",
+    "InferenceServer": "relayrl.servers.inference.inference_server",
     "RelayRLAgent": "relayrl.runtime.agents.agent",
     "Actor": "relayrl.models.acting.actor",
     "CustomPolicy": "relayrl.runtime.requests.policy_model",

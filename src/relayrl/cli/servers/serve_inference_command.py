@@ -30,7 +30,7 @@ def inference(
     max_batch: Annotated[int, typer.Option(help="Rows at which a batch is not waited for any longer.")] = 4096,
     seed: Annotated[int | None, typer.Option(help="Seed of actions that the server draws.")] = None,
     key: Annotated[Path | None, typer.Option(help="The server's .key file; needed off loopback.")] = None,
-    authorised: Annotated[
+    authorised_keys: Annotated[
         Path | None, typer.Option(help="Keys that are let in; default: authorised_keys beside --key.")
     ] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
@@ -41,17 +41,22 @@ def inference(
     from relayrl.config.settings import parse_settings
     from relayrl.observability.logs import configure_logging
     from relayrl.servers.inference.inference_server import InferenceServer, InferenceSettings
-    from relayrl.transport.keys import Access
 
     batches = {"max_latency_ms": max_latency_ms, "max_batch": max_batch}
     settings = parse_settings(InferenceSettings, {"batches": batches, "seed": seed})
     configure_logging("warning" if quiet else "info", "text", stream=sys.stderr)
-    access = None if key is None else Access.load(key, authorised)
     stop = threading.Event()
     former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         server = InferenceServer(
-            bind, models or [], store=store, canary=canary, follow=follow, settings=settings, access=access
+            bind,
+            models or [],
+            store=store,
+            canary=canary,
+            follow=follow,
+            settings=settings,
+            key=key,
+            authorised_keys=authorised_keys,
         )
         with server:
             exporter = None

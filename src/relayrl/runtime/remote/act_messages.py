@@ -1,11 +1,13 @@
 """The messages ACT and ACTION: observations to the server, decisions back. Both ends use these functions.
 
-    ACT     {group, version | null, actor, rows, choice, wait_ms, arrays}     + one frame per array
-    ACTION  {group, version, number, arrays}                                  + one frame per array
+    ACT     {group, version | null, actor, rows, choice, wait_ms, arrays}     + one frame
+    ACTION  {group, version, number, arrays}                                  + one frame
 
-`arrays` lists `[name, dtype, shape]` of each frame: little-endian, in C order, the first axis counting rows. A request has one
-array for each leaf of the observation space (`obs`, or `obs.PATH` in the space's order), then `action_mask` and `memory` where
-there are any. The reply has `distribution`, or `action` and `logp` where the server chose, then `value` and `memory`.
+`arrays` lists `[name, dtype, shape]` of the arrays that lie in the frame one after the other, each from the next multiple of 8
+bytes on: little-endian, in C order, the first axis counting rows. One frame for all, because frames cost more than bytes. A
+request has one array for each leaf of the observation space (`obs`, or `obs.PATH` in the space's order), then `action_mask` and
+`memory` where there are any. The reply has `distribution`, or `action` and `logp` where the server chose, then `value` and
+`memory`.
 
 Not its job: what a policy expects of them (`relayrl.servers.inference`).
 """
@@ -26,6 +28,8 @@ from relayrl.transport.messages import Bytes, Kind, Message
 
 DTYPES = {kind: np.dtype(kind) for kind in ("<f4", "|u1", "<i8", "|b1", "<f8", "<i4", "|i1", "<i2", "<f2")}
 MAX_AXES = 8
+MAX_ARRAYS = 256
+ALIGNMENT = 8
 MAX_ROWS = 1 << 20
 MAX_WAIT_MS = 600_000
 
@@ -89,20 +93,24 @@ _CHOICES = {choice.value: choice for choice in RemoteChoice}
 
 
 def packed(arrays: Mapping[str, Array]) -> tuple[list[list[Any]], tuple[Bytes, ...]]:
-    """What the header says of arrays, and their frames."""
-    described, frames = [], []
+    """What the header says of arrays, and their frame."""
+    described, parts = [], []
     for name, array in arrays.items():
         described.append([name, array.dtype.str, list(array.shape)])
-        frames.append(array.tobytes())
-    return described, tuple(frames)
+        parts.append(array.tobytes())
+        padding = -len(parts[-1]) % ALIGNMENT
+        if padding:
+            parts.append(bytes(padding))
+    return described, (b"".join(parts),)
 
 
 def unpacked(described: Any, frames: Sequence[Bytes], num_rows: int) -> dict[str, Array]:
-    """Arrays by name, as views of their frames; `ProtocolError` if header and frames do not fit each other."""
-    if type(described) is not list or len(described) != len(frames):
-        raise ProtocolError("malformed", "the header's arrays are not as many as the frames")
+    """Arrays by name, as views of their frame; `ProtocolError` if header and frame do not fit each other."""
+    if type(described) is not list or len(described) > MAX_ARRAYS or len(frames) != 1:
+        raise ProtocolError("malformed", f"arrays are a list of at most {MAX_ARRAYS}, and one frame")
     arrays: dict[str, Array] = {}
-    for entry, frame in zip(described, frames, strict=True):
+    frame, start = frames[0], 0
+    for entry in described:
         if type(entry) is not list or len(entry) != 3:
             raise ProtocolError("malformed", f"an array is [name, dtype, shape], not {entry!r:.80}")
         name, kind, shape = entry
@@ -111,8 +119,14 @@ def unpacked(described: Any, frames: Sequence[Bytes], num_rows: int) -> dict[str
             raise ProtocolError("malformed", f"no array: {entry!r:.80}; dtypes are {', '.join(DTYPES)}")
         if not 1 <= len(shape) <= MAX_AXES or not all(type(n) is int and n >= 0 for n in shape) or shape[0] != num_rows:
             raise ProtocolError("malformed", f"{name[:80]!r} has shape {shape!r:.80}, expected {num_rows} rows")
-        if math.prod(shape) * dtype.itemsize != len(frame):
-            raise ProtocolError("malformed", f"{name[:80]!r} has {len(frame)} bytes, which is not {kind} {shape!r:.80}")
-        array = np.frombuffer(frame, np.uint8 if dtype.kind == "b" else dtype).reshape(shape)
+        count = math.prod(shape)
+        end = start + count * dtype.itemsize
+        if end > len(frame):
+            raise ProtocolError("malformed", f"the frame has {len(frame)} bytes; {name[:80]!r} would end behind it")
+        held = np.uint8 if dtype.kind == "b" else dtype
+        array = np.frombuffer(frame, held, count, start).reshape(shape) if count else np.empty(shape, held)
         arrays[name] = array != 0 if dtype.kind == "b" else array
+        start = end + -end % ALIGNMENT
+    if start != len(frame):
+        raise ProtocolError("malformed", f"the frame has {len(frame)} bytes, its arrays {start}")
     return arrays

@@ -81,12 +81,14 @@ class InferenceServer:
         canary: str | None = None,
         follow: str | None = None,
         settings: InferenceSettings | None = None,
-        access: Access | None = None,
+        key: Path | str | None = None,
+        authorised_keys: Path | str | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         """Serve `models` (files, or directories of them) and those of `store`; `follow` is another server's address.
 
-        Without a `store`, versions are kept in a temporary directory. `access` holds the keys that are needed off loopback.
+        `canary` is `new@10%`, `VERSION@10%` or `FILE@10%`. Without a `store`, versions are kept in a temporary directory. Off
+        loopback, `key` is the server's `.key` file, and `authorised_keys` lists who may come in (beside it unless given).
         """
         self._settings = settings or InferenceSettings()
         self._temporary = None if store is not None else Path(tempfile.mkdtemp(prefix="relayrl-models-"))
@@ -113,6 +115,7 @@ class InferenceServer:
             self._keeper.prepare()
             if not self._served.deployments and follow is None:
                 raise ConfigError("there is no model to serve; name .onnx files, a run directory, a --store or --from")
+            access = None if key is None else Access.load(key, authorised_keys)
             self._endpoint = ServerEndpoint(bind, access=access, limits=limits)
         except BaseException:
             self._discard()
