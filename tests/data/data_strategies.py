@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from relayrl.data.arrow.space_json import DTYPES
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory, trajectory_id
-from relayrl.data.row_rules import rows_with_successor
+from relayrl.data.row_rules import number_rows, rows_with_successor
 from relayrl.data.trees import Space, allocate, leaves, map_tree
 from relayrl.sinks.buffered import num_options
 from relayrl.testing.trajectory_examples import random_values
@@ -145,6 +145,10 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
     state_space = draw(any_space) if draw(st.booleans()) else None
     failed, terminated = rng.random(leading) < chance / 4, rng.random(leading) < chance
     truncated = (rng.random(leading) < chance / 2) | failed
+    clock, first = _clock(draw, rng, T, B, N)
+    if clock:  # all lanes end with their environment's episode
+        is_last = np.diff(clock["env_episode"], axis=0, append=clock["env_episode"][-1:]) > 0
+        truncated |= np.repeat(is_last, N, axis=1)
     step, lane = np.nonzero(rows_with_successor(terminated | truncated))
     optional = _optional(draw, rng, leading)
     return Rollout(
@@ -157,8 +161,7 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
         valid=(rng.random(leading) < draw(st.sampled_from([0.0, 0.5, 1.0]))) & ~failed,
         failed=failed,
         policy_version=rng.integers(0, 2**63 - 1, leading),
-        first_episode=rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N),
-        first_step=rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N),
+        **first,
         successors=Successors(
             step,
             lane,
@@ -168,7 +171,33 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
         ),
         state=None if state_space is None else random_bits(rng, allocate(state_space, (T, B))),
         **optional,
+        **clock,
     )
+
+
+def _clock(
+    draw: st.DrawFn, rng: np.random.Generator, T: int, B: int, N: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An environment's own count of episodes and steps, or none, and the first numbers of lanes."""
+    episode, step = (rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N) for _ in range(2))
+    if draw(st.booleans()):
+        return {}, {"first_episode": episode, "first_step": step}
+    over = rng.random((T, B)) < draw(st.sampled_from([0.0, 0.3]))
+    env_episode, env_step = number_rows(over, episode[::N], step[::N])
+    first_step = np.repeat(env_step[0], N) * (rng.random(B * N) < 0.5)
+    clock = {"env_episode": env_episode, "env_step": env_step}
+    return clock, {"first_episode": np.repeat(env_episode[0], N), "first_step": first_step}
+
+
+def _steps(draw: st.DrawFn, rng: np.random.Generator, first_step: int, num_steps: int, failed: bool) -> dict[str, Any]:
+    """Nothing, only where the trajectory ends, or also on which steps its rows are."""
+    kind = draw(st.sampled_from(["unknown", "counting on", "with gaps"]))
+    if kind == "unknown":
+        return {}
+    step = first_step + np.cumsum(rng.integers(1, 5, num_steps))
+    last = int(step[-1]) if kind == "with gaps" else first_step + num_steps - 1
+    found = {"end_step": last + 1 + failed + draw(st.integers(0, 2**20))}
+    return found if kind == "counting on" else found | {"step": step}
 
 
 @st.composite
@@ -202,6 +231,7 @@ def trajectories(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -
         final_state=None if state_space is None else random_bits(rng, allocate(state_space, ())),
         final_mask=_mask_after(draw, rng, optional, ()),
         **optional,
+        **_steps(draw, rng, first_step, *leading, failed),
     )
 
 

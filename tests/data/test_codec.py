@@ -180,7 +180,7 @@ def test_plain_pyarrow_understands_the_rows() -> None:
     assert row["successor"] == []
     last = table.slice(7, 1).to_pylist()[0]
     assert last["successor"] == [{"obs.a%2Eb": 7, "obs.camera.0": list(range(42, 48))}]
-    assert table.schema.metadata[b"relayrl.schema_version"] == b"1"
+    assert table.schema.metadata[b"relayrl.schema_version"] == b"2"
     assert layout_of(table.schema).observation_space == space
 
 

@@ -54,7 +54,7 @@ def bool_like(batch: pa.RecordBatch, *true_rows: int) -> pa.Array:
 
 BOX = '{"type":"box","dtype":"float32","shape":[%s],"low":0.0,"high":1.0}'
 FORGERIES: dict[str, tuple[str, Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
-    "another version": ("rollout", lambda b: with_metadata(b, schema_version="2"), "schema version 2; this program"),
+    "another version": ("rollout", lambda b: with_metadata(b, schema_version="3"), "schema version 3; this program"),
     "no version": ("rollout", lambda b: with_metadata(b, schema_version=None), "no RelayRL data"),
     "no kind": ("rollout", lambda b: with_metadata(b, kind=None), "has no 'relayrl.kind'"),
     "another kind": ("rollout", lambda b: with_metadata(b, kind="video"), "unknown kind of data 'video'"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from relayrl.algorithms.returns import gae, with_successor_values
 from relayrl.data.arrow.codec import decode_trajectory, encode
 from relayrl.data.columns import LaneHeader, Trajectory, trajectory_id
-from relayrl.data.stacking import count_env_steps, joint_envs, stack_jointly, stack_trajectories
+from relayrl.data.stacking import count_env_steps, joint_envs, stack_jointly, stack_trajectories, unaligned
 from relayrl.errors import ConfigError
 
 WORLDS = [uuid.UUID(int=i) for i in range(3)]
@@ -90,6 +90,8 @@ def groups_of_trajectories(draw: st.DrawFn) -> list[Trajectory]:
             failed=failed,
             # Rewards of rows without an action are added to the last one, so these must be numbers.
             reward=rng.normal(size=length).astype(np.float32),
+            step=None,
+            end_step=None,
             **columns,
         )
         found[one.trajectory_id] = one
@@ -110,7 +112,8 @@ def test_splitting_gives_back_what_was_stacked_but_for_states(given_trajectories
     back = {t.trajectory_id: t for t in stack_trajectories(given_trajectories).trajectories()}
     assert set(back) == {t.trajectory_id for t in given_trajectories}
     for one in given_trajectories:
-        assert differences(replace(one, state=None, final_state=None), back[one.trajectory_id]) == []
+        other = replace(back[one.trajectory_id], end_step=None)
+        assert differences(replace(one, state=None, final_state=None), other) == []
 
 
 def test_lanes_are_in_the_order_of_the_trajectories() -> None:
@@ -192,7 +195,8 @@ def test_nothing_cannot_be_stacked() -> None:
 
 
 def test_agents_of_an_env_are_aligned_by_step() -> None:
-    rollouts = stack_jointly([trajectory(3, 2, agent="a"), trajectory(4, 3, agent="b"), trajectory(5, 1, group="h")])
+    one, other, third = trajectory(3, 2, agent="a"), trajectory(4, 3, agent="b"), trajectory(5, 1, group="h")
+    rollouts = stack_jointly([replace(each, terminated=True) for each in (one, other, third)])
     assert rollouts["g"].obs[:, 0, 0].tolist() == [3, 4, 0, 0]
     assert rollouts["g"].obs[:, 1, 0].tolist() == [0, 4, 5, 6]
     assert rollouts["g"].valid.T.tolist() == [[True, True, False, False], [False, True, True, True]]
@@ -200,11 +204,42 @@ def test_agents_of_an_env_are_aligned_by_step() -> None:
     assert rollouts["g"].step()[:, 1].tolist() == [3, 4, 5, 6]
 
 
-def test_in_a_joint_stack_a_lane_that_goes_on_is_truncated() -> None:
+def test_steps_without_an_action_are_rows_that_are_not_valid() -> None:
+    late = trajectory(0, 3, agent="a", terminated=True, step=np.array([6, 7, 9]), end_step=11)
+    rollout = stack_jointly([late, trajectory(0, 10, agent="b", truncated=True, end_step=10)])["g"]
+    assert rollout.obs[:, 0, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0]
+    assert np.flatnonzero(rollout.valid[:, 0]).tolist() == [6, 7, 9]
+    assert np.flatnonzero(rollout.terminated[:, 0]).tolist() == [10]
+    assert np.flatnonzero(rollout.truncated[:, 1]).tolist() == [9]
+    assert rollout.env_step[:, 0].tolist() == list(range(11))
+
+
+def test_a_stack_begins_where_somebody_acts() -> None:
+    late = trajectory(0, 1, agent="a", step=np.array([7]), end_step=8)
+    rollout = stack_jointly([late, trajectory(5, 3, agent="b", end_step=8)])["g"]
+    assert rollout.env_step[:, 0].tolist() == [5, 6, 7, 8]
+    assert rollout.first_step.tolist() == [0, 5]
+
+
+def test_a_missing_fragment_of_one_agent_does_not_move_its_others() -> None:
+    fragments = [trajectory(0, 2, agent="a"), trajectory(4, 2, agent="a"), trajectory(0, 6, agent="b")]
+    rollout = stack_jointly(fragments)["g"]
+    assert rollout.obs[:, 0, 0].tolist() == [0, 1, 101, 0, 4, 5, 105]
+    assert np.flatnonzero(rollout.truncated[:, 0]).tolist() == [2, 6]
+
+
+def test_unaligned_agents_are_those_that_did_not_act_equally_often_and_know_no_steps() -> None:
+    known = [trajectory(0, 2, agent="a", end_step=2), trajectory(0, 3, agent="b", end_step=3)]
+    assert unaligned(known) == []
+    assert unaligned([trajectory(0, 2, agent="a"), trajectory(0, 2, agent="b")]) == []
+    assert [len(env) for env in unaligned([trajectory(0, 2, agent="a"), trajectory(0, 3, agent="b")])] == [2]
+
+
+def test_in_a_joint_stack_a_lane_that_goes_on_ends_on_a_void_row() -> None:
     rollout = stack_jointly([trajectory(0, 2), trajectory(2, 1), trajectory(0, 5, agent="b", terminated=True)])["g"]
-    assert rollout.truncated[:, 0].tolist() == [False, False, True, False, False]
+    assert np.flatnonzero(rollout.truncated[:, 0] & rollout.failed[:, 0]).tolist() == [3]
     assert rollout.terminated[:, 1].tolist() == [False, False, False, False, True]
-    where = (rollout.successors.step == 2) & (rollout.successors.lane == 0)
+    where = (rollout.successors.step == 3) & (rollout.successors.lane == 0)
     assert rollout.successors.obs[where].tolist() == [[102]]
 
 
@@ -234,7 +269,7 @@ def test_a_repeated_trajectory_does_not_hide_the_first() -> None:
 
 def test_headers_keep_a_place_for_absent_agents_and_groups() -> None:
     headers = {name: LaneHeader(name, (), ("a", "b"), LINE, CHOICE) for name in ("g", "h")}
-    rollouts = stack_jointly([trajectory(0, 2, agent="b")], headers, {"h": 3})
+    rollouts = stack_jointly([trajectory(0, 2, agent="b", terminated=True)], headers, {"h": 3})
     assert rollouts["g"].valid.T.tolist() == [[False, False], [True, True]]
     assert rollouts["g"].action_mask is None
     assert not rollouts["h"].valid.any()

@@ -11,7 +11,6 @@ from remote_parts import cartpole_server, stored_ids
 
 from relayrl.bench.servers.trajectory_producer import numbered_trajectory
 from relayrl.errors import BufferFullError, ServerUnreachableError
-from relayrl.runtime.agents.client_config import ClientConfig
 from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink
 from relayrl.runtime.remote.spool import Spool, SpoolSettings
@@ -59,7 +58,8 @@ def test_every_call_has_a_deadline_when_the_server_is_silent(tmp_path):
 
 def test_the_model_queue_of_an_actor_holds_one(tmp_path):
     with cartpole_server(tmp_path, steps=1_000_000, settings={"trainer.time_horizon": 1}) as server:
-        with Spool(tmp_path / "spool") as spool, ServerLink(server.address, spool) as link:
+        spool = Spool(tmp_path / "spool")
+        with spool, ServerLink(server.address, spool) as link:
             link.connect(DEADLINE_S)
             for k in range(40):
                 spooled(spool, numbered_trajectory(spool.client_id, k, 20, version=int(server.metrics.version.value)))
@@ -137,7 +137,8 @@ def test_a_slow_environment_never_yields_an_empty_batch(tmp_path, monkeypatch):
 
 def test_one_actor_with_an_endless_episode_does_not_hold_up_the_rest(tmp_path):
     with cartpole_server(tmp_path, steps=2_000) as server, Spool(tmp_path / "stuck") as stuck:
-        with ServerLink(server.address, stuck) as silent:  # it is connected, has begun an episode, and never ends it
+        silent = ServerLink(server.address, stuck)
+        with silent:  # it is connected, has begun an episode, and never ends it
             silent.connect(DEADLINE_S)
             begun = replace(numbered_trajectory(stuck.client_id, 0, 5), terminated=False)
             spooled(stuck, begun)
@@ -147,26 +148,31 @@ def test_one_actor_with_an_endless_episode_does_not_hold_up_the_rest(tmp_path):
             assert report.num_env_steps >= 1_536
 
 
-def test_back_pressure_reaches_the_environment_loop(tmp_path):
-    from relayrl.transport.server_endpoint import ServerEndpoint
+def test_back_pressure_reaches_the_environment_loop(tmp_path, monkeypatch):
+    reports, steps_when_waiting = [], []
+    wait = Spool.wait_for_room
 
+    def noted(self, num_bytes, timeout_s):
+        steps_when_waiting.append(reports[-1].num_env_steps)
+        return wait(self, num_bytes, 0.02)
+
+    monkeypatch.setattr(Spool, "wait_for_room", noted)
+    settings = RemoteActorSettings(spool=SpoolSettings(max_bytes=60_000), link=QUICK)
+    stop = threading.Event()
     with cartpole_server(tmp_path, steps=1_000_000) as server:
-        actor = {"max_steps": 400, "settings": RemoteActorSettings(spool=SpoolSettings(max_bytes=60_000), link=QUICK)}
-        actor_of(tmp_path, server, **actor)
-        address = server.address
-    silent = ServerEndpoint(address)  # the same place, and nobody answers
-    asked, steps = threading.Event(), []
-    spool = Spool(tmp_path / "full", SpoolSettings(max_bytes=60_000))
-    k = 0
-    while spool.has_room(4_000):
-        spooled(spool, numbered_trajectory(uuid4(), k, 20))
-        k += 1
-    assert spool.num_bytes <= 60_000
-    assert not spool.wait_for_room(4_000, 0.05)
-    assert not asked.is_set()
-    assert steps == []
-    spool.close()
-    silent.close()
+        options = {"settings": settings, "should_stop": stop.is_set, "on_progress": reports.append, "drain_s": 0.0}
+        actor = threading.Thread(target=actor_of, args=(tmp_path, server), kwargs=options)
+        actor.start()
+        wait_until(lambda: len(reports) > 3)
+    # The server is gone: the actor plays until its spool is full, and not one step further.
+    steps_when_waiting.clear()
+    wait_until(lambda: len(steps_when_waiting) >= 10)
+    assert len(set(steps_when_waiting[-8:])) == 1
+    stop.set()
+    actor.join(DEADLINE_S)
+    assert not actor.is_alive()
+    with Spool(tmp_path / "spool" / "actor-0") as spool:
+        assert 0 < spool.num_bytes < 2 * 60_000  # with a segment that was partly acknowledged, and the last block
 
 
 def test_a_full_spool_makes_requests_wait_and_then_raise(tmp_path):
@@ -185,16 +191,19 @@ def test_a_full_spool_makes_requests_wait_and_then_raise(tmp_path):
     # The server is gone. What was recorded stays, and the simulator is told that there is no room.
     ids = agent.get_actor_ids()
     with pytest.raises(BufferFullError):
-        for _ in range(1_000):
-            agent.request_action(ids, np.zeros((1, 4), np.float32), reward=0.0)
-    report = agent.shutdown(deadline_s=0.5)
-    assert isinstance(agent.get_config(), ClientConfig)
-    assert report.undelivered
+        _request_many(agent, ids)
+    assert agent.shutdown(deadline_s=0.5).undelivered
+
+
+def _request_many(agent, ids):
+    for _ in range(1_000):
+        agent.request_action(ids, np.zeros((1, 4), np.float32), reward=0.0)
 
 
 def test_a_dropped_trajectory_is_always_counted(tmp_path):
     with cartpole_server(tmp_path, steps=1_000_000, settings={"params.max_policy_lag": 2}) as server:
-        with Spool(tmp_path / "spool") as spool, ServerLink(server.address, spool) as link:
+        spool = Spool(tmp_path / "spool")
+        with spool, ServerLink(server.address, spool) as link:
             link.connect(DEADLINE_S)
             good = [numbered_trajectory(spool.client_id, k, 20) for k in range(200)]
             bad = replace(good[7], obs=np.full((20, 4), np.inf, np.float32), trajectory_id=uuid4())

@@ -26,7 +26,7 @@ from relayrl.testing.sink_contract import difference
 from waiting import DEADLINE_S, wait_until
 
 Place = Callable[[str], str]
-VERSIONS = {"sqlite": 5, "postgresql": 4}
+VERSIONS = {"sqlite": 6, "postgresql": 5}
 DATABASES = list(VERSIONS)
 
 
@@ -53,7 +53,8 @@ def test_tables_of_an_older_version_are_migrated_and_keep_their_rows(kind: str, 
     with open_sink(url) as sink:
         sink.write([plain_trajectory(0, 0)])
     views = [f"DROP VIEW {name}" for name in ("returns_by_policy_version", "episodes", "experience")]
-    _sql(url, *views, "DROP TABLE abandoned", "UPDATE relayrl_schema SET version = 1")
+    columns = [f"ALTER TABLE trajectories DROP COLUMN {name}" for name in ("end_step", "last_step", "step_data")]
+    _sql(url, *views, *columns, "DROP TABLE abandoned", "UPDATE relayrl_schema SET version = 1")
     if kind == "sqlite":
         _sql(url, "ALTER TABLE trajectories DROP COLUMN crc32")
     with open_sink(url) as sink:

@@ -117,10 +117,12 @@ def test_records_without_checksums_are_read_and_counted_as_unchecked(kind: str, 
         assert source.report.num_unchecked == 0
     if kind == "sqlite":
         with closing(sqlite3.connect(url.partition(":")[2], isolation_level=None)) as database:
-            for view in ("returns_by_policy_version", "episodes"):
+            for view in ("returns_by_policy_version", "episodes", "experience"):
                 database.execute(f"DROP VIEW {view}")
-            database.execute("CREATE VIEW returns_by_policy_version AS SELECT 1")
-            database.execute("ALTER TABLE trajectories DROP COLUMN crc32")
+            for view in ("returns_by_policy_version", "experience"):
+                database.execute(f"CREATE VIEW {view} AS SELECT 1")
+            for column in ("crc32", "end_step", "last_step", "step_data"):
+                database.execute(f"ALTER TABLE trajectories DROP COLUMN {column}")
             database.execute("UPDATE relayrl_schema SET version = 3")
     for path in _files(url):
         if path.suffix == ".sums":

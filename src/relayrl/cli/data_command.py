@@ -183,6 +183,7 @@ def _line(trajectory: Trajectory) -> dict[str, Any]:
         "episode": trajectory.episode,
         "first_step": trajectory.first_step,
         "num_steps": len(trajectory),
+        "last_step": int(trajectory.steps[-1]),
         "return": total if np.isfinite(total) else None,
         "ended": flags,
         "policy_versions": [int(trajectory.policy_version.min()), int(trajectory.policy_version.max())],
@@ -195,9 +196,15 @@ def _readable(fields: dict[str, Any]) -> str:
     total = "no finite return" if fields["return"] is None else f"return {fields['return']:.2f}"
     return (
         f"{fields['trajectory_id']} {fields['group']}/{fields['agent_id']} episode {fields['episode']} "
-        f"steps {fields['first_step']} to {fields['first_step'] + fields['num_steps'] - 1}, {total}, {versions}, "
+        f"{_steps(fields)}, {total}, {versions}, "
         f"{' and '.join(fields['ended']) or 'goes on'}"
     )
+
+
+def _steps(fields: dict[str, Any]) -> str:
+    first, last, count = fields["first_step"], fields["last_step"], fields["num_steps"]
+    shown = f"steps {first} to {last}"
+    return shown if last - first + 1 == count else f"{shown}, {count} actions"
 
 
 def _draw(groups: dict[str, GroupSummary], output: Path) -> None:

@@ -1,7 +1,7 @@
 """`RolloutBuilder`: what the collector writes steps into. Arrays are written into columns, nothing else happens per row.
 
     builder.add(obs, action, active, action_mask, logp, value)           before the environment steps
-    builder.finish_row(reward, terminated, truncated, failed, final)     after it
+    builder.finish_row(reward, terminated, truncated, failed, final, episode_over)     after it
     rollout = builder.build(next_obs, policy_version, next_mask)         after the block's last row
 
 Arrays have leading axes `[B, N, …]` or, the same thing, `[L, …]`. They are copied, so an environment may reuse them.
@@ -27,7 +27,7 @@ from relayrl.errors import ConfigError, EnvError
 
 _COLUMN_NAMES = (
     *("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version"),
-    *("action_mask", "logp", "value", "memory"),
+    *("action_mask", "logp", "value", "memory", "env_episode", "env_step"),
 )
 
 
@@ -52,18 +52,21 @@ class RolloutBuilder:
         with_logp: bool = False,
         with_value: bool = False,
         memory_space: Space | None = None,
+        with_clock: bool = False,
     ) -> None:
+        """`with_clock`: several agents share an environment, here or in other groups, whose episodes and steps are counted."""
         if num_steps < 1 or header.num_lanes < 1:
             raise ConfigError(f"a block needs at least one step and one lane, not {num_steps} and {header.num_lanes}")
         self._header = header
         self._num_steps = num_steps
         self._filling, self._resting = (
-            _Columns(header, num_steps, mask_width, with_logp, with_value, memory_space) for _ in range(2)
+            _Columns(header, num_steps, mask_width, with_logp, with_value, memory_space, with_clock) for _ in range(2)
         )
         self._row = 0
         self._row_is_open = False
         self._first_episode = np.zeros(header.num_lanes, dtype=np.int64)
         self._first_step = np.zeros(header.num_lanes, dtype=np.int64)
+        self._clock = _Clock(len(header.env_ids)) if with_clock else None
 
     @property
     def num_rows(self) -> int:
@@ -111,11 +114,20 @@ class RolloutBuilder:
         truncated: Array,
         failed: Array | None = None,
         final: EndedLanes | None = None,
+        episode_over: Array | None = None,
     ) -> None:
-        """Complete the row: what came of it. `failed` [B] marks environments that broke down: their lanes' rows are void."""
+        """Complete the row: what came of it. `failed` [B] marks environments that broke down: their lanes' rows are void.
+
+        `episode_over` [B], which a builder with a clock needs, marks environments whose next row begins an episode.
+        """
         row, columns = self._row, self._filling
         if not self._row_is_open:
             raise ConfigError("finish_row() without add(); every row begins with what the lanes saw and did")
+        if (self._clock is None) != (episode_over is None):
+            raise ConfigError("episode_over must be given exactly when the builder was made with_clock")
+        if self._clock is not None and episode_over is not None:
+            columns.env_episode[row], columns.env_step[row] = self._clock.episode, self._clock.step
+            self._clock.tick(episode_over if failed is None else episode_over | failed)
         columns.reward[row] = reward.reshape(-1)
         columns.terminated[row] = terminated.reshape(-1)
         columns.truncated[row] = truncated.reshape(-1)
@@ -141,7 +153,10 @@ class RolloutBuilder:
             self._require_final_observations(ended)
         columns.successors.complete_last_row(T - 1, ended[-1], next_obs, next_mask)
         rollout = columns.rollout(self._header, T, policy_version, self._first_episode, self._first_step)
-        self._count(ended, rollout.valid)
+        if self._clock is None:
+            self._count(ended, rollout.valid)
+        else:
+            self._count_by_clock(self._clock, rollout)
         self._filling, self._resting = self._resting, columns
         self._filling.clear()
         self._row = 0
@@ -155,12 +170,16 @@ class RolloutBuilder:
         """Episode and step numbers, which is all that outlives a block."""
         if self._row or self._row_is_open:
             raise ConfigError("get_state() inside a block; build() it before")
-        return {"first_episode": self._first_episode.copy(), "first_step": self._first_step.copy()}
+        numbers = {"first_episode": self._first_episode.copy(), "first_step": self._first_step.copy()}
+        clock = self._clock
+        return numbers if clock is None else numbers | {"env_episode": clock.episode, "env_step": clock.step}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Number episodes and steps on from `get_state`; the present block is dropped."""
-        self._first_episode[:] = state["first_episode"]
-        self._first_step[:] = state["first_step"]
+        self._first_episode = np.array(state["first_episode"], np.int64)
+        self._first_step = np.array(state["first_step"], np.int64)
+        if self._clock is not None:
+            self._clock.set_from(state)
         self._row, self._row_is_open = 0, False
         self._filling.clear()
 
@@ -195,6 +214,42 @@ class RolloutBuilder:
         self._first_step = np.where(has_acted, rows_since, 0)
 
 
+    def _count_by_clock(self, clock: _Clock, rollout: Rollout) -> None:
+        """The same where environments are counted. A lane that was silent in the block keeps its `first_step`: its next
+        fragment covers the block as well."""
+        ended, valid = rollout.ended, rollout.valid
+        T, num_agents = len(ended), len(self._header.agent_ids)
+        last_end, last_valid = (
+            np.where(flags.any(0), T - 1 - np.argmax(flags[::-1], axis=0), -1) for flags in (ended, valid)
+        )
+        episode, step = np.repeat(clock.episode, num_agents), np.repeat(clock.step, num_agents)
+        end_episode = np.repeat(rollout.env_episode, num_agents, 1)[last_end, np.arange(len(last_end))]
+        has_left = np.where(last_end >= 0, end_episode == episode, self._first_episode > episode)
+        goes_on = (last_end < 0) & (self._first_step > 0)
+        self._first_episode = episode + has_left
+        self._first_step = np.where(last_valid > last_end, step, np.where(goes_on, self._first_step, 0))
+
+
+class _Clock:
+    """The episode that each of `B` environments is in, and the step of its next row."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.episode, self.step = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+
+    def tick(self, episode_over: Array) -> None:
+        """Go on to the next row; new arrays, as the old ones may be in a state that somebody keeps."""
+        self.episode, self.step = self.episode + episode_over, np.where(episode_over, 0, self.step + 1)
+
+    def set_from(self, state: Mapping[str, Array]) -> None:
+        """Go on from a builder's state; of one from before environments were counted, from the lane that is furthest on."""
+        num_envs = len(self.episode)
+        if "env_episode" in state:
+            self.episode, self.step = (np.array(state[name], np.int64) for name in ("env_episode", "env_step"))
+        else:
+            lanes = (np.asarray(state[name]).reshape(num_envs, -1) for name in ("first_episode", "first_step"))
+            self.episode, self.step = (numbers.max(1) for numbers in lanes)
+
+
 class _Columns:
     """One set of buffers `[T, L, …]`."""
 
@@ -206,6 +261,7 @@ class _Columns:
         with_logp: bool,
         with_value: bool,
         memory_space: Space | None,
+        with_clock: bool,
     ) -> None:
         leading = (num_steps, header.num_lanes)
         self.obs: Any = allocate(header.observation_space, leading)
@@ -217,6 +273,9 @@ class _Columns:
         self.logp = np.zeros(leading, dtype=np.float32) if with_logp else None
         self.value = np.zeros(leading, dtype=np.float32) if with_value else None
         self.memory: Any = None if memory_space is None else allocate(memory_space, leading)
+        clock = (num_steps, len(header.env_ids))
+        self.env_episode: Any = np.zeros(clock, np.int64) if with_clock else None
+        self.env_step: Any = np.zeros(clock, np.int64) if with_clock else None
         self.successors = _SuccessorRows(header.observation_space, 2 * header.num_lanes, mask_width)
         self._has_failed_rows = False
         self._views: dict[str, Any] = {}  # of the rows of the last block

@@ -14,6 +14,10 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `successors` holds, sparsely, the observation that followed a row where `obs[t + 1]` is not it: where a lane's episode
   ended (the final observation, before auto-reset) and, on the last row, for lanes that go on. Where actions are masked, it also
   holds the mask that came with that observation, all True where nobody knows it.
+- `env_episode` and `env_step`, where an environment has several agents, are its clock: which of its episodes a row belongs to,
+  and the row's step in it. A lane's own numbers say what of that it has handed over already: `first_episode` is the
+  environment's episode that the lane's next action belongs to (the next one, where the lane has ended in the running one),
+  `first_step` the step from which on nothing of the lane is in an earlier block, 0 where it has not acted in the episode yet.
 - `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
   rollout, whose successors hold the state that followed beside the observation.
 
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from relayrl.data.trajectory_block import TrajectoryBlock
 
 _COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
-_OPTIONAL = ("action_mask", "logp", "value", "memory", "state")
+_OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "env_episode", "env_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,15 @@ class Rollout:
     failed: Array
     policy_version: Array
     first_episode: Array  # [L] episode number of each lane's first row
-    first_step: Array  # [L] index within that episode of each lane's first row
+    first_step: Array  # [L] the step within that episode from which on each lane's rows are new
     successors: Successors
     action_mask: Array | None = None
     logp: Array | None = None
     value: Array | None = None
     memory: Tree | None = None
     state: Tree | None = None  # [T, B, …] global states
+    env_episode: Array | None = None  # [T, B] int64 the environment's clock; None: each lane is an environment of its own
+    env_step: Array | None = None  # [T, B] int64
 
     @property
     def num_steps(self) -> int:
@@ -107,10 +113,14 @@ class Rollout:
 
     def episode(self) -> Array:
         """[T, L] int64 episode number of each row."""
+        if self.env_episode is not None:
+            return np.repeat(self.env_episode, len(self.header.agent_ids), axis=1)
         return number_rows(self.ended, self.first_episode, self.first_step)[0]
 
     def step(self) -> Array:
         """[T, L] int64 index of each row within its episode."""
+        if self.env_step is not None:
+            return np.repeat(self.env_step, len(self.header.agent_ids), axis=1)
         return number_rows(self.ended, self.first_episode, self.first_step)[1]
 
     def joint(self, column: Tree) -> Tree:
@@ -127,7 +137,14 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One lane's contiguous valid steps of one episode, columns `[T, …]`; only the last row may have ended."""
+    """What one lane did in the steps `first_step … end_step - 1` of its environment's episode: a row `[T, …]` for each action.
+
+    `step[t]` is the environment's step of row `t`. Steps without a row are those on which the lane did not act; rewards that
+    arrived there are part of the row before. The flags are those of step `end_step - 1`, and `final_obs` is what followed it.
+    The trajectories of a lane in one episode follow each other without a gap, the first from step 0 on.
+
+    Without `end_step`, nobody knows the environment's steps: rows are counted from `first_step` on.
+    """
 
     trajectory_id: UUID
     env_id: UUID
@@ -154,9 +171,29 @@ class Trajectory:
     final_mask: Array | None = (
         None  # [A] the action mask after the last step, where it is known; only beside `action_mask`
     )
+    step: Array | None = None  # [T] int64, strictly increasing; None: first_step, first_step + 1, …
+    end_step: int | None = None  # the step after the last one of the environment that is covered here
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    @property
+    def steps(self) -> Array:
+        """[T] the environment's step of each row."""
+        return self.first_step + np.arange(len(self)) if self.step is None else self.step
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps of the environment from `first_step` to the end; a failure takes one more than there are rows."""
+        if self.end_step is not None:
+            return self.end_step - self.first_step
+        last = self.first_step + len(self) if self.step is None else int(self.step[-1]) + 1
+        return last + self.failed - self.first_step
+
+    @property
+    def knows_steps(self) -> bool:
+        """Whether rows are numbered by the environment, so that agents can be put beside each other."""
+        return self.end_step is not None or self.step is not None
 
     @property
     def is_whole(self) -> bool:

@@ -2,10 +2,15 @@
 
 Each lane is cut where its episodes end, and rows on which it did not act are folded away:
 
-- a reward on such a row goes to the lane's last valid row before it in the block, even one whose episode had ended (a dead
-  agent's share of what its team earns later); with no such row it has no action to belong to and is dropped;
-- an episode's end on such a row ends the fragment at its last valid row; a fragment without valid rows yields nothing;
+- a reward on such a row goes to the lane's last valid row before it in the block; with no such row, or after the lane's end, it
+  has no action to belong to and is dropped;
+- an end on such a row stays where it was: the fragment covers the steps up to it, and has rows for the actions before it;
+- a fragment without valid rows yields nothing: the next one of the lane covers its steps as well;
 - a failed row is void: its reward does not count, and the fragment before it is `failed` and `truncated`.
+
+Rows are numbered by the environment's clock, so that `stacking` puts agents beside each other again as they were. A rollout
+without a clock has it where there is one agent: its own count. Several agents without a clock are numbered each by itself, and
+their trajectories do not claim to know the environment's steps.
 
 Trajectories share one copy of the columns, so they outlive the rollout's reused buffers. Their ids depend only on
 environment, agent, episode and first step: cutting the same block again gives the same ids, so a retry never counts twice.
@@ -16,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,10 +44,7 @@ def on_branch(block: TrajectoryBlock, branch: str) -> TrajectoryBlock:
 
 
 def split_rollout(rollout: Rollout) -> TrajectoryBlock:
-    """The trajectories of a rollout, lane by lane and in the order of time within each.
-
-    Their first step is that of the row where the fragment begins, valid or not: 0 from an episode's beginning on.
-    """
+    """The trajectories of a rollout, lane by lane and in the order of time within each."""
     T, L = rollout.num_steps, rollout.num_lanes
     ended = rollout.ended
     successors = rollout.successors.step * L + rollout.successors.lane
@@ -52,18 +55,68 @@ def split_rollout(rollout: Rollout) -> TrajectoryBlock:
     ends = np.flatnonzero(rows_with_successor(ended).T)
     begins = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     num_steps = np.add.reduceat(valid, begins, dtype=np.int64) if len(ends) else ends
-    headers = _headers(rollout, begins, ends, num_steps)
-    kept = np.flatnonzero(num_steps)
     rows = None if valid.all() else np.flatnonzero(valid)
-    ends = ends[kept]
+    kept = np.flatnonzero(num_steps)
+    fragments = _Fragments(begins[kept], ends[kept], num_steps[kept], kept - np.searchsorted(begins, begins[kept] // T * T))
+    numbers = _numbers(rollout, fragments, rows)
+    headers = _headers(rollout, fragments, numbers)
+    ends = fragments.ends
     finals = np.searchsorted(successors, ends % T * L + ends // T) if len(ends) else ends
     layout = layout_book().layout(Kind.TRAJECTORY, rollout)
     return TrajectoryBlock(
         layout,
-        headers if len(kept) == len(headers) else headers.taken(kept),
+        headers,
         tuple(_lane_by_lane(leaf, rows) for leaf in _stored(layout, rollout)),
         tuple(leaf[finals] for leaf in _followed(layout, rollout)),
+        numbers.steps,
     )
+
+
+class _Fragments(NamedTuple):
+    """Those with actions: rows `begins[k] … ends[k]`, of which `num_steps[k]` are valid, and which of its lane's each is."""
+
+    begins: Array
+    ends: Array
+    num_steps: Array
+    ordinal: Array
+
+
+class _Numbers(NamedTuple):
+    """What the environment counts: of each fragment its episode and the steps that it covers, and the step of every valid row
+    where those do not count on from the fragment's first step."""
+
+    episode: Array
+    first_step: Array
+    end_step: Array | None
+    steps: Array | None
+
+
+def _numbers(rollout: Rollout, fragments: _Fragments, rows: Array | None) -> _Numbers:
+    """`rows` are the valid ones; None: all."""
+    T, num_agents = rollout.num_steps, len(rollout.header.agent_ids)
+    begins, ends, num_steps, ordinal = fragments
+    lane, row = np.divmod(begins, max(T, 1))
+    first_step = np.where(row == 0, rollout.first_step[lane], 0)
+    behind = np.cumsum(num_steps)
+    first_valid, last_valid = (begins, ends) if rows is None else (rows[behind - num_steps], rows[behind - 1])
+    if rollout.env_episode is None or rollout.env_step is None:
+        episode, zeroth = rollout.first_episode[lane] + ordinal, first_step - begins
+        if num_agents > 1:
+            return _Numbers(episode, first_step, None, None)
+    else:
+        env = lane // num_agents
+        episode = rollout.env_episode[first_valid % T, env]
+        if (rollout.env_episode[ends % T, env] != episode).any():
+            raise ConfigError("a lane has actions of two episodes of its environment and no end between them")
+        zeroth = rollout.env_step[first_valid % T, env] - first_valid
+        has_returned = (row > 0) & (rollout.env_episode[row - 1, env] == episode)
+        first_step = np.where(has_returned, rollout.env_step[row, env], first_step)
+    end_step = zeroth + ends + 1
+    counts_on = (zeroth + first_valid == first_step) & (last_valid - first_valid == num_steps - 1)
+    if counts_on.all():
+        return _Numbers(episode, first_step, end_step, None)
+    steps = np.repeat(zeroth, num_steps) + (np.arange(len(rollout.reward) * rollout.num_lanes) if rows is None else rows)
+    return _Numbers(episode, first_step, end_step, steps)
 
 
 def _stored(layout: Layout, rollout: Rollout) -> Iterator[Array]:
@@ -81,7 +134,7 @@ def _stored(layout: Layout, rollout: Rollout) -> Iterator[Array]:
 
 
 def _followed(layout: Layout, rollout: Rollout) -> Iterator[Array]:
-    """What followed rows, in the order of `layout.successor`."""
+    """What followed rows, in the order of `layout.followed`."""
     followed = rollout.successors
     yield from tree_leaves(layout.observation_space, followed.obs, "successors.obs")
     if (layout.state_space is None) != (followed.state is None):
@@ -92,20 +145,16 @@ def _followed(layout: Layout, rollout: Rollout) -> Iterator[Array]:
         yield followed.action_mask
 
 
-def _headers(rollout: Rollout, begins: Array, ends: Array, num_steps: Array) -> TrajectoryHeaders:
-    """Of all fragments `begins[k] … ends[k]`, those without valid rows too."""
-    T, header = rollout.num_steps, rollout.header
-    lane, row = np.divmod(begins, T) if T else (begins, begins)
-    first_of_lane = np.flatnonzero(row == 0)
-    episode = rollout.first_episode[lane] + np.arange(len(begins)) - first_of_lane[lane]
-    first_step = np.where(row == 0, rollout.first_step[lane], 0)
-    env, agent = np.divmod(lane, len(header.agent_ids))
+def _headers(rollout: Rollout, fragments: _Fragments, numbers: _Numbers) -> TrajectoryHeaders:
+    header = rollout.header
+    env, agent = np.divmod(fragments.begins // max(rollout.num_steps, 1), len(header.agent_ids))
     envs = [env_id.bytes for env_id in header.env_ids]
     env_ids = [envs[i] for i in env.tolist()]
     agent_ids = [header.agent_ids[i] for i in agent.tolist()]
-    flags = (np.ascontiguousarray(column.T).reshape(-1)[ends] for column in _flags(rollout))
+    flags = (np.ascontiguousarray(column.T).reshape(-1)[fragments.ends] for column in _flags(rollout))
+    episode, first_step, end_step, _ = numbers
     ids = _trajectory_ids(env_ids, agent_ids, episode, first_step)
-    return TrajectoryHeaders(ids, env_ids, agent_ids, episode, first_step, num_steps, *flags)
+    return TrajectoryHeaders(ids, env_ids, agent_ids, episode, first_step, fragments.num_steps, *flags, end_step)
 
 
 def _flags(rollout: Rollout) -> tuple[Array, Array, Array]:
@@ -148,9 +197,10 @@ def credited_rewards(rollout: Rollout) -> Array:
     last_valid = np.maximum.accumulate(np.where(valid, rows, -1), axis=0)
     last_end = np.full_like(last_valid, -1)
     last_end[1:] = np.maximum.accumulate(np.where(rollout.ended, rows, -1), axis=0)[:-1]
-    stray_row, stray_lane = np.nonzero(~valid & ~rollout.failed & (last_valid > last_end))
-    credited = reward.copy()
-    # Sums of what an environment paid: NaN and infinity are passed on, not complained about here.
+    stray_row, stray_lane = (found[::-1] for found in np.nonzero(~valid & ~rollout.failed & (last_valid > last_end)))
+    later = np.zeros_like(reward)
+    # Sums of what an environment paid: NaN and infinity are passed on, not complained about here. The latest first, as
+    # `returns.gae` adds them, so that the sums are the same bits.
     with np.errstate(invalid="ignore", over="ignore"):
-        np.add.at(credited, (last_valid[stray_row, stray_lane], stray_lane), reward[stray_row, stray_lane])
-    return credited
+        np.add.at(later, (last_valid[stray_row, stray_lane], stray_lane), reward[stray_row, stray_lane])
+        return np.asarray(later + reward)

@@ -3,22 +3,21 @@
 `stack_trajectories` gives each trajectory of one group a lane of its own, from row 0 on. `stack_jointly` puts the trajectories
 of all agents of an environment where they were in time, so that central critics and joint replay see who acted at once: row
 `k` of an environment is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
+Actions, flags and what followed stand on the rows on which they stood in the rollout that was split.
 
 Rows on which a lane has no step are not valid. In `stack_trajectories`, a lane that goes on waits there and sees its
-`final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it is truncated, because
-central critics and replay know no lane that waits. Before its first step, after its end, and where an agent is absent,
-observations and actions are neutral (zeros, or a choice's first option), so that they can be encoded. A failed trajectory
-ends on a void row, as in `columns`.
+`final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it ends on a void row
+behind its last fragment, or where the next one is missing, as if the environment had failed there: others see that it went on.
+Before its first step, after its end, and where an agent is absent or waits, observations and actions are neutral (zeros, or a
+choice's first option), so that they can be encoded. A failed trajectory ends on a void row, as in `columns`.
 
 `stack_jointly` keeps global states, where trajectories have them: row `k` of an environment has what any of its agents
 recorded there, zeros where nobody acted. `stack_trajectories` leaves them out, because its lanes of one environment are not
-of the same
-moments.
+of the same moments.
 
 All arrays are new and writable. An environment occurs once per fragment or episode in the header, so a stack is for learning
-in this process, not for the codec. Trajectories fold away the steps on which an agent did not act and keep no step numbers;
-such agents
-(turns, late arrivals) are therefore aligned by their own decisions, not by the environment's clock.
+in this process, not for the codec. Trajectories that do not know the environment's steps (files of version 1, programs that
+give none) are placed by their own decisions from `first_step` on; `unaligned` finds those for which that may be wrong.
 """
 
 from __future__ import annotations
@@ -42,16 +41,13 @@ OPTIONAL = ("action_mask", "logp", "value", "memory")
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A trajectory, the lane it goes to, and the row of its first step."""
+    """A trajectory, the lane it goes to, the rows of its steps, and the one behind its end; a failure's void row is its last."""
 
     trajectory: Trajectory
     lane: int
-    row: int
-
-    @property
-    def num_rows(self) -> int:
-        """Rows up to its end; a failure takes one more, which is void."""
-        return self.row + len(self.trajectory) + self.trajectory.failed
+    rows: slice | Array
+    end: int
+    first_step: int  # of the lane, if it begins with this trajectory
 
 
 def stack_trajectories(trajectories: Sequence[Trajectory]) -> Rollout:
@@ -63,11 +59,13 @@ def stack_trajectories(trajectories: Sequence[Trajectory]) -> Rollout:
     placed = []
     for trajectory in trajectories:
         slot = _free_slot(slots, trajectory)
-        placed.append(_Placed(trajectory, slot * len(agent_ids) + agent_ids.index(trajectory.agent_id), 0))
+        lane = slot * len(agent_ids) + agent_ids.index(trajectory.agent_id)
+        length = len(trajectory)
+        placed.append(_Placed(trajectory, lane, slice(0, length), length + trajectory.failed, trajectory.first_step))
     first = trajectories[0]
     env_ids = tuple(env_id for env_id, _ in slots)
     header = LaneHeader(first.group, env_ids, agent_ids, first.observation_space, first.action_space)
-    return _filled(header, placed, max(p.num_rows for p in placed))
+    return _filled(header, placed, max(p.end for p in placed))
 
 
 def stack_jointly(
@@ -79,7 +77,7 @@ def stack_jointly(
 
     `headers` name groups and agents that may be absent; their `env_ids` do not matter. Without them, groups and agents are
     those that occur. `mask_widths` are the widths of action masks, by group, for groups that may be absent altogether.
-    A lane that goes on beyond its last step here is truncated there, and so bootstraps from its final observation.
+    A lane that goes on beyond its last step here bootstraps from its final observation.
     """
     received = sorted(trajectories, key=lambda t: t.first_step)
     headers = _headers_of(received) if headers is None else headers
@@ -87,25 +85,31 @@ def stack_jointly(
     if not envs:
         raise ConfigError("there is nothing to stack; give at least one trajectory")
     env_ids = tuple(env.env_id for env in envs)
-    num_steps = max(env.num_steps for env in envs)
+    members = [env.closed() for env in envs]
+    num_steps = max(_end(t) - env.first_step for env, own in zip(envs, members, strict=True) for t in own)
     placed: dict[str, list[_Placed]] = {group: [] for group in headers}
     states: list[PlacedStates] = []
     for i, env in enumerate(envs):
-        for trajectory in env.closed():
+        for trajectory in members[i]:
             if trajectory.group not in headers:
                 raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
             agents = headers[trajectory.group].agent_ids
             if trajectory.agent_id not in agents:
                 raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
             lane = i * len(agents) + agents.index(trajectory.agent_id)
-            row = trajectory.first_step - env.first_step
-            placed[trajectory.group].append(_Placed(trajectory, lane, row))
-            states.append(PlacedStates(trajectory, i, row))
+            rows, end = _rows(trajectory, env.first_step), _end(trajectory) - env.first_step
+            first_step = trajectory.first_step if env.knows_steps else env.first_step
+            placed[trajectory.group].append(_Placed(trajectory, lane, rows, end, first_step))
+            states.append(PlacedStates(trajectory, i, rows, end))
     widths = mask_widths or {}
     rollouts = {
         group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps, widths.get(group))
         for group, header in headers.items()
     }
+    if all(env.knows_steps for env in envs):
+        clock = np.arange(num_steps)[:, None] + np.array([env.first_step for env in envs])
+        episode = np.tile([env.episode for env in envs], (num_steps, 1))
+        rollouts = {group: replace(own, env_episode=episode, env_step=clock) for group, own in rollouts.items()}
     block = joint_states(states, num_steps, len(envs))
     return rollouts if block is None else {group: block.beside(rollout) for group, rollout in rollouts.items()}
 
@@ -117,32 +121,54 @@ def empty_rollout(header: LaneHeader, mask_width: int | None = None) -> Rollout:
 
 @dataclass(slots=True)
 class _Env:
-    """One episode of one environment, or a part of it: each agent's fragments follow each other without a gap."""
+    """One episode of one environment, or a part of it: what its members cover has no gap."""
 
     env_id: UUID
+    episode: int
     members: list[Trajectory]
-    ends: dict[tuple[str, str], int]  # the step after the last one, by group and agent
+    ends: dict[tuple[str, str], int]  # the step behind the last one, by group and agent
 
     @property
     def first_step(self) -> int:
-        return min(t.first_step for t in self.members)
+        """The first on which somebody acts."""
+        return min(t.first_step if t.step is None else int(t.step[0]) for t in self.members)
 
     @property
     def num_steps(self) -> int:
-        return max(t.first_step + len(t) + t.failed for t in self.members) - self.first_step
+        return max(self.ends.values()) - self.first_step
+
+    @property
+    def knows_steps(self) -> bool:
+        return all(t.knows_steps for t in self.members)
 
     def takes(self, trajectory: Trajectory) -> bool:
-        """Whether the agent has no step here yet, or goes on where it stopped."""
-        end = self.ends.get((trajectory.group, trajectory.agent_id))
-        return end is None or end == trajectory.first_step
+        """Whether the agent has no step from there on, and others are not a gap away."""
+        own = self.ends.get((trajectory.group, trajectory.agent_id), trajectory.first_step)
+        return own <= trajectory.first_step <= max(self.ends.values())
 
     def closed(self) -> list[Trajectory]:
-        """The members, with every agent's last one at an end."""
-        last = {(t.group, t.agent_id): t for t in self.members}
+        """The members; those that go on, and that the agent's next one does not follow, end on the step behind them."""
+        begins = {(t.group, t.agent_id, t.first_step) for t in self.members}
+
+        def goes_on(t: Trajectory) -> bool:
+            return not (t.terminated or t.truncated or (t.group, t.agent_id, _end(t)) in begins)
+
         return [
-            replace(t, truncated=True) if t is last[t.group, t.agent_id] and not t.terminated else t
-            for t in self.members
+            replace(t, truncated=True, failed=True, end_step=_end(t) + 1) if goes_on(t) else t for t in self.members
         ]
+
+
+def _rows(trajectory: Trajectory, first_step: int) -> slice | Array:
+    """Where its steps are, if row 0 is `first_step`."""
+    if trajectory.step is not None:
+        return trajectory.step - first_step
+    first = trajectory.first_step - first_step
+    return slice(first, first + len(trajectory))
+
+
+def _end(trajectory: Trajectory) -> int:
+    """The step behind the last one that it covers."""
+    return trajectory.first_step + trajectory.num_env_steps
 
 
 def count_env_steps(trajectories: Iterable[Trajectory]) -> int:
@@ -156,6 +182,19 @@ def joint_envs(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
     return [env.members for env in _joint_envs(sorted(trajectories, key=lambda t: t.first_step))]
 
 
+def unaligned(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
+    """Of `joint_envs`, those with several agents whose steps nobody knows, and which did not act equally often: if one of them
+    came late, waited, or missed a turn, it stands beside others' steps that were not at the same time."""
+    found = []
+    for env in _joint_envs(sorted(trajectories, key=lambda t: t.first_step)):
+        counts: dict[tuple[str, str], int] = {}
+        for t in env.members:
+            counts[t.group, t.agent_id] = counts.get((t.group, t.agent_id), 0) + len(t)
+        if not env.knows_steps and len(set(counts.values())) > 1:
+            found.append(env.members)
+    return found
+
+
 def _joint_envs(in_order: Iterable[Trajectory]) -> list[_Env]:
     """Parts in the order of their first trajectory."""
     by_episode: dict[tuple[UUID, int], list[_Env]] = {}
@@ -164,11 +203,11 @@ def _joint_envs(in_order: Iterable[Trajectory]) -> list[_Env]:
         parts = by_episode.setdefault((trajectory.env_id, trajectory.episode), [])
         env = next((part for part in parts if part.takes(trajectory)), None)
         if env is None:
-            env = _Env(trajectory.env_id, [], {})
+            env = _Env(trajectory.env_id, trajectory.episode, [], {})
             parts.append(env)
             envs.append(env)
         env.members.append(trajectory)
-        env.ends[trajectory.group, trajectory.agent_id] = trajectory.first_step + len(trajectory)
+        env.ends[trajectory.group, trajectory.agent_id] = _end(trajectory)
     return envs
 
 
@@ -209,12 +248,13 @@ def _filled(header: LaneHeader, placed: Sequence[_Placed], T: int, mask_width: i
     if any(p.trajectory.final_mask is not None for p in placed):
         last["action_mask"] = np.ones((L, columns["action_mask"].shape[-1]), bool)
     final: dict[tuple[int, int], Trajectory] = {}
+    begun: set[int] = set()
     for p in placed:
         _write_lane(p, columns, flags, last, final)
-        if not flags["valid"][: p.row, p.lane].any():
-            # The numbers are row 0's, which may lie before the lane's first step.
+        if p.lane not in begun:
+            begun.add(p.lane)
             first["first_episode"][p.lane] = p.trajectory.episode
-            first["first_step"][p.lane] = p.trajectory.first_step - p.row
+            first["first_step"][p.lane] = p.first_step
     successors = _successors(flags["terminated"] | flags["truncated"], last, final)
     return Rollout(header=header, successors=successors, **columns, **flags, **first)
 
@@ -226,16 +266,15 @@ def _write_lane(
     last: dict[str, Any],
     final: dict[tuple[int, int], Trajectory],
 ) -> None:
-    trajectory, lane, row = placed.trajectory, placed.lane, placed.row
-    steps = (slice(row, row + len(trajectory)), lane)
+    trajectory, lane, end = placed.trajectory, placed.lane, placed.end - 1
+    steps = (placed.rows, lane)
     for name, column in columns.items():
         write(column, steps, getattr(trajectory, name))
     flags["valid"][steps] = True
     if not (trajectory.terminated or trajectory.truncated):
-        write(columns["obs"], (slice(row + len(trajectory), None), lane), trajectory.final_obs)
+        write(columns["obs"], (slice(end + 1, None), lane), trajectory.final_obs)
         _write_final(last, lane, trajectory)
         return
-    end = placed.num_rows - 1
     for name in ("terminated", "truncated", "failed"):
         flags[name][end, lane] = getattr(trajectory, name)
     if trajectory.failed:

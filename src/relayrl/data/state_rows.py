@@ -91,11 +91,12 @@ def states_after(rollouts: Sequence[Rollout]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PlacedStates:
-    """A trajectory of an agent in `env`, whose first step is on `row`."""
+    """A trajectory of an agent in `env`, the rows of its steps, and the one behind its end."""
 
     trajectory: Trajectory
     env: int
-    row: int
+    rows: slice | Array
+    end: int
 
 
 def joint_states(placed: Sequence[PlacedStates], num_steps: int, num_envs: int) -> BlockStates | None:
@@ -111,15 +112,13 @@ def joint_states(placed: Sequence[PlacedStates], num_steps: int, num_envs: int) 
 
     now: Any = map_tree(like, given[0].trajectory.state)
     for p in given:
-        end = p.row + len(p.trajectory)
-        write(now, (slice(p.row, end), p.env), p.trajectory.state)
+        write(now, (p.rows, p.env), p.trajectory.state)
         if p.trajectory.failed:
-            write(now, (end, p.env), p.trajectory.final_state)
+            write(now, (p.end - 1, p.env), p.trajectory.final_state)
     after = map_tree(np.zeros_like, now)
     map_tree(lambda following, state: following.__setitem__(slice(-1), state[1:]), after, now)
     for p in given:
-        last = p.row + len(p.trajectory) - 1 + p.trajectory.failed
-        write(after, (last, p.env), p.trajectory.final_state)
+        write(after, (p.end - 1, p.env), p.trajectory.final_state)
     return BlockStates(now, after)
 
 

@@ -40,6 +40,7 @@ class TrajectoryHeaders:
     terminated: Array
     truncated: Array
     failed: Array
+    end_step: Array | None = None  # where rows are numbered by the environment: the step behind the last one covered
 
     def __len__(self) -> int:
         return len(self.trajectory_ids)
@@ -57,6 +58,7 @@ class TrajectoryHeaders:
             [self.env_ids[i] for i in numbers],
             [self.agent_ids[i] for i in numbers],
             *(column[which] for column in self._columns()),
+            None if self.end_step is None else self.end_step[which],
         )
 
     def _columns(self) -> tuple[Array, ...]:
@@ -72,17 +74,22 @@ class TrajectoryHeaders:
             [each for part in parts for each in part.env_ids],
             [each for part in parts for each in part.agent_ids],
             *columns,
+            _joined_or_none([part.end_step for part in parts]),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrajectoryBlock(Sequence[Trajectory]):
-    """`K` trajectories: `arrays` `[R, …]` in the order of `layout.stored`, `finals` `[K, …]` in that of `layout.successor`."""
+    """`K` trajectories: `arrays` `[R, …]` in the order of `layout.stored`, `finals` `[K, …]` in that of `layout.followed`.
+
+    `steps` `[R]` are the environment's steps of the rows; None where they count on from every trajectory's first step.
+    """
 
     layout: Layout
     headers: TrajectoryHeaders
     arrays: tuple[Array, ...]
     finals: tuple[Array, ...]
+    steps: Array | None = None
 
     def __len__(self) -> int:
         return len(self.headers)
@@ -106,7 +113,12 @@ class TrajectoryBlock(Sequence[Trajectory]):
 
     @property
     def num_bytes(self) -> int:
-        return _HEADER_BYTES * len(self) + sum(array.nbytes for array in (*self.arrays, *self.finals))
+        num_bytes = sum(array.nbytes for array in (*self.arrays, *self.finals))
+        return _HEADER_BYTES * len(self) + num_bytes + (0 if self.steps is None else self.steps.nbytes)
+
+    def row_steps(self) -> Array:
+        """[R] the step of every row."""
+        return counted_steps(self.headers) if self.steps is None else self.steps
 
     def column(self, leaf: Leaf) -> Array:
         """The array of one of `layout.stored`."""
@@ -114,7 +126,12 @@ class TrajectoryBlock(Sequence[Trajectory]):
 
     def read_only(self) -> TrajectoryBlock:
         """Views that nobody can write through."""
-        return replace(self, arrays=tuple(map(_read_only, self.arrays)), finals=tuple(map(_read_only, self.finals)))
+        return replace(
+            self,
+            arrays=tuple(map(_read_only, self.arrays)),
+            finals=tuple(map(_read_only, self.finals)),
+            steps=None if self.steps is None else _read_only(self.steps),
+        )
 
     def between(self, first: int, end: int) -> TrajectoryBlock:
         """Trajectories `first … end - 1`; views."""
@@ -125,6 +142,7 @@ class TrajectoryBlock(Sequence[Trajectory]):
             self.headers.taken(np.arange(first, end)),
             tuple(array[rows] for array in self.arrays),
             tuple(final[first:end] for final in self.finals),
+            None if self.steps is None else self.steps[rows],
         )
 
     def without(self, trajectory_ids: set[bytes]) -> TrajectoryBlock | None:
@@ -147,6 +165,8 @@ class TrajectoryBlock(Sequence[Trajectory]):
         numbers = (headers.episode, headers.first_step, headers.num_steps)
         flags = (headers.terminated, headers.truncated, headers.failed)
         columns = [*(each[first:stop] for each in names), *(each[first:stop].tolist() for each in (*numbers, *flags))]
+        ends = [None] * (stop - first) if headers.end_step is None else headers.end_step[first:stop].tolist()
+        counts_on = _counts_on(headers, self.steps)
         steps, finals = self._fields()
         for i, header in enumerate(zip(*columns, strict=True), first):
             trajectory_id, env_id, agent_id, episode, first_step, num_steps, terminated, truncated, failed = header
@@ -163,6 +183,8 @@ class TrajectoryBlock(Sequence[Trajectory]):
                 terminated=terminated,
                 truncated=truncated,
                 failed=failed,
+                step=None if self.steps is None or counts_on[i] else self.steps[rows],
+                end_step=ends[i - first],
                 **{name: _taken(column, rows) for name, column in steps.items()},
                 **{name: _taken(column, (i, ...)) for name, column in finals.items()},
             )
@@ -197,7 +219,26 @@ def joined_blocks(blocks: Sequence[TrajectoryBlock]) -> TrajectoryBlock:
         TrajectoryHeaders.joined([block.headers for block in blocks]),
         tuple(joined_arrays(parts, parts[0].shape[1:]) for parts in arrays),
         tuple(joined_arrays(parts, parts[0].shape[1:]) for parts in finals),
+        None if all(block.steps is None for block in blocks) else np.concatenate([b.row_steps() for b in blocks]),
     )
+
+
+def counted_steps(headers: TrajectoryHeaders) -> Array:
+    """[R] steps that count on from every trajectory's first one."""
+    zeroth = headers.first_step - (headers.ends - headers.num_steps)
+    return np.asarray(np.repeat(zeroth, headers.num_steps) + np.arange(int(headers.num_steps.sum())))
+
+
+def _counts_on(headers: TrajectoryHeaders, steps: Array | None) -> Any:
+    """[K] whether the steps of a trajectory count on from its first one; as they increase, the last one tells."""
+    if steps is None or not len(headers):
+        return ()
+    return (steps[headers.ends - 1] - headers.first_step == headers.num_steps - 1).tolist()
+
+
+def _joined_or_none(parts: Sequence[Array | None]) -> Array | None:
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None
 
 
 def joined_arrays(arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:

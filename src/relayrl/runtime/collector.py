@@ -68,6 +68,8 @@ class Collector:
             for name, group in env.groups.items()
             if actors[name].memory_width
         }
+        # An only agent is its environment's clock.
+        self._has_clock = sum(group.num_agents for group in env.groups.values()) > 1
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = _EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
@@ -83,17 +85,31 @@ class Collector:
         mask_width = actor.head.mask_width if group.masks_actions else None
         with_logp = group.name in self._with_logp
         memory = spaces.Box(-np.inf, np.inf, (actor.memory_width,)) if actor.memory_width else None
-        return RolloutBuilder(header, self._num_steps, mask_width=mask_width, with_logp=with_logp, memory_space=memory)
+        return RolloutBuilder(
+            header,
+            self._num_steps,
+            mask_width=mask_width,
+            with_logp=with_logp,
+            memory_space=memory,
+            with_clock=self._has_clock,
+        )
 
-    def collect(self, policy_version: int, num_steps: int | None = None) -> dict[str, Rollout]:
-        """Step every environment `num_steps` times, at most as often as the block has rows; returns a rollout per group."""
+    def collect(
+        self, policy_version: int | Mapping[str, int], num_steps: int | None = None
+    ) -> dict[str, Rollout]:
+        """Step every environment `num_steps` times, at most as often as the block has rows; returns a rollout per group.
+
+        `policy_version` is that of the policies which act, or of each group's.
+        """
+        versions = dict.fromkeys(self._builders, policy_version) if isinstance(policy_version, int) else policy_version
         for _ in range(self._num_steps if num_steps is None else num_steps):
             if self._states is not None:
                 self._states.add(self._state)
             step = self._env.step({name: self._act(name, view) for name, view in self._views.items()})
+            over = step.episode_over if self._has_clock else None
             for name, group in step.groups.items():
                 self._builders[name].finish_row(
-                    group.reward, group.terminated, group.truncated, failed=step.failed, final=group.final
+                    group.reward, group.terminated, group.truncated, step.failed, group.final, over
                 )
             if self._states is not None:
                 self._states.finish_row(step.episode_over, step.final_state)
@@ -102,7 +118,7 @@ class Collector:
             self._episodes.add(step)
             self._see(step)
         rollouts = {
-            name: builder.build(lanes(self._views[name].obs), policy_version, self._views[name].action_mask)
+            name: builder.build(lanes(self._views[name].obs), versions[name], self._views[name].action_mask)
             for name, builder in self._builders.items()
         }
         if self._states is None:
@@ -282,8 +298,17 @@ def _with_likelihoods(actors: Mapping[str, Actor]) -> frozenset[str]:
 
 def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
     """The numbers with which lanes go on when their present episode is given up."""
-    was_running = numbers["first_step"] > 0
-    return {"first_episode": numbers["first_episode"] + was_running, "first_step": np.zeros_like(numbers["first_step"])}
+    none = np.zeros_like(numbers["first_step"])
+    if "env_step" not in numbers:
+        return {"first_episode": numbers["first_episode"] + (numbers["first_step"] > 0), "first_step": none}
+    episode = numbers["env_episode"] + (numbers["env_step"] > 0)
+    of_lanes = np.repeat(episode, len(none) // len(episode))
+    return {
+        "first_episode": np.maximum(numbers["first_episode"], of_lanes),
+        "first_step": none,
+        "env_episode": episode,
+        "env_step": np.zeros_like(episode),
+    }
 
 
 def lanes(tree: Tree) -> Any:

@@ -21,6 +21,7 @@ class _Episode:
     """What is known of one agent's episode, from the trajectories that came so far, in any order."""
 
     num_steps: int = 0
+    num_env_steps: int = 0  # steps of the environment that are covered
     end: int = 0  # the step after the last one that is known
     total: float = 0.0
     newest_version: int = -(2**63)
@@ -28,7 +29,9 @@ class _Episode:
 
     def add(self, trajectory: Trajectory, newest: int) -> None:
         self.num_steps += len(trajectory)
-        self.end = max(self.end, trajectory.first_step + len(trajectory))
+        # A failed one is never whole, so that its void step need not count.
+        self.num_env_steps += trajectory.num_env_steps
+        self.end = max(self.end, trajectory.first_step + trajectory.num_env_steps)
         self.newest_version = max(self.newest_version, newest)
         self.has_ended |= (trajectory.terminated or trajectory.truncated) and not trajectory.failed
         with np.errstate(all="ignore"):
@@ -37,7 +40,7 @@ class _Episode:
     @property
     def is_whole(self) -> bool:
         """Whether every step from the first to the regular end is there."""
-        return self.has_ended and self.num_steps == self.end
+        return self.has_ended and self.num_env_steps == self.end
 
 
 @dataclass(slots=True)

@@ -33,6 +33,10 @@ def example_trajectories(seed: int) -> Iterator[Trajectory]:
     box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     yield _example(rng, "group", box, spaces.Discrete(4), 5)
     yield _example(rng, "group", box, spaces.Discrete(4), 1, terminated=True, first_step=2**40)
+    yield _example(rng, "group", box, spaces.Discrete(4), 3, terminated=True, first_step=2**40, end_step=2**40 + 3)
+    steps = np.array([6, 7, 9, 2**40])
+    yield _example(rng, "group", box, spaces.Discrete(4), 4, truncated=True, step=steps, end_step=2**40 + 7)
+    yield _example(rng, "group", box, spaces.Discrete(4), 2, truncated=True, failed=True, step=steps[:2], end_step=9)
     yield _example(rng, 'mit Komma, "“\n%00', nested, box, 3, truncated=True, failed=True, agent_id="a,b\x00%\r")
     optional = {"logp": _bits(rng, np.zeros(4, np.float32)), "value": _bits(rng, np.zeros(4, np.float32))}
     yield _example(rng, "", every_dtype, spaces.MultiDiscrete([2, 5]), 4, agent_id="", truncated=True, **optional)
@@ -117,14 +121,16 @@ def _bits(rng: np.random.Generator, tree: Any) -> Any:
 
 def difference(one: Trajectory, other: Trajectory) -> str | None:
     """The first field in which two trajectories differ in any bit, dtype or shape; None if there is none."""
-    for field in dataclasses.fields(Trajectory):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+    for name in (*(field.name for field in dataclasses.fields(Trajectory)), "steps", "num_env_steps", "knows_steps"):
+        if name in ("step", "end_step"):  # may be left out where they say nothing new
+            continue
+        mine, theirs = getattr(one, name), getattr(other, name)
         if isinstance(mine, spaces.Space) and isinstance(theirs, spaces.Space):
             mine, theirs = space_to_json(mine), space_to_json(theirs)
         elif isinstance(mine, np.ndarray | np.generic | dict | tuple):
             mine, theirs = ([*map(_outline, leaves(tree))] for tree in (mine, theirs))
         if mine != theirs:
-            return f"field {field.name!r} of trajectory {one.trajectory_id} differs: {mine!r:.200} / {theirs!r:.200}"
+            return f"field {name!r} of trajectory {one.trajectory_id} differs: {mine!r:.200} / {theirs!r:.200}"
     return None
 
 

@@ -168,11 +168,13 @@ def _features(rollout: Rollout, encoder: ObservationEncoder) -> Array:
 
 
 def _following(rollout: Rollout, encoder: ObservationEncoder, features: Array, moments: Array) -> Array:
-    """[U, N, F] features of what followed `moments`."""
+    """[U, N, F] features of what followed `moments`; what stands where an agent waits means nothing, and is zeros."""
     envs, successors = len(rollout.header.env_ids), rollout.successors
     following = np.zeros((len(moments), *features.shape[1:]), np.float32)
     goes_on = moments + envs < len(features)
-    following[goes_on] = features[moments[goes_on] + envs]
+    next_rows = moments[goes_on] + envs
+    means_something = (rollout.valid | rollout.failed).reshape(features.shape[:2])
+    following[goes_on] = present(features[next_rows], means_something[next_rows])
     where = np.searchsorted(moments, _moments(rollout)), successors.lane % _num_agents(rollout)
     following[where] = encoder.encode_numpy(successors.obs)
     return following

@@ -53,7 +53,7 @@ def actor(
     keys = None if key is None or server_key is None else ClientKeys.load(key, server_key)
     values = dict(parse_assignment(each, "--option") for each in options or [])
     settings = RemoteActorSettings(
-        environment=EnvSettings(num_envs=num_envs, workers=workers, options=values),
+        environment=EnvSettings(num_envs=num_envs, workers=workers, **({"options": values} if values else {})),
         spool=SpoolSettings(max_bytes=spool_mib << 20),
     )
     stopped = _stop_on_signals()

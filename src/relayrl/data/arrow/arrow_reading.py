@@ -56,17 +56,20 @@ class _Split:
         arrays = tuple(self._column(leaf.name, leaf, leading) for leaf in layout.stored)
         episode, step = self._column("episode", EPISODE, leading), self._column("step", STEP, leading)
         envs, agents = self._names("env_id"), self._names("agent_id")
-        self._check_rows(episode, step)
+        finals = self._finals()
+        first_step, end_step = (finals.pop(-2), finals.pop()) if layout.knows_steps else (step[self._begins], None)
+        counts_on = self._check_rows(episode, step, first_step, end_step)
         headers = TrajectoryHeaders(
             [_uuid(self._ids[which]).bytes for which in self._which.tolist()],
             [_uuid(env).bytes for env in envs],
             agents,
             episode[self._begins],
-            step[self._begins],
+            first_step,
             self._ends - self._begins,
             *self._flags(),
+            end_step,
         )
-        return TrajectoryBlock(layout, headers, arrays, tuple(self._finals()))
+        return TrajectoryBlock(layout, headers, arrays, tuple(finals), None if counts_on else step)
 
     def _column(self, name: str, leaf: Any, leading: tuple[int, ...]) -> Array:
         return from_arrow(leaf, self._batch.column(name), leading)
@@ -84,15 +87,33 @@ class _Split:
         if changes.any():
             raise DecodeError(f"column {name!r} changes within a trajectory")
 
-    def _check_rows(self, episode: Array, step: Array) -> None:
-        if min(episode[self._begins].min(), step[self._begins].min()) < 0:
+    def _check_rows(self, episode: Array, step: Array, first_step: Array, end_step: Array | None) -> bool:
+        """Whether all steps count on from every trajectory's first one."""
+        if min(episode[self._begins].min(), first_step.min()) < 0:
             raise DecodeError("columns 'episode' and 'step' count from 0 on")
         self._require_constant(episode, "episode")
-        self._require_constant(step - np.arange(len(step)), "step")
+        # Unsigned, a step that goes back is a large one on.
+        ahead = np.diff(step).view(np.uint64)
+        ahead[self._begins[1:] - 1] = 1
+        counts_on = bool((ahead == 1).all()) and np.array_equal(step[self._begins], first_step)
+        if end_step is None:
+            if not counts_on:
+                raise DecodeError("column 'step' does not count on within a trajectory")
+        elif (
+            (ahead == 0).any()
+            or (ahead >= 2**63).any()
+            or (step[self._begins] < first_step).any()
+            or (end_step <= step[self._ends - 1]).any()
+        ):
+            raise DecodeError("column 'step' does not increase within the steps that a trajectory covers")
+        self._check_names(len(step))
+        return counts_on
+
+    def _check_names(self, num_rows: int) -> None:
         indices, names = names_from_arrow(self._batch.column("group"), "group")
         if any(names[i].as_py() != self._layout.group for i in np.flatnonzero(np.bincount(indices)).tolist()):
             raise DecodeError("column 'group' differs from the schema's metadata")
-        if not self._column("valid", VALID, (len(step),)).all():
+        if not self._column("valid", VALID, (num_rows,)).all():
             raise DecodeError("a trajectory has a row that is not valid")
 
     def _flags(self) -> list[Array]:

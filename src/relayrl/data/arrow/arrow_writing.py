@@ -23,7 +23,20 @@ import numpy as np
 import pyarrow as pa
 
 from relayrl.compiled.loader import row_kernels
-from relayrl.data.arrow.schema import EPISODE, FAILED, GROUP, ID, STEP, TERMINATED, TRUNCATED, VALID, Layout, Leaf
+from relayrl.data.arrow.schema import (
+    END_STEP,
+    EPISODE,
+    FAILED,
+    FIRST_STEP,
+    GROUP,
+    ID,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    Layout,
+    Leaf,
+)
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, by_layout, joined_blocks
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
@@ -65,6 +78,8 @@ def to_batch(block: TrajectoryBlock) -> pa.RecordBatch:
     given = header_columns(headers, num_rows)
     for leaf in (EPISODE, STEP, TERMINATED, TRUNCATED, FAILED, VALID):
         columns[leaf.name] = pa.Array.from_buffers(leaf.arrow_type, num_rows, [None, getattr(given, leaf.name)])
+    if block.steps is not None:
+        columns[STEP.name] = to_arrow(STEP, block.steps, (num_rows,))
     for name, kind, numbers, texts in (
         ("trajectory_id", ID, given.trajectory, _uuid_texts(headers.trajectory_ids)),
         ("env_id", ID, given.env, _uuid_texts(given.envs)),
@@ -72,7 +87,9 @@ def to_batch(block: TrajectoryBlock) -> pa.RecordBatch:
         ("group", GROUP, given.group, pa.array([layout.group], pa.string())),
     ):
         columns[name] = pa.DictionaryArray.from_buffers(kind, num_rows, [None, numbers], texts)
-    finals = zip(layout.successor, block.finals, strict=True)
+    finals = list(zip(layout.followed, block.finals, strict=True))
+    if layout.knows_steps:
+        finals += [(FIRST_STEP, headers.first_step), (END_STEP, headers.end_step)]
     records = [to_arrow(leaf, final, (len(block),)) for leaf, final in finals]
     kind = layout.schema.field("successor").type
     followed = pa.Array.from_buffers(kind.value_type, len(block), [None], children=records)

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.compiled.loader import row_kernels
-from relayrl.data.arrow.schema import Kind, Layout, Leaf
+from relayrl.data.arrow.schema import STEP, Kind, Layout, Leaf
 from relayrl.data.arrow.space_json import space_of_tree
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders, joined_arrays, pooled_arrays
@@ -30,7 +30,7 @@ from relayrl.errors import ConfigError
 _MAX_CACHED_KEYS = 256
 _FIELDS = tuple(field.name for field in fields(Trajectory))
 _IDENTICAL = ("group", "observation_space", "action_space")
-_OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "final_mask")
+_OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "final_mask", "step", "end_step")
 _Columns: TypeAlias = dict[str, list[Any]]
 """Fields by name, each of many trajectories."""
 
@@ -79,7 +79,12 @@ class LayoutBook:
         check_headers(headers, layout.group)
         whose = f"{len(headers)} trajectories, the first of them {name_of(headers, 0)}"
         _require(layout.stored, block.arrays, (int(headers.num_steps.sum()),), whose)
-        _require(layout.successor, block.finals, (len(headers),), whose, "final_")
+        _require(layout.followed, block.finals, (len(headers),), whose, "final_")
+        if (headers.end_step is None) == layout.knows_steps or (headers.end_step is None and block.steps is not None):
+            raise ConfigError(f"{whose}: their layout and their headers do not both say which steps they cover")
+        if block.steps is not None:
+            _require([STEP], [block.steps], (block.num_rows,), whose)
+        check_steps(headers, block.steps)
         return block if layout is block.layout else replace(block, layout=layout)
 
     def _equal(self, layout: Layout) -> Layout:
@@ -121,7 +126,15 @@ def _key(kind: Kind, steps: Trajectory | Rollout) -> Any:
         None if memory is None else _signature(memory, num_leading),
         None if state is None else _signature(state, num_leading),
         last_mask is None,
+        _knows_steps(kind, steps),
     )
+
+
+def _knows_steps(kind: Kind, steps: Trajectory | Rollout) -> bool:
+    """A rollout's trajectories know the environment's steps where it has a clock, or where its only agent is one."""
+    if isinstance(steps, Trajectory):
+        return steps.knows_steps
+    return steps.env_step is not None or (kind is Kind.TRAJECTORY and len(steps.header.agent_ids) == 1)
 
 
 def _described(steps: Trajectory | Rollout) -> tuple[str, Space, Space, Array | None, int]:
@@ -159,26 +172,70 @@ def _new_layout(kind: Kind, steps: Trajectory | Rollout) -> Layout:
         None if memory is None else space_of_tree(memory, num_leading),
         None if state is None else space_of_tree(state, num_leading),
         last_mask is not None,
+        _knows_steps(kind, steps),
     )
 
 
 def _block(layout: Layout, given: _Columns) -> TrajectoryBlock:
     """Trajectories of one layout, joined."""
     headers = _headers(given)
+    steps = None
+    if layout.knows_steps:
+        headers, steps = _numbered(headers, given)
     check_headers(headers, layout.group)
+    check_steps(headers, steps)
     if {each is None for each in given["state"]} != {each is None for each in given["final_state"]}:
         raise ConfigError("a trajectory needs state and final_state, or neither")
     columns, finals = _named_leaves(layout, headers, given)
     try:
         arrays = _joined(layout.stored, columns, headers.num_steps)
-        last = _stacked(layout.successor, finals)
+        last = _stacked(layout.followed, finals)
     except (TypeError, ValueError, AttributeError) as error:
         for i, length in enumerate(headers.num_steps.tolist()):
             whose = name_of(headers, i)
             _require(layout.stored, [parts[i] for parts in columns], (length,), whose)
-            _require(layout.successor, [parts[i] for parts in finals], (), whose, "final_")
+            _require(layout.followed, [parts[i] for parts in finals], (), whose, "final_")
         raise ConfigError(f"columns do not fit their spaces: {error}") from error
-    return TrajectoryBlock(layout, headers, arrays, last)
+    return TrajectoryBlock(layout, headers, arrays, last, steps)
+
+
+def _numbered(headers: TrajectoryHeaders, given: _Columns) -> tuple[TrajectoryHeaders, Array | None]:
+    """The headers with where trajectories end, and the steps of all rows where some do not count on."""
+    steps = None
+    if any(each is not None for each in given["step"]):
+        firsts, lengths = headers.first_step.tolist(), headers.num_steps.tolist()
+        parts = []
+        for k, (each, first, length) in enumerate(zip(given["step"], firsts, lengths, strict=True)):
+            if each is not None:
+                _require([STEP], [each], (length,), name_of(headers, k))
+            parts.append(first + np.arange(length) if each is None else each)
+        steps = np.concatenate(parts)
+    last = headers.first_step + headers.num_steps - 1 if steps is None else steps[headers.ends - 1]
+    behind = (last + 1 + headers.failed).tolist()
+    try:
+        ends = [own if end is None else end for end, own in zip(given["end_step"], behind, strict=True)]
+        return replace(headers, end_step=np.array(ends, np.int64)), steps
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(f"an end_step is no number of 64 bits: {error}") from error
+
+
+def check_steps(headers: TrajectoryHeaders, steps: Array | None) -> None:
+    """`ConfigError` if steps do not increase, or not between first step and end."""
+    if headers.end_step is None or not len(headers):
+        return
+    ends = headers.ends
+    last = headers.first_step + headers.num_steps - 1 if steps is None else steps[ends - 1]
+    is_wrong = headers.end_step <= last
+    if steps is not None:
+        ahead = np.diff(steps) > 0
+        ahead[ends[:-1] - 1] = True
+        if not ahead.all():
+            k = int(np.searchsorted(ends, int(np.argmin(ahead)), "right"))
+            raise ConfigError(f"{name_of(headers, k)}: column 'step' does not increase")
+        is_wrong |= steps[ends - headers.num_steps] < headers.first_step
+    if is_wrong.any():
+        k = int(is_wrong.argmax())
+        raise ConfigError(f"{name_of(headers, k)} has steps that are not between first_step and end_step")
 
 
 def _named_leaves(
@@ -272,7 +329,7 @@ def _step_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
 
 
 def _final_columns(layout: Layout, given: _Columns) -> list[list[Any]]:
-    """In the order of `layout.successor`."""
+    """In the order of `layout.followed`."""
     found = _leaf_columns(layout.observation_space, given["final_obs"], "final_obs")
     if layout.state_space is not None:
         found += _leaf_columns(layout.state_space, given["final_state"], "final_state")

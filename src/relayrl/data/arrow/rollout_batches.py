@@ -19,6 +19,8 @@ from relayrl.data.arrow.arrow_reading import from_arrow, names_from_arrow, succe
 from relayrl.data.arrow.arrow_writing import names_to_arrow, successors_to_arrow, to_arrow
 from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.schema import (
+    ENV_EPISODE,
+    ENV_STEP,
     EPISODE,
     FAILED,
     GROUP,
@@ -63,6 +65,9 @@ def rollout_to_batch(rollout: Rollout) -> pa.RecordBatch:
     ended = rollout.ended
     episode, step = number_rows(ended, rollout.first_episode, rollout.first_step, pooled_empty)
     columns |= {"episode": to_arrow(EPISODE, episode, leading), "step": to_arrow(STEP, step, leading)}
+    if rollout.env_episode is not None and rollout.env_step is not None:
+        for leaf, clock in ((ENV_EPISODE, rollout.env_episode), (ENV_STEP, rollout.env_step)):
+            columns[leaf.name] = to_arrow(leaf, np.repeat(clock, len(header.agent_ids), axis=1), leading)
 
     envs, agents = pooled_empty(leading, np.int32), pooled_empty(leading, np.int32)
     envs[...], agents[...] = np.divmod(np.arange(L, dtype=np.int32), len(header.agent_ids))
@@ -157,6 +162,7 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout) -> Rollout:
         first_episode=episode[0],
         first_step=step[0],
         successors=Successors(successor_step, successor_lane, obs, state, mask),
+        **_read_clock(batch, layout, leading, N),
         **flags,
         **steps,
     )
@@ -164,6 +170,18 @@ def rollout_from_batch(batch: pa.RecordBatch, layout: Layout) -> Rollout:
 
 def _read(batch: pa.RecordBatch, leaf: Leaf, leading: tuple[int, ...]) -> Array:
     return from_arrow(leaf, batch.column(leaf.name), leading)
+
+
+def _read_clock(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...], num_agents: int) -> dict[str, Array]:
+    """The environments' own count of episodes and steps, where it is there."""
+    if not layout.knows_steps:
+        return {}
+    found = {leaf.name: _of_envs(_read(batch, leaf, leading), num_agents, leaf.name) for leaf in (ENV_EPISODE, ENV_STEP)}
+    ahead, anew = np.diff(found["env_episode"], axis=0), np.diff(found["env_step"], axis=0)
+    goes_on = (ahead == 0) & (anew == 1)
+    if not (goes_on | ((ahead == 1) & (found["env_step"][1:] == 0))).all() or min(map(np.min, found.values())) < 0:
+        raise DecodeError("columns 'env_episode' and 'env_step' do not count an environment's episodes and steps")
+    return found
 
 
 def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...]) -> dict[str, Any]:
@@ -186,13 +204,13 @@ def _read_steps(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...])
     }
 
 
-def _of_envs(lanes: Array, num_agents: int) -> Array:
-    """[T, B, …] of `[T, L, …]`: a state is its environment's, so all agents of an environment have the same, bit for bit."""
+def _of_envs(lanes: Array, num_agents: int, name: str = "state") -> Array:
+    """[T, B, …] of `[T, L, …]`: what is the environment's is the same for all of its agents, bit for bit."""
     T, L, *shape = lanes.shape
     joint = lanes.reshape(T, L // num_agents, num_agents, *shape)
     one_each = np.ascontiguousarray(joint[:, :, 0])
     if np.repeat(one_each, num_agents, axis=1).tobytes() != lanes.tobytes():
-        raise DecodeError("column 'state' differs between agents of the same environment and step")
+        raise DecodeError(f"column {name!r} differs between agents of the same environment and step")
     one_each.flags.writeable = False
     return one_each
 

@@ -1,8 +1,10 @@
-"""The one Arrow schema of RelayRL's data, version 1: a row is a step. Every sink and every wire uses it.
+"""The one Arrow schema of RelayRL's data, version 2: a row is a step. Every sink and every wire uses it.
 
     trajectory_id                 dictionary<string>  trajectories only
     env_id, agent_id, group       dictionary<string>  who acted
-    episode, step                 int64               the lane's episode, and the row's index within it
+    episode, step                 int64               trajectories: the environment's episode, and its step of the row;
+                                                      rollouts: the lane's own count of both
+    env_episode, env_step         int64               rollouts of environments with several agents: the environment's count
     policy_version                int64               the policy that acted
     obs, obs.camera.0, …          the space's dtype   one column per leaf of a nested space
     action, action.…              the space's dtype
@@ -16,7 +18,9 @@
     state, state.…                any dtype           where the environment's global state is recorded
     successor                     list<struct<…>>     0 or 1 records: the observation, and the state and action_mask where
                                                       recorded, that followed this row where the lane's next row does not show
-                                                      them (`columns` says which rows)
+                                                      them (`columns` says which rows); in trajectories that know the
+                                                      environment's steps also `first_step` and `end_step`, between which they
+                                                      are all that the lane did
 
 Leaves with axes of their own are fixed-size lists, flattened in C order; their shapes stand in the space. Nothing is
 null. A dot or percent sign inside a key is written `%2E`, `%25`, so that names are unique. A trajectory's rows are in
@@ -26,6 +30,9 @@ those columns' dictionaries, so `T` and `L` need no words of their own.
 Metadata: `relayrl.schema_version`, `relayrl.kind`, `relayrl.group`, `relayrl.observation_space`, `relayrl.action_space`,
 `relayrl.memory_space`, `relayrl.state_space` (JSON, see `space_json`), `relayrl.about`. It is the same for all messages of one
 group of agents.
+
+Version 1 had neither the environment's clock nor `first_step` and `end_step`: its trajectories number a lane's own decisions,
+and are read as trajectories that do not know the environment's steps.
 
 Not its job: filling columns (`arrow_writing`, `rollout_batches`) or bytes (`codec`).
 """
@@ -47,7 +54,8 @@ from relayrl.data.arrow.space_json import DTYPES, space_from_json, space_to_json
 from relayrl.data.trees import Space, leaf_dtype
 from relayrl.errors import ConfigError, DecodeError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 _ABOUT = (
     "RelayRL experience: one row is one step, obs -> action -> reward; successor is what followed where no row shows it"
 )
@@ -93,6 +101,8 @@ REWARD = Leaf("reward", DTYPES["float32"])
 LOGP = Leaf("logp", DTYPES["float32"])
 VALUE = Leaf("value", DTYPES["float32"])
 EPISODE, STEP, POLICY_VERSION = (Leaf(name, DTYPES["int64"]) for name in ("episode", "step", "policy_version"))
+ENV_EPISODE, ENV_STEP = (Leaf(name, DTYPES["int64"]) for name in ("env_episode", "env_step"))
+FIRST_STEP, END_STEP = (Leaf(name, DTYPES["int64"]) for name in ("first_step", "end_step"))
 TERMINATED, TRUNCATED, FAILED, VALID = (
     Leaf(name, DTYPES["bool"]) for name in ("terminated", "truncated", "failed", "valid")
 )
@@ -125,6 +135,8 @@ class Layout:
     state_space: Space | None = None
     masks_successor: bool = False
     """Whether `successor` holds action masks; files from before they were kept have them for the steps only."""
+    knows_steps: bool = False
+    """Whether rows are numbered by the environment: trajectories say which of its steps they cover, rollouts have its clock."""
 
     @cached_property
     def observation(self) -> list[Leaf]:
@@ -147,10 +159,15 @@ class Layout:
         return [] if self.state_space is None else list(space_columns("state", self.state_space))
 
     @cached_property
-    def successor(self) -> list[Leaf]:
-        """What a record of `successor` holds."""
+    def followed(self) -> list[Leaf]:
+        """What is kept of the moment after a row."""
         mask = [self.action_mask] if self.masks_successor and self.action_mask is not None else []
         return [*self.observation, *self.state, *mask]
+
+    @cached_property
+    def successor(self) -> list[Leaf]:
+        """What a record of `successor` holds."""
+        return [*self.followed, *((FIRST_STEP, END_STEP) if self.knows_steps and self.kind is Kind.TRAJECTORY else ())]
 
     @cached_property
     def stored(self) -> tuple[Leaf, ...]:
@@ -176,7 +193,10 @@ class Layout:
         return bytes(self.schema.serialize().to_pybytes())
 
     def _leaves(self) -> Iterator[Leaf]:
-        yield from (EPISODE, STEP, POLICY_VERSION, *self.observation, *self.action)
+        yield from (EPISODE, STEP)
+        if self.knows_steps and self.kind is Kind.ROLLOUT:
+            yield from (ENV_EPISODE, ENV_STEP)
+        yield from (POLICY_VERSION, *self.observation, *self.action)
         if self.action_mask is not None:
             yield self.action_mask
         yield from (REWARD, TERMINATED, TRUNCATED, FAILED, VALID)
@@ -240,6 +260,7 @@ def _layout_of(schema: pa.Schema) -> Layout:
         memory_space=None if memory is None else _space(schema, "memory", memory),
         state_space=None if state is None else _space(schema, "state", state),
         masks_successor=mask is not None and _successor_has(schema, "action_mask"),
+        knows_steps=ENV_STEP.name in schema.names or _successor_has(schema, END_STEP.name),
     )
     _require_equal(schema, layout.schema)
     return layout
@@ -275,8 +296,8 @@ def _require_version(metadata: dict[str, str]) -> None:
     version = metadata.get("relayrl.schema_version")
     if version is None:
         raise DecodeError("this is Arrow data, but no RelayRL data: its schema has no 'relayrl.schema_version'")
-    if version != str(SCHEMA_VERSION):
-        raise DecodeError(f"data of schema version {version[:20]}; this program reads version {SCHEMA_VERSION}")
+    if version not in map(str, READABLE_VERSIONS):
+        raise DecodeError(f"data of schema version {version[:20]}; this program reads versions 1 to {SCHEMA_VERSION}")
 
 
 def _required(metadata: dict[str, str], key: str) -> str:

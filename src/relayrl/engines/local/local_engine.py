@@ -161,6 +161,7 @@ class LocalEngine:
         try:
             self._train_at(pace, clock, on_progress)
             pace.settle()
+            pace.conclude()
         finally:
             pace.close()
 

@@ -1,17 +1,21 @@
 """Learning from what was recorded: a source's trajectories fill the replay, and gradient steps follow without collecting.
 
 The environment serves the spaces and the evaluation; it is never stepped to learn from.
+
+Agents are put beside each other by the environment's steps, which trajectories know since version 2 of the schema. Of older
+records, nobody can say whether an agent that acted less often than others died early, which needs no step, or came late or
+waited, which does: they are learned from with a warning.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relayrl.data.action_masks import require_allowed
 from relayrl.data.columns import LaneHeader, Trajectory
-from relayrl.data.stacking import joint_envs, stack_jointly
+from relayrl.data.stacking import count_env_steps, joint_envs, stack_jointly, unaligned
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.envs.environment_contract import AgentGroup
@@ -45,13 +49,30 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
         if (trajectory.observation_space, trajectory.action_space) != (header.observation_space, header.action_space):
             raise ConfigError(f"{url}: the spaces of group {trajectory.group!r} are not the environment's")
         require_allowed(trajectory)
+    warn_of_unaligned(url, trajectories)
     widths = {t.group: t.action_mask.shape[1] for t in trajectories if t.action_mask is not None}
     num_steps = 0
     for members in joint_envs(trajectories):
         rollouts = stack_jointly(members, headers, widths)
         trainer.fill(rollouts)
-        num_steps += next(iter(rollouts.values())).num_steps
+        num_steps += count_env_steps(members)
     return num_steps
+
+
+def warn_of_unaligned(source: str, trajectories: Sequence[Trajectory]) -> None:
+    """Log, once for a source, that agents of one environment may stand beside each other wrongly."""
+    found = unaligned(trajectories)
+    if found:
+        env_id, episode = found[0][0].env_id, found[0][0].episode
+        logger.warning(
+            "%s: %d episodes with several agents were recorded without the environment's steps (first: episode %d of %s), and "
+            "their agents did not act equally often; where one came late or waited, its steps stand beside others' that were "
+            "not at the same time. Record them again with this version",
+            source,
+            len(found),
+            episode,
+            env_id,
+        )
 
 
 def _by_the_only_agent(trajectory: Trajectory, groups: Mapping[str, AgentGroup]) -> Trajectory:

@@ -70,6 +70,9 @@ class Pace(ABC):
     def settle(self) -> None:  # noqa: B027 - where nothing goes on beside, everything is settled already
         """Wait until everything collected is learned from: a checkpoint can be taken."""
 
+    def conclude(self) -> None:  # noqa: B027 - nobody else waits for the end of a local run
+        """The run has all its steps."""
+
     def close(self) -> None:  # noqa: B027 - where nothing goes on beside, there is nothing to stop
         """Stop what goes on beside."""
 

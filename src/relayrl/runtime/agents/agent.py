@@ -11,7 +11,7 @@ Every method may be called from any thread. The work is done by `client_coordina
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from relayrl.runtime.agents.client_config import ClientConfig
 from relayrl.runtime.agents.client_coordinator import ClientCoordinator, ShutdownReport
 from relayrl.runtime.agents.env_runner import EnvRunSummary
 from relayrl.runtime.agents.lifecycle_manager import AgentState
+from relayrl.runtime.agents.state_manager import Place
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.action_service import ActionCall
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
@@ -92,13 +93,19 @@ class RelayRLAgent:
     ) -> None:
         self.shutdown()
 
-    def request_action(self, actor_ids: Sequence[UUID], obs: Any, mask: Any = None, reward: Any = None) -> ActionRecord:
+    def request_action(
+        self, actor_ids: Sequence[UUID], obs: Any, mask: Any = None, reward: Any = None, *, step: int | None = None
+    ) -> ActionRecord:
         """Actions of `actor_ids` [L] for `obs` [L, …], one observation each.
 
         `reward`, a number or [L], belongs to the **previous** action of each actor. `mask` [L, A] is True where an action
         is allowed. The step is recorded; the record says which version of the policy acted.
+
+        Actors that share an environment (`new_actor(env_id=…)`) act at the same step of it. That is `step` where it is given,
+        else the present one, or the next if one of them has acted at the present one. Actors of several policies may be in one
+        request; where they observe different spaces, `obs` is a list with an observation for each actor.
         """
-        return self._coordinator.service.request_action(actor_ids, obs, mask, reward)
+        return self._coordinator.service.request_action(actor_ids, obs, mask, reward, step)
 
     def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:
         """Several `request_action` calls at once, each with its record or its error; what shares a policy shares a pass."""
@@ -113,28 +120,59 @@ class RelayRLAgent:
         truncated: Any = False,
         final_obs: Any = None,
         final_mask: Any = None,
+        step: int | None = None,
     ) -> None:
         """The episodes of `actor_ids` are over, and `reward` belongs to their last actions.
 
         They terminated unless `truncated` (a flag or [L]) says that they were cut off; then `final_obs` [L, …] is what the
         actors saw last, whose value is the bootstrap. Where both happened, give both flags. `final_mask` [L, A] is the action
         mask that came with `final_obs`; without it, everything counts as allowed then.
+
+        Actors that share an environment ended on its `step`: the one at which it is, unless given. Its episode is over when
+        every actor that acted in it has ended.
         """
-        self._coordinator.service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs, final_mask)
+        service = self._coordinator.service
+        service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs, final_mask, step)
 
     def new_actor(
-        self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None
+        self,
+        actor_id: UUID | None = None,
+        *,
+        device: str | None = None,
+        model: ModelSource | None = None,
+        group: str | None = None,
+        agent_id: str | None = None,
+        env_id: UUID | None = None,
     ) -> UUID:
-        """A new actor, with the default device and model unless given; gives its id."""
-        return self._coordinator.add_actors([actor_id], model, device or self._defaults.device)[0]
+        """A new actor, with the default device and model unless given; gives its id.
+
+        It acts for the agent `agent_id` (its own id, unless given) of the environment `env_id`. Actors with the same `env_id`
+        share that environment: one count of episodes and steps, so that their trajectories can be put side by side. Without
+        one, the actor has an environment of its own. Take a fresh UUID for every environment and run of the program.
+
+        `group` names the group of agents whose policy a live `model` is; files say so themselves.
+        """
+        place = Place(agent_id, env_id)
+        return self._coordinator.add_actors([actor_id], model, device or self._defaults.device, [place], group)[0]
 
     def new_actors(
-        self, count: int, *, device: str | None = None, model: ModelSource | None = None
+        self,
+        count: int,
+        *,
+        device: str | None = None,
+        model: ModelSource | None = None,
+        group: str | None = None,
+        agent_ids: Sequence[str] | None = None,
+        env_id: UUID | None = None,
     ) -> tuple[UUID, ...]:
-        """`count` new actors; gives their ids."""
+        """`count` new actors, for `agent_ids` of the environment `env_id` where they are given; gives their ids."""
         if count < 1:
             raise ConfigError(f"new_actors({count}); give at least one")
-        return self._coordinator.add_actors([None] * count, model, device or self._defaults.device)
+        names: Sequence[str | None] = [None] * count if agent_ids is None else agent_ids
+        if len(names) != count or len({name for name in names if name is not None}) < len(agent_ids or ()):
+            raise ConfigError(f"new_actors({count}) with agent_ids {list(names)}; give {count} different ones")
+        places = [Place(name, env_id) for name in names]
+        return self._coordinator.add_actors([None] * count, model, device or self._defaults.device, places, group)
 
     def remove_actor(self, actor_id: UUID, timeout_s: float = 30.0) -> bool:
         """Take an actor out. Its open trajectory is recorded; True when everything of it is durable."""
@@ -155,14 +193,20 @@ class RelayRLAgent:
         return {actor_id: self._coordinator.state.handle(actor_id).slot.policy.version for actor_id in wanted}
 
     def update_model(
-        self, model: ModelSource, actor_ids: Sequence[UUID] | None = None, *, version: int | None = None
+        self,
+        model: ModelSource,
+        actor_ids: Sequence[UUID] | None = None,
+        *,
+        version: int | None = None,
+        group: str | None = None,
     ) -> int:
         """Publish a newer policy, to all actors that it fits or, with INDEPENDENT inference, to those named.
 
         Requests that begin after this returned act with it; those under way finish with the one they began with. Gives
-        the version: the one given, else the file's own, else one more than the present.
+        the version: the one given, else the file's own, else one more than the present. A live policy does not say whose it
+        is: it goes to the actors of `group`, or to those of the only group that it fits.
         """
-        published = self._coordinator.state.publish(model, actor_ids, version)
+        published = self._coordinator.state.publish(model, actor_ids, version, group)
         self._coordinator.metrics.model_updates.inc()
         return published
 
@@ -175,16 +219,26 @@ class RelayRLAgent:
         return self._coordinator.flush(timeout_s)
 
     def set_env(
-        self, actor_id: UUID, env: Any, count: int = 1, *, settings: EnvSettings | None = None, seed: int = 0
+        self,
+        actor_id: UUID | Mapping[str, UUID],
+        env: Any,
+        count: int = 1,
+        *,
+        settings: EnvSettings | None = None,
+        seed: int = 0,
     ) -> None:
-        """Give an actor `count` copies of `env` (a name as on the command line, or a factory) for `run_env`."""
+        """Give an actor `count` copies of `env` (a name as on the command line, or a factory) for `run_env`.
+
+        Where the environment has several groups of agents, give an actor for each, by the group's name: each acts with its own
+        policy for all agents of its group.
+        """
         from relayrl.envs.environment_settings import EnvSettings
 
         chosen = (settings or EnvSettings()).model_copy(update={"num_envs": count})
         self._coordinator.set_env(actor_id, env, chosen, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
-        """Step each of the actor's environments `num_steps` times and record every step."""
+        """Step each of the actor's environments `num_steps` times and record every step, of all groups' agents."""
         return self._coordinator.run_env(actor_id, num_steps)
 
     def get_config(self) -> ClientConfig:

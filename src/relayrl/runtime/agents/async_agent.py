@@ -15,7 +15,8 @@ Threads are those of the loop's own executor; nothing is left behind when the lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -61,14 +62,14 @@ class AsyncRelayRLAgent:
         return await asyncio.to_thread(self._agent.restart, deadline_s)
 
     async def request_action(
-        self, actor_ids: Sequence[UUID], obs: Any, mask: Any = None, reward: Any = None
+        self, actor_ids: Sequence[UUID], obs: Any, mask: Any = None, reward: Any = None, *, step: int | None = None
     ) -> ActionRecord:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[DrawnCall] = loop.create_future()
         waiting = self._waiting.setdefault(loop, [])
         if not waiting:
             loop.call_soon(self._serve, loop)
-        waiting.append((ActionCall(actor_ids, obs, mask, reward), future))
+        waiting.append((ActionCall(actor_ids, obs, mask, reward, step), future))
         drawn = await future
         return self._coordinator.service.record_action(drawn)  # no await after it: who is not cancelled by now returns
 
@@ -81,30 +82,52 @@ class AsyncRelayRLAgent:
         truncated: Any = False,
         final_obs: Any = None,
         final_mask: Any = None,
+        step: int | None = None,
     ) -> None:
         service = self._coordinator.service
         if service.is_pressed():
             await asyncio.to_thread(service.wait_for_room, actor_ids)
         # No await after it, as above.
-        service.end_episodes(actor_ids, reward, terminated, truncated, final_obs, final_mask)
+        service.end_episodes(actor_ids, reward, terminated, truncated, final_obs, final_mask, step)
 
     async def new_actor(
-        self, actor_id: UUID | None = None, *, device: str | None = None, model: ModelSource | None = None
+        self,
+        actor_id: UUID | None = None,
+        *,
+        device: str | None = None,
+        model: ModelSource | None = None,
+        group: str | None = None,
+        agent_id: str | None = None,
+        env_id: UUID | None = None,
     ) -> UUID:
-        return await asyncio.to_thread(self._agent.new_actor, actor_id, device=device, model=model)
+        given: dict[str, Any] = {"device": device, "model": model, "group": group, "agent_id": agent_id, "env_id": env_id}
+        return await asyncio.to_thread(partial(self._agent.new_actor, actor_id, **given))
 
     async def new_actors(
-        self, count: int, *, device: str | None = None, model: ModelSource | None = None
+        self,
+        count: int,
+        *,
+        device: str | None = None,
+        model: ModelSource | None = None,
+        group: str | None = None,
+        agent_ids: Sequence[str] | None = None,
+        env_id: UUID | None = None,
     ) -> tuple[UUID, ...]:
-        return await asyncio.to_thread(self._agent.new_actors, count, device=device, model=model)
+        given: dict[str, Any] = {"device": device, "model": model, "group": group, "agent_ids": agent_ids, "env_id": env_id}
+        return await asyncio.to_thread(partial(self._agent.new_actors, count, **given))
 
     async def remove_actor(self, actor_id: UUID, timeout_s: float = 30.0) -> bool:
         return await asyncio.to_thread(self._agent.remove_actor, actor_id, timeout_s)
 
     async def update_model(
-        self, model: ModelSource, actor_ids: Sequence[UUID] | None = None, *, version: int | None = None
+        self,
+        model: ModelSource,
+        actor_ids: Sequence[UUID] | None = None,
+        *,
+        version: int | None = None,
+        group: str | None = None,
     ) -> int:
-        return await asyncio.to_thread(self._agent.update_model, model, actor_ids, version=version)
+        return await asyncio.to_thread(self._agent.update_model, model, actor_ids, version=version, group=group)
 
     async def scale_throughput(self, change: int) -> int:
         return await asyncio.to_thread(self._agent.scale_throughput, change)
@@ -113,7 +136,13 @@ class AsyncRelayRLAgent:
         return await asyncio.to_thread(self._agent.flush, timeout_s)
 
     async def set_env(
-        self, actor_id: UUID, env: Any, count: int = 1, *, settings: EnvSettings | None = None, seed: int = 0
+        self,
+        actor_id: UUID | Mapping[str, UUID],
+        env: Any,
+        count: int = 1,
+        *,
+        settings: EnvSettings | None = None,
+        seed: int = 0,
     ) -> None:
         await asyncio.to_thread(self._agent.set_env, actor_id, env, count, settings=settings, seed=seed)
 

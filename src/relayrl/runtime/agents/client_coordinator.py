@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from relayrl.runtime.agents.env_runner import EnvRunner, EnvRunSummary
 from relayrl.runtime.agents.lifecycle_manager import AgentState, LifecycleManager
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.scale_manager import ScaleManager
-from relayrl.runtime.agents.state_manager import StateManager
+from relayrl.runtime.agents.state_manager import Place, StateManager
 from relayrl.runtime.requests.action_service import ActionService
 from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel
 from relayrl.runtime.routing.router import RouterDispatcher
@@ -156,18 +156,29 @@ class ClientCoordinator:
             )
         return report
 
-    def add_actors(self, actor_ids: Sequence[UUID | None], model: ModelSource | None, device: str) -> tuple[UUID, ...]:
+    def add_actors(
+        self,
+        actor_ids: Sequence[UUID | None],
+        model: ModelSource | None,
+        device: str,
+        places: Sequence[Place] | None = None,
+        group: str | None = None,
+    ) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model, the default unless one is given."""
         policy = None
         if model is None and self._server is not None and not self.state.is_assigned:
             model = self._server.model_for(device)
+<<<<<<< HEAD
         if model is not None:
             policy = self.state.prepare(model, device)
         elif not self.state.is_assigned:
             policy = self.state.default_policy(device)
+=======
+        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
+>>>>>>> refs/heads/training-server
         made = []
-        for actor_id in actor_ids:
-            handle = self.state.add(actor_id, policy, device)
+        for i, actor_id in enumerate(actor_ids):
+            handle = self.state.add(actor_id, policy, device, None if places is None else places[i])
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)
             made.append(handle.actor_id)
@@ -215,16 +226,20 @@ class ClientCoordinator:
         finally:
             self.lifecycle.leave()
 
-    def set_env(self, actor_id: UUID, env: Any, settings: EnvSettings, seed: int) -> None:
-        self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
+    def set_env(self, actor_id: UUID | Mapping[str, UUID], env: Any, settings: EnvSettings, seed: int) -> None:
+        if isinstance(actor_id, Mapping):
+            handles = {group: self.state.handle(each) for group, each in actor_id.items()}
+            self._environments.set_env(handles, env, settings, seed)
+        else:
+            self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
         """Step an actor's environments; ends early, with an error, when the agent shuts down."""
         environment = self._environments.of(self.state.handle(actor_id))
 
-        def before_block(lane_key: UUID) -> None:
+        def before_block(lane_keys: Sequence[UUID]) -> None:
             self.lifecycle.require_running()
-            self._dispatcher.wait_for_room((lane_key,), self.lifecycle.require_running)
+            self._dispatcher.wait_for_room(lane_keys, self.lifecycle.require_running)
 
         self.lifecycle.enter()
         try:

@@ -1,4 +1,9 @@
-"""Actors that play in environments of their own: `set_env` gives one its environments, `run_env` steps them.
+"""Actors that play in environments of their own: `set_env` gives them their environments, `run_env` steps them.
+
+One actor plays an environment with one group of agents. Where there are several groups, each has an actor, whose policy acts for
+all agents of the group; they play together, in whoever's name `run_env` is called. Agents die, appear and wait as they like:
+trajectories carry the environment's episodes and steps. Log-probabilities are recorded where policies give them, action masks
+and global states where the environment has them.
 
 Steps go through the same `Collector` as training, and from there as trajectories to the actor's router. A block of steps is
 played with one version of the policy; the next block takes the newest.
@@ -9,7 +14,7 @@ Not its job: making environments (`relayrl.envs.environment_registry`), or actin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,7 +30,7 @@ from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
-    from relayrl.envs.environment_contract import VectorEnvironment
+    from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
     from relayrl.envs.environment_settings import EnvSettings
 
 MAX_BLOCK_STEPS = 128
@@ -65,35 +70,37 @@ class NewestPolicy(Actor):
 
 
 class ActorEnvironment:
-    """The environments of one actor."""
+    """The environments of one actor, or of one for each group of agents."""
 
-    def __init__(self, handle: ActorHandle, env: VectorEnvironment, seed: int) -> None:
-        self._handle, self._env, self._seed = handle, env, seed
-        self._actor = NewestPolicy(handle)
+    def __init__(self, handles: Mapping[str, ActorHandle], env: VectorEnvironment, seed: int) -> None:
+        for name, group in env.groups.items():
+            _check_spaces(handles[name], group)
+        self.handles, self._env, self._seed = dict(handles), env, seed
+        self._actors = {name: NewestPolicy(handles[name]) for name in env.groups}
         self._lock, self._is_closed = threading.Lock(), False
         self._collector: Collector | None = None
         self._max_block_steps = 0
-        _check_spaces(handle, env)
 
-    def run(self, num_steps: int, dispatcher: RouterDispatcher, before_block: Callable[[UUID], None]) -> EnvRunSummary:
+    def run(
+        self, num_steps: int, dispatcher: RouterDispatcher, before_block: Callable[[Sequence[UUID]], None]
+    ) -> EnvRunSummary:
         """Step every environment `num_steps` times, in blocks; `before_block` may raise to stop."""
         if num_steps < 1:
             raise ConfigError(f"run_env() of {num_steps} steps; give at least one")
-        key = self._handle.lane.key
+        keys = {name: handle.lane.key for name, handle in self.handles.items()}
         with self._lock:
             collector = self._start(num_steps)
             done = 0
             while done < num_steps:
-                before_block(key)
+                before_block(tuple(keys.values()))
                 if self._is_closed:
-                    raise ConfigError(
-                        f"actor {self._handle.actor_id} was removed, or given other environments, while it played"
-                    )
+                    raise ConfigError("the actor was removed, or given other environments, while it played")
                 block_steps = min(self._max_block_steps, num_steps - done)
-                for rollout in collector.collect(self._actor.take_newest(), block_steps).values():
+                versions = {name: actor.take_newest() for name, actor in self._actors.items()}
+                for name, rollout in collector.collect(versions, block_steps).items():
                     for trajectory in rollout.trajectories():
                         ended = trajectory.terminated or trajectory.truncated
-                        dispatcher.put(key, trajectory, Priority.EPISODE if ended else Priority.FRAGMENT)
+                        dispatcher.put(keys[name], trajectory, Priority.EPISODE if ended else Priority.FRAGMENT)
                 done += block_steps
             returns, lengths = collector.take_episodes()
         return EnvRunSummary(done * self._env.num_envs, tuple(returns), tuple(lengths))
@@ -107,13 +114,14 @@ class ActorEnvironment:
     def _start(self, num_steps: int) -> Collector:
         if self._collector is None:
             self._max_block_steps = min(num_steps, MAX_BLOCK_STEPS)
-            (group,) = self._env.groups
             self._collector = Collector(
                 self._env,
-                {group: self._actor},
+                self._actors,
                 num_steps=self._max_block_steps,
                 seed=self._seed,
                 rng=np.random.default_rng(self._seed),
+                records_logp=True,
+                records_states=self._env.state_space is not None,
             )
         return self._collector
 
@@ -125,17 +133,31 @@ class EnvRunner:
         self._lock = threading.Lock()
         self._environments: dict[UUID, ActorEnvironment] = {}
 
-    def set_env(self, handle: ActorHandle, env: Any, settings: EnvSettings, seed: int) -> None:
-        """Give an actor environments, in place of those it has."""
+    def set_env(
+        self, handles: ActorHandle | Mapping[str, ActorHandle], env: Any, settings: EnvSettings, seed: int
+    ) -> None:
+        """Give an actor, or one for each group of agents, environments, in place of those they have."""
         from relayrl.envs.environment_registry import make_vector
         from relayrl.envs.vector.on_host import on_host
 
-        new = ActorEnvironment(handle, on_host(make_vector(env, settings)), seed)
+        vector = on_host(make_vector(env, settings))
+        try:
+            new = ActorEnvironment(_by_group(handles, vector), vector, seed)
+        except ConfigError:
+            vector.close()
+            raise
         with self._lock:
-            old = self._environments.pop(handle.lane.key, None)
-            self._environments[handle.lane.key] = new
-        if old is not None:
-            old.close()
+            keys = [handle.lane.key for handle in new.handles.values()]
+            old = {id(each): each for key in keys if (each := self._environments.get(key)) is not None}
+            for each in old.values():
+                self._forget(each)
+            self._environments |= dict.fromkeys(keys, new)
+        for each in old.values():
+            each.close()
+
+    def _forget(self, environment: ActorEnvironment) -> None:
+        """No actor has it any more; who calls holds the lock."""
+        self._environments = {key: each for key, each in self._environments.items() if each is not environment}
 
     def of(self, handle: ActorHandle) -> ActorEnvironment:
         with self._lock:
@@ -146,7 +168,9 @@ class EnvRunner:
     def drop(self, handle: ActorHandle) -> None:
         """The actor is gone; so are its environments."""
         with self._lock:
-            environment = self._environments.pop(handle.lane.key, None)
+            environment = self._environments.get(handle.lane.key)
+            if environment is not None:
+                self._forget(environment)
         if environment is not None:
             environment.close()
 
@@ -154,17 +178,31 @@ class EnvRunner:
         """Close all environments."""
         with self._lock:
             environments, self._environments = self._environments, {}
-        for environment in environments.values():
+        for environment in {id(each): each for each in environments.values()}.values():
             environment.close()
 
 
-def _check_spaces(handle: ActorHandle, env: VectorEnvironment) -> None:
+def _by_group(handles: ActorHandle | Mapping[str, ActorHandle], env: VectorEnvironment) -> Mapping[str, ActorHandle]:
+    """The actor of each group; one is enough where there is one group."""
+    names = sorted(env.groups)
+    if isinstance(handles, ActorHandle):
+        if len(names) != 1:
+            raise ConfigError(
+                f"one actor plays one group of agents; the environment has {names}: give set_env() an actor for each, "
+                f"{{{', '.join(f'{name!r}: …' for name in names)}}}"
+            )
+        return {names[0]: handles}
+    if sorted(handles) != names:
+        raise ConfigError(f"set_env() was given actors for {sorted(handles)}, the environment has the groups {names}")
+    if len(set(handles.values())) != len(names):
+        raise ConfigError("an actor plays one group of agents; give set_env() another for each")
+    return handles
+
+
+def _check_spaces(handle: ActorHandle, group: AgentGroup) -> None:
     layout = handle.pages.layout
-    if len(env.groups) != 1:
-        raise ConfigError(f"one actor plays one group of agents; the environment has {sorted(env.groups)}")
-    (group,) = env.groups.values()
     if group.observation_space != layout.observation_space or group.action_space != layout.action_space:
         raise ConfigError(
             f"the policy maps {layout.observation_space} to {layout.action_space}, "
-            f"the environment {group.observation_space} to {group.action_space}"
+            f"group {group.name!r} of the environment {group.observation_space} to {group.action_space}"
         )

@@ -26,8 +26,9 @@ from relayrl.accelerator.mlp_actor import RowGenerator
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError
 from relayrl.runtime.agents.client_config import BatchingSettings
-from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel, load_model
+from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel, fitting_group, load_model
 from relayrl.runtime.requests.published_policy import ActionChoice, PublishedPolicy
+from relayrl.runtime.routing.env_clock import EnvClock
 from relayrl.runtime.routing.step_pages import Lane, StepPages
 from relayrl.runtime.routing.step_rows import ActingLayout
 
@@ -66,6 +67,14 @@ class ActorHandle:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Whom an actor acts for: an agent of an environment that it shares with other actors, or of one of its own."""
+
+    agent_id: str | None = None
+    env_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StateSettings:
     """What does not change while the agent lives."""
 
@@ -94,6 +103,7 @@ class StateManager:
         self._lock = threading.Lock()
         self._seeds = np.random.SeedSequence(settings.seed)
         self._pages: dict[tuple[str, ...], StepPages] = {}
+        self._clocks: dict[UUID, EnvClock] = {}
         self._shared: dict[tuple[str, tuple[str, ...]], PolicySlot] = {}
         self.handles: dict[UUID, ActorHandle] = {}
         """By id; replaced as a whole when it changes."""
@@ -104,9 +114,9 @@ class StateManager:
         except KeyError:
             raise _unknown(actor_id) from None
 
-    def prepare(self, source: ModelSource, device: str) -> PublishedPolicy:
+    def prepare(self, source: ModelSource, device: str, group: str | None = None) -> PublishedPolicy:
         """A policy that is loaded and not yet given to anybody."""
-        model = load_model(source, device)
+        model = load_model(source, device, group)
         with self._lock:
             return self._published(model, _version_of(model, None, default=0))
 
@@ -122,6 +132,7 @@ class StateManager:
         with self._lock:
             return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
 
+<<<<<<< HEAD
     @property
     def is_assigned(self) -> bool:
         """Whether somebody else decides what new actors act with."""
@@ -159,17 +170,35 @@ class StateManager:
 
     def add(self, actor_id: UUID | None, policy: PublishedPolicy | None, device: str) -> ActorHandle:
         """A new actor that acts with `policy`, or with what its device shares already; without one, as it is assigned."""
+=======
+    def add(self, actor_id: UUID | None, policy: PublishedPolicy, device: str, place: Place | None = None) -> ActorHandle:
+        """A new actor that acts with `policy`, or with what its device shares already."""
+>>>>>>> refs/heads/training-server
         with self._lock:
             actor_id = uuid4() if actor_id is None else actor_id
             if actor_id in self.handles:
                 raise ConfigError(f"there is an actor {actor_id} already; leave the id out to get a fresh one")
+<<<<<<< HEAD
             slot = self._assigned_slot(actor_id, device) if policy is None else self._slot_for(policy, device)
+=======
+            agent_id = str(actor_id) if place is None or place.agent_id is None else place.agent_id
+            clock = None if place is None or place.env_id is None else self._clock(place.env_id, agent_id)
+            slot = self._slot_for(policy, device)
+>>>>>>> refs/heads/training-server
             pages = slot.policy.pages
             with pages.lock:
-                lane = pages.open_lane(uuid4(), str(actor_id))
+                lane = pages.open_lane(uuid4(), agent_id, clock)
             handle = ActorHandle(actor_id, lane, pages, slot)
             self.handles = {**self.handles, actor_id: handle}
             return handle
+
+    def _clock(self, env_id: UUID, agent_id: str) -> EnvClock:
+        """The clock of an environment, in which the agent takes its place."""
+        clock = self._clocks.setdefault(env_id, EnvClock(env_id))
+        if agent_id in clock.agent_ids:
+            raise ConfigError(f"environment {env_id} has an agent {agent_id!r} already; give another agent_id")
+        clock.agent_ids.add(agent_id)
+        return clock
 
     def remove(self, actor_id: UUID) -> tuple[ActorHandle, Trajectory | None]:
         """The actor is gone for new requests; gives what it had not finished."""
@@ -189,17 +218,31 @@ class StateManager:
                 return
             if new in self.handles:
                 raise ConfigError(f"there is an actor {new} already; remove it, or choose another id")
-            with handle.pages.lock:
-                handle.pages.rename(handle.lane, str(new))
+            if handle.lane.agent_id == str(old):  # an agent keeps the name that it was given
+                with handle.pages.lock:
+                    handle.pages.rename(handle.lane, str(new))
             handle.actor_id = new
             self.handles = {(new if key == old else key): other for key, other in self.handles.items()}
 
+<<<<<<< HEAD
     def publish(self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None) -> int:
         """Give a newer policy to the actors named, or to all whose policies have its layout; gives its version."""
         if self._assignment is not None:
             raise ConfigError("the inference server decides which policy acts; promote a version there")
+=======
+    def publish(
+        self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None, group: str | None = None
+    ) -> int:
+        """Give a newer policy to the actors named, or to all whose policies have its layout; gives its version.
+
+        A live policy replaces those of `group`: the only one that it fits, unless given.
+        """
+>>>>>>> refs/heads/training-server
         handles = list(self.handles.values()) if actor_ids is None else [self.handle(each) for each in actor_ids]
-        models = {device: load_model(source, device) for device in sorted({handle.slot.device for handle in handles})}
+        devices = sorted({handle.slot.device for handle in handles})
+        if group is None and handles:
+            group = fitting_group(source, (handle.slot.policy.model.layout for handle in handles), devices[0])
+        models = {device: load_model(source, device, group) for device in devices}
         with self._lock:
             slots = self._slots_to_change(models, handles, named=actor_ids is not None)
             newest = max(slot.policy.version for slot in slots)

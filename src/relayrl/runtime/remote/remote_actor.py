@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.config.settings import Settings
+from relayrl.config.settings import Settings, parse_settings
 from relayrl.data.arrow.space_json import space_to_json
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
@@ -76,22 +76,23 @@ def run_remote_actor(
 ) -> ActorReport:
     """Play until the run is finished, `should_stop()`, or `max_steps` environment steps."""
     settings = settings or RemoteActorSettings()
-    envs = on_host(make_vector(env, settings.environment))
-    try:
-        with take_spool(spool_base, settings.spool) as spool:
-            link = ServerLink(server, spool, behaviors=_behaviors(envs), settings=settings.link, keys=keys)
+    with take_spool(spool_base, settings.spool) as spool:
+        link = ServerLink(server, spool, settings=settings.link, keys=keys)
+        try:
+            welcome = link.connect(connect_timeout_s)
+            envs = on_host(make_vector(env, _as_the_run(settings.environment, welcome)))
             try:
-                welcome = link.connect(connect_timeout_s)
+                _require_same_spaces(envs, welcome)
                 actor = RemoteActor(
                     envs, link, welcome, seed=seed, block_steps=block_steps, timeout_s=connect_timeout_s
                 )
                 report = actor.run(max_steps, should_stop, on_progress)
             finally:
-                link.close(drain_s)
-            report.num_rejected, report.num_left = link.num_rejected, spool.num_waiting
-            return report
-    finally:
-        envs.close()
+                envs.close()
+        finally:
+            link.close(drain_s)
+        report.num_rejected, report.num_left = link.num_rejected, spool.num_waiting
+        return report
 
 
 class RemoteActor:
@@ -108,9 +109,6 @@ class RemoteActor:
         timeout_s: float,
     ) -> None:
         self._envs, self._link, self._block_steps = envs, link, block_steps
-        missing = sorted(set(welcome.behaviors) ^ set(envs.groups))
-        if missing:
-            raise ConfigError(f"the run trains {sorted(welcome.behaviors)}, the environment has {sorted(envs.groups)}")
         self._actors: dict[str, FollowedActor] = {}
         for name, group in envs.groups.items():
             follower = ModelFollower(link, name, group.observation_space, group.action_space)
@@ -151,7 +149,8 @@ class RemoteActor:
         first = next(iter(rollouts.values()))
         self.report.num_env_steps += first.num_steps * self._envs.num_envs
         self.report.returns += self._collector.take_ended().returns
-        if frames and self._keep(frames, should_stop):
+        if frames:
+            self._keep(frames, should_stop)
             self.report.num_messages += 1
 
     def _num_steps(self) -> int:
@@ -161,8 +160,8 @@ class RemoteActor:
         share = -(-self._link.steps_wanted // self._envs.num_envs)
         return min(max(1, share), MAX_BLOCK_STEPS)
 
-    def _keep(self, frames: list[memoryview], should_stop: Callable[[], bool]) -> bool:
-        """Spool a message, waiting for room as long as it takes; False if the actor is stopped before there is any."""
+    def _keep(self, frames: list[memoryview], should_stop: Callable[[], bool]) -> None:
+        """Spool a message, waiting for room as long as it takes; an actor that is stopped meanwhile exceeds the bound once."""
         spool: Spool = self._link.spool
         has_warned = False
         while True:
@@ -175,18 +174,30 @@ class RemoteActor:
                     has_warned = True
                 spool.wait_for_room(sum(map(len, frames)) + 64, _ROOM_LOOK_S)
                 if should_stop():
-                    _log.error("stopped before there was room for the last block; its steps are lost")
-                    return False
+                    spool.append(frames, is_last=True)
+                    break
         spool.sync()
         self._link.wake()
-        return True
 
 
-def _behaviors(envs: VectorEnvironment) -> dict[str, dict[str, str]]:
-    return {
-        name: {
-            "observation_space": space_to_json(group.observation_space),
-            "action_space": space_to_json(group.action_space),
-        }
-        for name, group in envs.groups.items()
-    }
+def _as_the_run(own: EnvSettings, welcome: Welcome) -> EnvSettings:
+    """The settings with those of the run's environment that were not given here: its options, and who shares a policy."""
+    values = {name: getattr(own, name) for name in EnvSettings.model_fields}
+    for name in ("options", "sharing"):
+        if name in welcome.environment and name not in own.model_fields_set:
+            values[name] = welcome.environment[name]
+    return parse_settings(EnvSettings, values)
+
+
+def _require_same_spaces(envs: VectorEnvironment, welcome: Welcome) -> None:
+    """`ConfigError` where the environment is not the run's."""
+    if set(welcome.behaviors) != set(envs.groups):
+        raise ConfigError(f"the run trains {sorted(welcome.behaviors)}, the environment has {sorted(envs.groups)}")
+    for name, group in envs.groups.items():
+        for what, space in (("observation", group.observation_space), ("action", group.action_space)):
+            theirs = welcome.behaviors[name].get(f"{what}_space")
+            if space_to_json(space) != theirs:
+                raise ConfigError(
+                    f"group {name!r}: the {what} space here is {space_to_json(space):.200}, the run's {theirs!s:.200}; "
+                    f"play {welcome.env} with the same options"
+                )

@@ -24,11 +24,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Self
 
 from pydantic import Field
 
-from relayrl import __version__
 from relayrl.config.settings import Settings
 from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.errors import ProtocolError, RelayRLError, ServerRefusedError, ServerUnreachableError
@@ -67,6 +67,8 @@ class Welcome:
     message_bytes: int
     needs_logp: bool
     needs_states: bool
+    environment: Mapping[str, Any]
+    """Settings of the environment that decide what it shows, by their names in `EnvSettings`."""
 
     @staticmethod
     def of(header: Mapping[str, Any]) -> Welcome:
@@ -80,6 +82,7 @@ class Welcome:
                 int(header["limits"]["message_bytes"]),
                 bool(header.get("needs_logp", True)),
                 bool(header.get("needs_states", False)),
+                dict(header.get("environment") or {}),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ProtocolError("malformed", f"the server's WELCOME lacks {error}") from error
@@ -320,7 +323,7 @@ class ServerLink:
             "client_id": str(self.spool.client_id),
             "role": "actor",
             "schema_version": SCHEMA_VERSION,
-            "package_version": __version__,
+            "package_version": metadata.version("relayrl"),
             "behaviors": None if self._behaviors is None else {k: dict(v) for k, v in self._behaviors.items()},
             "oldest_sequence": self.spool.first_unacknowledged,
         }

@@ -77,6 +77,8 @@ class Spool:
 
     def __init__(self, directory: Path, settings: SpoolSettings | None = None) -> None:
         self.directory, self._settings = directory, settings or SpoolSettings()
+        # What is acknowledged leaves the disk with its whole segment.
+        self._segment_bytes = min(self._settings.segment_bytes, self._settings.max_bytes // 4)
         self._changed = threading.Condition()
         self._is_closed = False
         self._places: deque[_Place] = deque()
@@ -132,8 +134,11 @@ class Spool:
         with self._changed:
             return self._changed.wait_for(lambda: self._is_closed or not self._places, timeout_s)
 
-    def append(self, frames: Frames) -> int:
-        """Take a record; gives its number. `SpoolFullError`, and nothing is taken, where it does not fit now."""
+    def append(self, frames: Frames, *, is_last: bool = False) -> int:
+        """Take a record; gives its number. `SpoolFullError`, and nothing is taken, where it does not fit now.
+
+        The last record of somebody who has to go is taken beyond the bound.
+        """
         parts = [memoryview(frame).cast("B") for frame in frames]
         body: list[bytes | memoryview] = [
             _BODY.pack(0, len(parts)),
@@ -147,7 +152,7 @@ class Spool:
             )
         with self._changed:
             self._require_open()
-            if not self.has_room(num_bytes):
+            if not is_last and not self.has_room(num_bytes):
                 raise SpoolFullError(
                     f"{self._num_bytes} bytes wait in {self.directory} for the server's acknowledgement; "
                     "look whether the server runs, or raise the spool's max_bytes"
@@ -207,8 +212,7 @@ class Spool:
             if through >= self._next:  # the server knows of more than is here: those numbers are used
                 self._next = self._num_synced = through + 1
                 self._begin_segment()
-            while len(self._segments) > 1 and not self._segments[0].num_left:
-                self._drop(self._segments.popleft())
+            self._drop_acknowledged()
             self._changed.notify_all()
             return num_before - len(self._places)
 
@@ -246,9 +250,10 @@ class Spool:
             raise SinkClosedError(f"the spool {self.directory} is closed")
 
     def _writable(self) -> _Segment:
-        if self._segments[-1].num_bytes >= self._settings.segment_bytes:
+        if self._segments[-1].num_bytes >= self._segment_bytes:
             os.fsync(self._segments[-1].file.fileno())
             self._begin_segment()
+            self._drop_acknowledged()
         return self._segments[-1]
 
     def _begin_segment(self) -> None:
@@ -256,9 +261,11 @@ class Spool:
         self._segments.append(_Segment(path, path.open("x+b", buffering=0)))
         _sync_directory(self.directory)
 
-    def _drop(self, segment: _Segment) -> None:
-        segment.file.close()
-        segment.path.unlink()
+    def _drop_acknowledged(self) -> None:
+        while len(self._segments) > 1 and not self._segments[0].num_left:
+            segment = self._segments.popleft()
+            segment.file.close()
+            segment.path.unlink()
 
     def _load(self) -> None:
         paths = sorted(self.directory.glob("segment-*.spool"))

@@ -17,7 +17,8 @@ class ActionRecord:
 
     actor_ids: tuple[UUID, ...]
     action: Array
-    """[L, …] as the environment takes them, inside the space's bounds."""
+    """[L, …] as the environment takes them, inside the space's bounds; where the policies of a request act in different spaces,
+    an array of objects [L], each an action."""
     logp: Array | None
     """[L] log-probability of what was drawn; None where the policy's distribution has none."""
     value: Array | None
@@ -39,7 +40,18 @@ class ActionRecord:
                 return None
             return np.asarray(np.concatenate(columns)[order])
 
-        action, version = joined("action"), joined("policy_version")
+        version = joined("policy_version")
+        kinds = {(record.action.dtype, record.action.shape[1:]) for _, record in parts}
+        action = joined("action") if len(kinds) == 1 else _side_by_side(len(actor_ids), parts)
         assert action is not None
         assert version is not None
         return ActionRecord(actor_ids, action, joined("logp"), joined("value"), version)
+
+
+def _side_by_side(num_rows: int, parts: Sequence[tuple[Array, ActionRecord]]) -> Array:
+    """Actions of different spaces."""
+    actions = np.empty(num_rows, object)
+    for rows, record in parts:
+        for i, action in zip(rows.tolist(), record.action, strict=True):
+            actions[i] = action
+    return actions

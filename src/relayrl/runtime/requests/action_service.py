@@ -21,13 +21,14 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Array, Tree, index
+from relayrl.data.trees import Array, Tree, index, leaves, map_tree
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.agents.lifecycle_manager import LifecycleManager
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.state_manager import ActorHandle, PolicySlot, StateManager
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.published_policy import ActionRequest, PublishedPolicy
+from relayrl.runtime.routing.env_clock import EnvClock
 from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.step_pages import Lane
 from relayrl.runtime.routing.step_rows import checked_flags, checked_reward, checked_rewards
@@ -44,6 +45,7 @@ class ActionCall:
     obs: Any
     mask: Any = None
     reward: Any = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class RequestPlan:
     slot: PolicySlot | None
     numbers: Array
     num_closed: int
+    clocks: tuple[tuple[EnvClock, tuple[Lane, ...]], ...]
+    """Environments that actors of the request share with others, and their lanes."""
 
 
 class ActionService:
@@ -90,16 +94,18 @@ class ActionService:
         self._state, self._dispatcher, self._lifecycle, self._metrics = state, dispatcher, lifecycle, metrics
         self._plans: dict[int, RequestPlan] = {}
 
-    def request_action(self, actor_ids: Sequence[UUID], obs: Any, mask: Any, reward: Any) -> ActionRecord:
+    def request_action(
+        self, actor_ids: Sequence[UUID], obs: Any, mask: Any, reward: Any, step: int | None = None
+    ) -> ActionRecord:
         """Actions of the actors for one observation each; `reward` belongs to their previous actions."""
         start_s = time.perf_counter()
         self._lifecycle.enter()
         metrics = self._metrics
         try:
             if len(actor_ids) == 1:
-                record = self._act_alone(actor_ids[0], obs, mask, reward)
+                record = self._act_alone(actor_ids[0], obs, mask, reward, step)
             else:
-                record = self._act(self._plan(actor_ids), obs, mask, reward)
+                record = self._act(self._plan(actor_ids), obs, mask, reward, step)
         except BaseException:
             metrics.request_failures.inc()
             raise
@@ -118,13 +124,14 @@ class ActionService:
         truncated: Any,
         final_obs: Any,
         final_mask: Any = None,
+        step: int | None = None,
     ) -> None:
         """The episodes of the actors are over; `reward` belongs to their last actions."""
         self._lifecycle.enter()
         try:
             plan = self._plan(actor_ids)
             self._wait_for_room(plan.lane_keys)
-            self._end(plan, reward, terminated, truncated, final_obs, final_mask)
+            self._end(plan, reward, terminated, truncated, final_obs, final_mask, step)
         finally:
             self._lifecycle.leave()
 
@@ -136,11 +143,12 @@ class ActionService:
         truncated: Any,
         final_obs: Any,
         final_mask: Any = None,
+        step: int | None = None,
     ) -> None:
         """The same, without waiting for room."""
         self._lifecycle.enter()
         try:
-            self._end(self._plan(actor_ids), reward, terminated, truncated, final_obs, final_mask)
+            self._end(self._plan(actor_ids), reward, terminated, truncated, final_obs, final_mask, step)
         finally:
             self._lifecycle.leave()
 
@@ -161,15 +169,18 @@ class ActionService:
         for lane_key, trajectory in cut:
             self._dispatcher.put(lane_key, trajectory, Priority.FRAGMENT)
 
-    def _act_alone(self, actor_id: UUID, obs: Any, mask: Any, reward: Any) -> ActionRecord:
+    def _act_alone(self, actor_id: UUID, obs: Any, mask: Any, reward: Any, step: int | None) -> ActionRecord:
         handle = self._state.handles.get(actor_id) or self._state.handle(actor_id)  # which says that there is none
         if self._dispatcher.is_pressed():
             self._wait_for_room((handle.lane.key,))
+        lane = handle.lane
+        if lane.clock is not None or step is not None:
+            _stamp(() if lane.clock is None else ((lane.clock, (lane,)),), step)
         policy = handle.slot.policy
         layout = policy.model.layout
         record, cut = policy.act_alone(
             (actor_id,),
-            handle.lane,
+            lane,
             layout.observations(obs, 1),
             None if mask is None and not layout.needs_mask else layout.mask(mask, 1, lambda _: _who(handle)),
             None if reward is None else checked_reward(reward),
@@ -179,10 +190,22 @@ class ActionService:
         return record
 
     def request_actions(self, calls: Sequence[ActionCall]) -> list[ActionRecord | Exception]:
-        """Several calls at once: those with one policy share a forward pass. Each gives its record or its error."""
+        """Several calls at once: those with one policy share a forward pass. Each gives its record or its error.
+
+        Actors that share an environment act at the same step, in whichever of the calls they are.
+        """
         self._lifecycle.enter()
         try:
-            return [self._outcome(drawn) for drawn in self._drawn(calls)]
+            drawn = self._drawn(calls)
+            together: dict[EnvClock, list[Lane]] = {}
+            for each in drawn:
+                for part in each.parts if isinstance(each.parts, list) and each.call.step is None else ():
+                    for lane in part.request.lanes:
+                        if lane.clock is not None:
+                            together.setdefault(lane.clock, []).append(lane)
+            for clock, lanes in together.items():
+                clock.stamp(lanes, None)
+            return [self._outcome(each) for each in drawn]
         finally:
             self._lifecycle.leave()
 
@@ -235,39 +258,42 @@ class ActionService:
 
     def _prepared(self, call: ActionCall) -> list[RequestPart] | RelayRLError:
         try:
-            return self._parts(self._plan(call.actor_ids), call.obs, call.mask, call.reward)
+            return self._parts(self._plan(call.actor_ids), call.obs, call.mask, call.reward, call.step)
         except RelayRLError as error:
             return error
 
-    def _act(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any) -> ActionRecord:
-        parts = self._parts(plan, obs, mask, reward)
+    def _act(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any, step: int | None) -> ActionRecord:
+        parts = self._parts(plan, obs, mask, reward, step)
         for part in parts:
             part.policy.act_for((part.request,))
         return self._finished(plan.actor_ids, parts)
 
-    def _parts(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any) -> list[RequestPart]:
+    def _parts(self, plan: RequestPlan, obs: Any, mask: Any, reward: Any, step: int | None) -> list[RequestPart]:
         """What each policy is asked; waits for room first."""
         if self._dispatcher.is_pressed():
             self._wait_for_room(plan.lane_keys)
+        if plan.clocks or step is not None:
+            _stamp(plan.clocks, step)
         L = len(plan.handles)
         rewards = None if reward is None else checked_rewards(reward, L)
         policies = _by_policy(plan.handles) if plan.slot is None else [(None, plan.slot.policy)]
         parts = []
         for rows, policy in policies:
             layout = policy.model.layout
-            seen, allowed = layout.observations(obs, L), layout.mask(mask, L, lambda i: _who(plan.handles[i]))
             if rows is None:
+                seen, allowed = layout.observations(obs, L), layout.mask(mask, L, lambda i: _who(plan.handles[i]))
                 request = ActionRequest(
                     plan.actor_ids, plan.lanes, plan.numbers, plan.num_closed, seen, allowed, rewards
                 )
             else:
+                whose = [plan.handles[i] for i in rows]
                 request = ActionRequest(
                     tuple(plan.actor_ids[i] for i in rows),
                     tuple(plan.lanes[i] for i in rows),
                     plan.numbers[rows],
                     -1,
-                    index(seen, rows),
-                    None if allowed is None else allowed[rows],
+                    layout.observations(_rows_of_all(obs, rows, L), len(rows)),
+                    layout.mask(_rows_of_all(mask, rows, L), len(rows), lambda i, whose=whose: _who(whose[i])),  # type: ignore[misc]
                     None if rewards is None else rewards[rows],
                 )
             parts.append(RequestPart(rows, policy, request))
@@ -288,7 +314,14 @@ class ActionService:
         return ActionRecord.merged(actor_ids, [(rows, record) for rows, record in whole if rows is not None])
 
     def _end(
-        self, plan: RequestPlan, reward: Any, terminated: Any, truncated: Any, final_obs: Any, final_mask: Any
+        self,
+        plan: RequestPlan,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        final_obs: Any,
+        final_mask: Any,
+        step: int | None,
     ) -> None:
         L = len(plan.handles)
         rewards = np.zeros(L, np.float32) if reward is None else checked_rewards(reward, L)
@@ -304,10 +337,14 @@ class ActionService:
         masks: list[Array | None] = [None] * L
         for i, handle in enumerate(plan.handles):
             if final_obs is not None:
-                final[i] = index(handle.pages.layout.observations(final_obs, L), i)
-            if final_mask is not None:
-                masks[i] = handle.pages.layout.mask_array(final_mask, L)[i]
+                final[i] = index(handle.pages.layout.observations(_rows_of_all(final_obs, [i], L), 1), 0)
+            if final_mask is not None and (allowed := _rows_of_all(final_mask, [i], L)) is not None:
+                masks[i] = handle.pages.layout.mask_array(allowed, 1)[0]
             handle.pages.require_steps(handle.lane)
+        if step is not None:
+            _require_clocks(plan.clocks)
+            for clock, _ in plan.clocks:
+                clock.move_to(step)
         for i, handle in enumerate(plan.handles):
             flags = bool(over[i]), bool(cut_off[i])
             ended = handle.pages.end(handle.lane, float(rewards[i]), *flags, final[i], masks[i])
@@ -330,6 +367,39 @@ class ActionService:
                 self._plans.clear()
             self._plans[id(actor_ids)] = plan
         return plan
+
+
+def _rows_of_all(given: Any, rows: Sequence[int] | Array, num_rows: int) -> Any:
+    """Some rows of what is given for `num_rows` actors: arrays, or a list with what each of them sees or may do.
+
+    None for actors that are given nothing, where all of `rows` are.
+    """
+    if given is None:
+        return None
+    if isinstance(given, list):
+        if len(given) != num_rows:
+            raise ConfigError(f"a list of {len(given)} for {num_rows} actors; give one observation, or mask, per actor")
+        own = [given[i] for i in rows]
+        if all(each is None for each in own):
+            return None
+        return map_tree(lambda *leaf: np.stack([np.asarray(each) for each in leaf]), *own)
+    for _, leaf in leaves(given):
+        if np.ndim(leaf) == 0 or len(leaf) != num_rows:
+            raise ConfigError(f"rows of shape {np.shape(leaf)} for {num_rows} actors: one observation per actor")
+    return map_tree(lambda leaf: np.asarray(leaf)[rows], given)
+
+
+def _stamp(clocks: Sequence[tuple[EnvClock, Sequence[Lane]]], step: int | None) -> None:
+    """The lanes of a request are about to act, at the same step of their environment."""
+    if step is not None:
+        _require_clocks(clocks)
+    for clock, lanes in clocks:
+        clock.stamp(lanes, step)
+
+
+def _require_clocks(clocks: Sequence[object]) -> None:
+    if not clocks:
+        raise ConfigError("step= is for actors that share an environment; make them with new_actor(env_id=…)")
 
 
 def _who(handle: ActorHandle) -> str:
@@ -355,6 +425,10 @@ def _make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state:
     if len(set(handles)) != len(handles):
         raise ConfigError("an actor occurs twice in one request; one observation per actor")
     pages, slot = handles[0].pages, handles[0].slot
+    clocks: dict[EnvClock, list[Lane]] = {}
+    for handle in handles:
+        if handle.lane.clock is not None:
+            clocks.setdefault(handle.lane.clock, []).append(handle.lane)
     with pages.lock:
         num_closed = pages.num_closed
         is_open = all(handle.pages is not pages or pages.is_open(handle.lane) for handle in handles)
@@ -367,4 +441,5 @@ def _make_plan(actor_ids: Sequence[UUID], table: dict[UUID, ActorHandle], state:
         slot=slot if all(handle.slot is slot for handle in handles) else None,
         numbers=np.array([handle.lane.number for handle in handles]),
         num_closed=num_closed if is_open and all(handle.pages is pages for handle in handles) else -1,
+        clocks=tuple((clock, tuple(lanes)) for clock, lanes in clocks.items()),
     )

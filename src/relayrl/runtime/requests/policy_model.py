@@ -10,7 +10,8 @@ A model never changes once it was loaded: hot reload replaces it (`published_pol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -52,10 +53,15 @@ class CustomPolicy:
         self.group, self.policy_version = group, policy_version
 
 
-def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
-    """The model of a file (by its suffix), a live policy or a `CustomPolicy`, ready to act on `device`."""
+def load_model(source: ModelSource, device: str = CPU, group: str | None = None) -> PolicyModel:
+    """The model of a file (by its suffix), a live policy or a `CustomPolicy`, ready to act on `device`.
+
+    `group` is whose policy a live one is, which it does not say itself: `"agent"`, unless given.
+    """
     if isinstance(source, PolicyModel):
         return source
+    if group is not None and not _says_no_group(source):
+        raise ConfigError(f"group={group!r} is for a live policy; a file or CustomPolicy says itself whose it is")
     if isinstance(source, CustomPolicy):
         has_value = source.actor.gives_value
         layout = _layout(source.actor, source.group, source.observation_space, has_value=has_value)
@@ -73,7 +79,22 @@ def load_model(source: ModelSource, device: str = CPU) -> PolicyModel:
             script = ScriptActor(path, device)
             return file_model(script, script.metadata, has_value=script.has_value)
         raise ConfigError(f"{path} is neither .onnx nor .pt; export one with: relayrl export RUN_DIR --format onnx")
-    return _live_model(source, device)
+    return _live_model(source, device, group or "agent")
+
+
+def _says_no_group(source: ModelSource) -> bool:
+    return not isinstance(source, str | Path | CustomPolicy)
+
+
+def fitting_group(source: ModelSource, layouts: Iterable[ActingLayout], device: str) -> str | None:
+    """Whose policy a live one must be to replace some of `layouts`; None where it says so itself, or where it fits none."""
+    if not _says_no_group(source):
+        return None
+    own = load_model(source, device).layout
+    found = {layout.group for layout in layouts if replace(own, group=layout.group).key == layout.key}
+    if len(found) > 1:
+        raise ConfigError(f"the policy fits actors of {sorted(found)}; say with group= whose it is")
+    return next(iter(found), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +133,7 @@ def _file_layout(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> 
     return _layout(actor, group, observation_space, needs_mask=metadata.masked, has_value=has_value)
 
 
-def _live_model(policy: object, device: str) -> PolicyModel:
+def _live_model(policy: object, device: str, group: str) -> PolicyModel:
     from relayrl.accelerator.live_actor import frozen_actor
     from relayrl.models.exports.mlp_policy import has_own_critic
     from relayrl.models.policy import Policy
@@ -122,7 +143,7 @@ def _live_model(policy: object, device: str) -> PolicyModel:
             f"a {type(policy).__name__} is no model; give a path to .onnx or .pt, a Policy, or a CustomPolicy of an Actor"
         )
     actor = frozen_actor(policy, device)
-    layout = _layout(actor, "agent", policy.observation_space, has_value=has_own_critic(policy))
+    layout = _layout(actor, group, policy.observation_space, has_value=has_own_critic(policy))
     return PolicyModel(actor, layout, None)
 
 

@@ -36,6 +36,7 @@ import numpy as np
 from relayrl.data.columns import Trajectory, trajectory_id
 from relayrl.data.trees import Array, Tree, allocate, index, write
 from relayrl.errors import ConfigError
+from relayrl.runtime.routing.env_clock import EnvClock
 from relayrl.runtime.routing.step_rows import ActingLayout, StepRows
 
 PAGE_ROWS = 64
@@ -47,10 +48,16 @@ Given = TypeVarTuple("Given")
 class Lane:
     """One actor's place in the pages: who it is, and which episode it is in."""
 
-    __slots__ = ("agent_id", "episode", "first_step", "key", "lock", "memory", "memory_episode", "number", "pages")
+    __slots__ = (
+        *("agent_id", "clock", "episode", "first_step", "key", "lock", "memory", "memory_episode", "next_step", "number"),
+        *("pages", "steps"),
+    )
 
-    def __init__(self, key: UUID, number: int, agent_id: str) -> None:
+    def __init__(self, key: UUID, number: int, agent_id: str, clock: EnvClock | None) -> None:
         self.key, self.number, self.agent_id = key, number, agent_id
+        self.clock = clock  # None: the lane is its environment's only one, and every step is its own
+        self.next_step = 0
+        self.steps: list[int] = []  # of the open rows, where there is a clock
         self.lock = threading.Lock()
         self.episode = self.first_step = 0
         self.pages: list[int] = []
@@ -70,6 +77,7 @@ class StepPages:
         self._free_numbers: list[int] = []
         self._at_work: set[Lane] = set()  # lanes that a thread works on, or is about to
         self._idle: set[int] = set()  # numbers of open lanes without rows
+        self._num_clocked = 0  # open lanes that share an environment
         self._last = np.zeros(0, np.int64)  # row of the lane's last step; row 0 belongs to no lane
         self._stop = np.zeros(0, np.int64)  # the last row before a new page or a cut is due; 0 for lanes without rows
         self._rows = StepRows(layout, _FIRST_PAGES * PAGE_ROWS)
@@ -80,7 +88,7 @@ class StepPages:
         """Pages that memory is held for."""
         return len(self._rows) // PAGE_ROWS
 
-    def open_lane(self, key: UUID, agent_id: str) -> Lane:
+    def open_lane(self, key: UUID, agent_id: str, clock: EnvClock | None = None) -> Lane:
         """A lane in its first episode; `key` is never used again, so that trajectory ids are unique."""
         self._wait_for_lanes()
         if not self._free_numbers:
@@ -89,7 +97,8 @@ class StepPages:
             self._lanes += [None] * more
             self._last = np.concatenate([self._last, np.zeros(more, np.int64)])
             self._stop = np.concatenate([self._stop, np.zeros(more, np.int64)])
-        lane = Lane(key, self._free_numbers.pop(), agent_id)
+        lane = Lane(key, self._free_numbers.pop(), agent_id, clock)
+        self._num_clocked += clock is not None
         self._lanes[lane.number] = lane
         self._idle.add(lane.number)
         return lane
@@ -98,6 +107,9 @@ class StepPages:
         """The lane's number may be given to another; its open steps must have been taken."""
         self._wait_for_lanes()
         self._drop_pages(lane)
+        if lane.clock is not None:
+            self._num_clocked -= 1
+            lane.clock.leave(lane, is_removed=True)
         self._lanes[lane.number] = None
         self._idle.discard(lane.number)
         self._free_numbers.append(lane.number)
@@ -136,6 +148,10 @@ class StepPages:
         last += 1
         self._rows.write(last, obs, action, logp, value, policy_version, mask, memory)
         self._last[lanes] = last
+        for number in lanes.tolist() if self._num_clocked else ():
+            lane = self._lanes[number]
+            if lane is not None and lane.clock is not None:
+                lane.clock.act(lane)
         return cut
 
     def append_one(
@@ -169,7 +185,8 @@ class StepPages:
     ) -> Trajectory:
         """The lane's episode is over; without a final observation, the last one stands in for it.
 
-        `final_mask` [A] is what was allowed then; None means everything.
+        `final_mask` [A] is what was allowed then; None means everything. Where lanes share an environment, the end lies on the
+        step at which that is.
         """
         return self._at(lane, self._end, reward, terminated, truncated, final_obs, final_mask)
 
@@ -189,10 +206,10 @@ class StepPages:
         if not lane.pages:
             return None
         row = int(self._last[lane.number])
-        trajectory = self._take(
-            lane, False, True, failed=True, final_obs=self._rows.observation(row), final_mask=self._rows.mask(row)
-        )
-        lane.episode, lane.first_step = lane.episode + 1, 0
+        last_obs, last_mask = self._rows.observation(row), self._rows.mask(row)
+        # Behind the step whose outcome is unknown, there is one that is void.
+        trajectory = self._take(lane, self._end_step(lane) + 1, False, True, True, last_obs, last_mask)
+        self._leave(lane)
         return trajectory
 
     def rename(self, lane: Lane, agent_id: str) -> None:
@@ -258,6 +275,8 @@ class StepPages:
             last, cut = self._turn_page(lane, last, index(obs, 0), None if mask is None else mask[0], page)
         self._rows.write_one(last + 1, obs, action, logp, value, policy_version, mask, memory)
         self._last[number] = last + 1
+        if lane.clock is not None:
+            lane.clock.act(lane)
         return cut
 
     def _end(
@@ -274,9 +293,20 @@ class StepPages:
         self._rows.add_reward(row, reward)
         self._rows.has_masks |= final_mask is not None
         final = self._rows.observation(row) if final_obs is None else final_obs
-        trajectory = self._take(lane, terminated, truncated, failed=False, final_obs=final, final_mask=final_mask)
-        lane.episode, lane.first_step = lane.episode + 1, 0
+        trajectory = self._take(lane, self._end_step(lane), terminated, truncated, False, final, final_mask)
+        self._leave(lane)
         return trajectory
+
+    def _end_step(self, lane: Lane) -> int:
+        """The step behind the one at which the lane's environment is."""
+        return lane.first_step + self.num_open_steps(lane) if lane.clock is None else lane.clock.step + 1
+
+    @staticmethod
+    def _leave(lane: Lane) -> None:
+        """The lane's next action begins an episode."""
+        lane.episode, lane.first_step = lane.episode + 1, 0
+        if lane.clock is not None:
+            lane.clock.leave(lane)
 
     def _provide_page(self) -> None:
         if not self._free_pages:
@@ -304,8 +334,9 @@ class StepPages:
         cut: list[tuple[UUID, Trajectory]] = []
         length = self.num_open_steps(lane)
         if length >= self.max_length:
-            fragment = self._take(lane, False, False, failed=False, final_obs=obs, final_mask=mask)
-            lane.first_step += length
+            end_step = lane.first_step + length if lane.clock is None else lane.next_step
+            fragment = self._take(lane, end_step, False, False, False, obs, mask)
+            lane.first_step = end_step
             cut.append((lane.key, fragment))
             length = 0
         if length % PAGE_ROWS == 0:
@@ -318,7 +349,14 @@ class StepPages:
         return last, cut
 
     def _take(
-        self, lane: Lane, terminated: bool, truncated: bool, failed: bool, final_obs: Tree, final_mask: Array | None
+        self,
+        lane: Lane,
+        end_step: int,
+        terminated: bool,
+        truncated: bool,
+        failed: bool,
+        final_obs: Tree,
+        final_mask: Array | None,
     ) -> Trajectory:
         length = self.num_open_steps(lane)
         starts = np.asarray(lane.pages, np.int64) * PAGE_ROWS
@@ -332,7 +370,7 @@ class StepPages:
             last_mask = np.ones(columns["action_mask"].shape[1:], bool) if final_mask is None else final_mask.copy()
         trajectory = Trajectory(
             trajectory_id=trajectory_id(lane.key, lane.agent_id, lane.episode, lane.first_step),
-            env_id=lane.key,
+            env_id=lane.key if lane.clock is None else lane.clock.env_id,
             agent_id=lane.agent_id,
             group=layout.group,
             observation_space=layout.observation_space,
@@ -344,6 +382,8 @@ class StepPages:
             failed=failed,
             final_obs=final,
             final_mask=last_mask,
+            step=_steps(lane),
+            end_step=end_step,
             **columns,
         )
         self._drop_pages(lane)
@@ -352,8 +392,16 @@ class StepPages:
     def _drop_pages(self, lane: Lane) -> None:
         self._idle.add(lane.number)
         self._free_pages += lane.pages
-        lane.pages = []
+        lane.pages, lane.steps = [], []
         self._last[lane.number] = self._stop[lane.number] = 0
+
+
+def _steps(lane: Lane) -> Array | None:
+    """The environment's steps of the open rows; None where they count on from the first."""
+    steps = lane.steps
+    if not steps or (steps[0] == lane.first_step and steps[-1] - steps[0] == len(steps) - 1):
+        return None
+    return np.array(steps, np.int64)
 
 
 def _removed(lane: Lane) -> str:

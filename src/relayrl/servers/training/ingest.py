@@ -61,6 +61,8 @@ class RunDescription:
     needs_logp: bool
     block_steps: int
     """Environment steps of one update."""
+    environment: Mapping[str, Any]
+    """Settings of the environment that actors must have alike."""
     message_bytes: int
 
     @property
@@ -324,6 +326,7 @@ class Ingest:
             "algorithm": run.algo,
             "env": run.env,
             "behaviors": run.behaviors(),
+            "environment": dict(run.environment),
             "announce": self._endpoint.announce_address,
             "limits": {"message_bytes": run.message_bytes},
             "next_sequence": next_sequence,

@@ -21,7 +21,6 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from relayrl.algorithms.params import AlgorithmParams
 from relayrl.config.settings import Settings
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -260,6 +259,7 @@ class TrainingServer:
             parts.env.state_space if parts.trainer.needs_states else None,
             parts.trainer.uses_logp,
             block_steps,
+            settings.environment.model_dump(mode="json", include={"options", "sharing"}),
             self._endpoint.limits.message_bytes,
         )
         publisher = ModelPublisher(parts, settings, server_state, self.metrics, self._announce_models)
@@ -327,8 +327,7 @@ class _ServedPace(LearningFromActors):
             raise RelayRLError(f"the server's receiving thread ended: {self.ingest.error}") from self.ingest.error
         super().advance()
 
-    def close(self) -> None:
-        super().close()
+    def conclude(self) -> None:
         self.ingest.is_finished = True
         self._on_room()
 
@@ -349,8 +348,8 @@ class _Stopper(Interrupt):
 
 def _lag_bound(params: Settings, default: int) -> int | None:
     """The largest policy lag of an algorithm's data; None where it learns from data of any age."""
-    bounded = params.with_policy_lag_bound(default) if isinstance(params, AlgorithmParams) else params
-    bound: int | None = getattr(bounded, "max_policy_lag", None)
+    bounded = getattr(params, "with_policy_lag_bound", None)  # a plugin's parameters may be any settings
+    bound: int | None = None if bounded is None else getattr(bounded(default), "max_policy_lag", None)
     return bound
 
 

@@ -5,7 +5,7 @@ opens it applies what is missing, in one transaction. What was released is never
 
     layouts         layout · digest · description (JSON: group, spaces; see `layout_json`)
     trajectories    one row each: header, and every array as a binary column (see `database_rows`)
-    steps           one row per step, for queries
+    steps           one row per step, for queries; `step` is the environment's
     abandoned       trajectory_id of those that their run took back
     experience      view: steps with who acted and the flags of the step
     episodes        view: the trajectories of one agent in one episode together, and whether they are all of it
@@ -151,16 +151,46 @@ _EPISODES = (
        GROUP BY agent_group, policy_version""",
 )
 
+# -1 where nobody knows the environment's steps, and in rows of an older RelayRL: rows count on from `first_step`.
+_END = "CASE WHEN t.end_step < 0 THEN t.first_step + t.num_steps ELSE t.end_step END"
+_LAST = "CASE WHEN t.last_step < 0 THEN t.first_step + t.num_steps - 1 ELSE t.last_step END"
+_VIEWS_BY_STEP = (
+    "DROP VIEW returns_by_policy_version",
+    "DROP VIEW episodes",
+    "DROP VIEW experience",
+    f"{_VIEWS[1].replace('t.first_step + t.num_steps - 1', _LAST)} WHERE {_KEPT}",
+    _EPISODES[0].replace(
+        "sum(t.num_steps) = max(t.first_step + t.num_steps)", f"sum({_END} - t.first_step) = max({_END})"
+    ),
+    _EPISODES[2],
+)
+_POSTGRES_STEPS = (
+    """ALTER TABLE trajectories ADD end_step bigint NOT NULL DEFAULT -1, ADD last_step bigint NOT NULL DEFAULT -1,
+       ADD step_data bytea NOT NULL DEFAULT ''""",
+    *_VIEWS_BY_STEP,
+)
+_SQLITE_STEPS = (
+    "ALTER TABLE trajectories ADD COLUMN end_step INTEGER NOT NULL DEFAULT -1",
+    "ALTER TABLE trajectories ADD COLUMN last_step INTEGER NOT NULL DEFAULT -1",
+    "ALTER TABLE trajectories ADD COLUMN step_data BLOB NOT NULL DEFAULT x''",
+    *_VIEWS_BY_STEP,
+)
+
 _POSTGRES_ABANDONED = ("CREATE TABLE abandoned (trajectory_id uuid PRIMARY KEY)", *_VIEWS_OF_KEPT)
 _SQLITE_ABANDONED = ("CREATE TABLE abandoned (trajectory_id TEXT PRIMARY KEY) WITHOUT ROWID", *_VIEWS_OF_KEPT)
 # NULL where an older RelayRL wrote the row. PostgreSQL checks its own pages (`initdb --data-checksums`).
 _SQLITE_CHECKSUMS = ("ALTER TABLE trajectories ADD COLUMN crc32 INTEGER",)
 
-POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS, _POSTGRES_ABANDONED, _EPISODES)
-SQLITE: tuple[tuple[str, ...], ...] = (_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED, _SQLITE_CHECKSUMS, _EPISODES)
+POSTGRES: tuple[tuple[str, ...], ...] = (_POSTGRES_TABLES, _VIEWS, _POSTGRES_ABANDONED, _EPISODES, _POSTGRES_STEPS)
+SQLITE: tuple[tuple[str, ...], ...] = (
+    *(_SQLITE_TABLES, _VIEWS, _SQLITE_ABANDONED, _SQLITE_CHECKSUMS, _EPISODES),
+    _SQLITE_STEPS,
+)
 MARKS_SINCE = 3
 """The version from which on a database has the table `abandoned`."""
 SQLITE_CHECKSUMS_SINCE = 4
+SQLITE_STEPS_SINCE, POSTGRES_STEPS_SINCE = 6, 5
+"""The versions from which on trajectories say which steps of the environment they cover."""
 TABLES = ("relayrl_schema", "layouts", "trajectories", "steps", "abandoned")
 """What must be a table of its own, where it is there at all: reading a view may never end."""
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS relayrl_schema (version integer NOT NULL)"

@@ -3,8 +3,8 @@
 A row of `trajectories` is a whole trajectory: its header in plain columns, and its arrays as binary columns, each the leaves
 of `relayrl.data.arrow.schema` one after the other, `[T, …]`, little-endian, in C order. Those are what is read back, bit for
 bit. Global states stand behind the memory in `memory_data`, the last one behind the last observation in `final_obs_data`;
-the last
-action mask stands behind both.
+the last action mask stands behind both. `step_data` holds the environment's steps where they do not count on from `first_step`.
+`end_step` and `last_step` are −1 where nobody knows the environment's steps.
 `steps` repeats what people ask about, a row per step in plain columns, for queries only: `step`, `policy_version`, `reward`,
 `logp`, `value` and the action's elements.
 """
@@ -20,7 +20,8 @@ from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, VALUE, Layout, Leaf
+from relayrl.data.arrow.layout_book import check_steps
+from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, STEP, VALUE, Layout, Leaf
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array
@@ -46,6 +47,8 @@ HEADER = (
     "min_policy_version",
     "max_policy_version",
     "episode_return",
+    "end_step",
+    "last_step",
     "agent_group",
     "agent_id",
 )
@@ -58,8 +61,11 @@ DATA = (
     "logp_data",
     "value_data",
     "memory_data",
+    "step_data",
     "final_obs_data",
 )
+BEFORE_STEPS = {"end_step": "-1", "last_step": "-1"}
+"""What stands for the columns that a database of an older version does not have; `step_data` is empty there."""
 _MAX_FIELD_BYTES = 1_000_000_000
 """PostgreSQL takes 1 GiB in a field, SQLite 10**9 bytes."""
 
@@ -90,9 +96,19 @@ def plain_columns(block: TrajectoryBlock, keys: Sequence[int], layout_key: int) 
         np.minimum.reduceat(versions, begins).tolist(),
         np.maximum.reduceat(versions, begins).tolist(),
         returns,
+        *_covered(block),
         [group] * len(block),
         [escape_for_database(name) for name in found.agent_ids],
     )
+
+
+def _covered(block: TrajectoryBlock) -> tuple[list[int], list[int]]:
+    """`end_step` and `last_step`."""
+    found = block.headers
+    if found.end_step is None:
+        return [-1] * len(block), [-1] * len(block)
+    last = found.first_step + found.num_steps - 1 if block.steps is None else block.steps[found.ends - 1]
+    return found.end_step.tolist(), last.tolist()
 
 
 def require_fits(block: TrajectoryBlock) -> TrajectoryBlock:
@@ -124,11 +140,12 @@ def data_columns(block: TrajectoryBlock) -> tuple[list[RowBytes], RowBytes]:
     for count in (*counts, layout.has_logp, layout.has_value, len(layout.memory) + len(layout.state)):
         columns.append(_row_bytes(arrays[begin : begin + count]))
         begin += count
+    columns.append([] if block.steps is None else _row_bytes([block.steps]))
     return columns, _row_bytes(block.finals)
 
 
 def data_leaves(layout: Layout) -> dict[str, list[Leaf]]:
-    """Which leaves stand in each of the binary columns, `final_obs_data` aside."""
+    """Which leaves stand in each of the binary columns, `step_data` and `final_obs_data` aside."""
     return {
         "reward_data": [REWARD],
         "policy_version_data": [POLICY_VERSION],
@@ -189,17 +206,23 @@ def action_elements(block: TrajectoryBlock) -> list[Array]:
 
 def row_numbers(block: TrajectoryBlock) -> tuple[Array, Array]:
     """`[R]` which trajectory each row belongs to, and its step."""
-    lengths, found = block.headers.num_steps, block.headers
-    first_steps = found.first_step - (found.ends - lengths)
-    return np.repeat(np.arange(len(block)), lengths), np.repeat(first_steps, lengths) + np.arange(block.num_rows)
+    return np.repeat(np.arange(len(block)), block.headers.num_steps), block.row_steps()
 
 
 def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
     """The trajectory of a row of `trajectories`; `DecodeError` where its columns contradict each other."""
     T = int(row["num_steps"])
     arrays = [a for name, leaves in data_leaves(layout).items() for a in _split(row[name], leaves, T, name)]
-    finals = _split(row["final_obs_data"], layout.successor, 1, "final_obs_data")
-    if T < 1 or unescape(row["agent_group"]) != layout.group or (row["failed"] and not row["truncated"]):
+    finals = _split(row["final_obs_data"], layout.followed, 1, "final_obs_data")
+    knows_steps = int(row["end_step"]) >= 0
+    steps = _split(row["step_data"], [STEP], T, "step_data")[0] if len(row["step_data"]) else None
+    if (
+        T < 1
+        or unescape(row["agent_group"]) != layout.group
+        or (row["failed"] and not row["truncated"])
+        or knows_steps != layout.knows_steps
+        or (steps is not None and not knows_steps)
+    ):
         raise DecodeError(f"the row of trajectory {row['trajectory_id']} contradicts itself or its layout")
     header = TrajectoryHeaders(
         [_uuid(row["trajectory_id"]).bytes],
@@ -207,8 +230,13 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
         [unescape(row["agent_id"])],
         *(np.array([row[name]], np.int64) for name in ("episode", "first_step", "num_steps")),
         *(np.array([row[name]], bool) for name in ("terminated", "truncated", "failed")),
+        np.array([row["end_step"]], np.int64) if knows_steps else None,
     )
-    return TrajectoryBlock(layout, header, tuple(arrays), tuple(finals)).read_only()[0]
+    try:
+        check_steps(header, steps)
+    except ConfigError as error:
+        raise DecodeError(str(error)) from error
+    return TrajectoryBlock(layout, header, tuple(arrays), tuple(finals), steps).read_only()[0]
 
 
 def _row_bytes(arrays: Sequence[Array]) -> RowBytes:

@@ -1,9 +1,10 @@
 """A layout as JSON text, for storage that has no Arrow schema of its own: CSV, Parquet's degenerate columns, databases.
 
-    {"schema_version": 1, "kind": "trajectory", "group": "agent", "observation_space": {…}, "action_space": {…},
+    {"schema_version": 2, "kind": "trajectory", "group": "agent", "observation_space": {…}, "action_space": {…},
      "mask_width": null, "has_logp": true, "has_value": true, "memory_space": null}
 
-Where states are recorded, `"state_space": {…}` as well; with the action mask after the last step, `"masks_successor": true`.
+Where states are recorded, `"state_space": {…}` as well; with the action mask after the last step, `"masks_successor": true`;
+where rows are numbered by the environment, `"knows_steps": true`.
 
 Equal layouts give equal texts.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from relayrl.data.arrow.schema import SCHEMA_VERSION, Kind, Layout
+from relayrl.data.arrow.schema import READABLE_VERSIONS, SCHEMA_VERSION, Kind, Layout
 from relayrl.data.arrow.space_json import space_from_json, space_to_json
 from relayrl.data.trees import Space
 from relayrl.errors import DecodeError
@@ -44,6 +45,8 @@ def layout_to_json(layout: Layout) -> str:
         text["state_space"] = document(layout.state_space)
     if layout.masks_successor:
         text["masks_successor"] = True
+    if layout.knows_steps:
+        text["knows_steps"] = True
     return json.dumps(text)
 
 
@@ -56,8 +59,8 @@ def layout_from_json(text: str) -> Layout:
     if not isinstance(document, dict) or document.get("kind") != Kind.TRAJECTORY.value:
         raise DecodeError("a layout is no JSON object of kind 'trajectory'")
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise DecodeError(f"data of schema version {version!r:.20}; this program reads version {SCHEMA_VERSION}")
+    if version not in READABLE_VERSIONS:
+        raise DecodeError(f"data of schema version {version!r:.20}; this program reads versions 1 to {SCHEMA_VERSION}")
     missing = [key for key in ("group", *_KEYS) if key not in document]
     if missing or not isinstance(document["group"], str):
         raise DecodeError(f"a layout lacks {missing or ['group']}")
@@ -76,6 +79,7 @@ def layout_from_json(text: str) -> Layout:
         None if memory is None else _space(memory),
         None if state is None else _space(state),
         mask_width is not None and bool(document.get("masks_successor")),
+        bool(document.get("knows_steps")),
     )
 
 

@@ -39,7 +39,7 @@ _FLOAT8_TYPE = 701
 _PIECE_BYTES, _PIECE_ROWS = 1 << 18, 1 << 12
 """The server works on a piece while the next one is made."""
 _LENGTH = struct.Struct(">i")
-_FIXED = ("q", "16s", "16s", "q", "q", "q", "q", "?", "?", "?", "q", "q", "d")
+_FIXED = ("q", "16s", "16s", "q", "q", "q", "q", "?", "?", "?", "q", "q", "d", "q", "q")
 """The header's fields of fixed size."""
 _NUMPY_KINDS = {"q": ">i8", "16s": "V16", "?": "?", "d": ">f8"}
 

@@ -24,8 +24,14 @@ from relayrl.sinks.contract import (
     TrajectorySink,
     TrajectorySource,
 )
-from relayrl.sinks.databases.database_migrations import MARKS_SINCE, POSTGRES, VERSION_TABLE, missing_statements
-from relayrl.sinks.databases.database_rows import DATA, HEADER, LayoutKeys, require_fits, trajectory_of
+from relayrl.sinks.databases.database_migrations import (
+    MARKS_SINCE,
+    POSTGRES,
+    POSTGRES_STEPS_SINCE,
+    VERSION_TABLE,
+    missing_statements,
+)
+from relayrl.sinks.databases.database_rows import BEFORE_STEPS, DATA, HEADER, LayoutKeys, require_fits, trajectory_of
 from relayrl.sinks.databases.layout_json import layout_from_json
 from relayrl.sinks.databases.postgres_connection import Watchdog, advice_on, connect, driver, reason_of
 from relayrl.sinks.databases.postgres_copy import BEGIN, COPY_STEPS, COPY_TRAJECTORIES, END, step_rows, trajectory_rows
@@ -191,6 +197,8 @@ class PostgresSource(TrajectorySource):
             version = row[0] if row else 0
             missing_statements(POSTGRES, version, self._url)
             self._has_marks = version >= MARKS_SINCE
+            missing = {} if version >= POSTGRES_STEPS_SINCE else BEFORE_STEPS | {"step_data": "''::bytea"}
+            self._columns = ", ".join(missing.get(name, name) for name in (*HEADER, *DATA))
         except (self._psycopg.Error, ConfigError) as error:
             self.close()
             if isinstance(error, ConfigError):
@@ -210,7 +218,7 @@ class PostgresSource(TrajectorySource):
     def _pass(self, condition: str, values: tuple[object, ...]) -> Iterator[Trajectory]:
         self._begin()
         self.report.num_abandoned = self._num_left_out()
-        query = f"SELECT {', '.join((*HEADER, *DATA))} FROM trajectories WHERE {condition} AND {self._kept()}"
+        query = f"SELECT {self._columns} FROM trajectories WHERE {condition} AND {self._kept()}"
         try:
             # A pass has a connection of its own, so that several may run at the same time.
             with connect(self._target, self._timeout_s) as connection, connection.transaction():

@@ -31,11 +31,20 @@ from relayrl.sinks.databases.database_migrations import (
     MARKS_SINCE,
     SQLITE,
     SQLITE_CHECKSUMS_SINCE,
+    SQLITE_STEPS_SINCE,
     TABLES,
     VERSION_TABLE,
     missing_statements,
 )
-from relayrl.sinks.databases.database_rows import DATA, HEADER, LayoutKeys, layout_digest, require_fits, trajectory_of
+from relayrl.sinks.databases.database_rows import (
+    BEFORE_STEPS,
+    DATA,
+    HEADER,
+    LayoutKeys,
+    layout_digest,
+    require_fits,
+    trajectory_of,
+)
 from relayrl.sinks.databases.layout_json import layout_from_json
 from relayrl.sinks.databases.retries import BackOff
 from relayrl.sinks.databases.sqlite_rows import IMAGE, LoadedSteps, insert_trajectories, row_crc32, uuid_text
@@ -217,6 +226,8 @@ class SqliteSource(TrajectorySource):
             raise ConfigError(f"{url} is no database of RelayRL: {error}") from error
         self._checksum = "crc32" if version >= SQLITE_CHECKSUMS_SINCE else "NULL"
         self._has_marks = version >= MARKS_SINCE
+        missing = {} if version >= SQLITE_STEPS_SINCE else BEFORE_STEPS | {"step_data": "x''"}
+        self._columns = ", ".join(missing.get(name, name) for name in (*HEADER, *DATA))
 
     @property
     def url(self) -> str:
@@ -235,7 +246,7 @@ class SqliteSource(TrajectorySource):
         with self._damage_named():
             self._require_sound("trajectories")
             self.report.num_abandoned = self._num_left_out()
-            columns = f"{', '.join((*HEADER, *DATA))}, {self._checksum}"
+            columns = f"{self._columns}, {self._checksum}"
             query = f"SELECT {columns} FROM trajectories WHERE {condition} AND {self._kept()} ORDER BY trajectory"
             for *fields, crc32 in self._connection.execute(query, values):
                 row = dict(zip((*HEADER, *DATA), fields, strict=True))

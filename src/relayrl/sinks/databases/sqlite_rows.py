@@ -47,7 +47,10 @@ def row_crc32(header: Sequence[Any], data: Sequence[Bytes]) -> int:
     """The checksum of a row's key and of what `trajectory_of` reads; the columns are those of `HEADER` and `DATA`."""
     *plain, terminated, truncated, failed = header[: HEADER.index("failed") + 1]
     group, agent = header[-2:]
+    end_step = header[HEADER.index("end_step")]
     crc32 = zlib.crc32(repr((*plain, +terminated, +truncated, +failed, group, agent)).encode())  # SQLite has no bool
+    if end_step >= 0:  # older rows were summed without it
+        crc32 = zlib.crc32(repr(end_step).encode(), crc32)
     for field in data:
         crc32 = zlib.crc32(field, crc32)
     return crc32

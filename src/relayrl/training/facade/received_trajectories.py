@@ -8,7 +8,8 @@ FILE                               a file that holds the bytes of one trajectory
 
 Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.buffered`), spaces must be the trainer's,
 numbers finite, and actions among those that their mask allows; errors name the trajectory, column and row. Rewards and
-observations of a wider type of the same kind, such as float64, are converted. Actions outside of a `Box` are taken as they
+observations of a wider type of the same kind, such as float64, are converted. Log-probabilities and values that are NaN on every
+row were never known (the runtime records so what an actor did not give) and are worked out again. Actions outside of a `Box` are taken as they
 are: a Gaussian acts there until it is clipped.
 """
 
@@ -37,6 +38,7 @@ from relayrl.sinks.files.parts_source import SUFFIXES
 from relayrl.training.trainers.policy_groups import PolicyGroup
 
 TrajectorySource: TypeAlias = "Trajectory | bytes | bytearray | memoryview | Path | str"
+_UNKNOWN_AS_NAN = (LOGP.name, VALUE.name)
 _PLAIN = {leaf.name: leaf.dtype for leaf in (REWARD, POLICY_VERSION, LOGP, VALUE)}
 
 
@@ -149,7 +151,9 @@ def _with_own_dtypes(trajectory: Trajectory) -> Trajectory:
     changed: dict[str, Any] = {}
     for name, dtype in _PLAIN.items():
         column = getattr(trajectory, name)
-        if column is not None and _converted(column, dtype) is not column:
+        if name in _UNKNOWN_AS_NAN and _is_unknown(column):
+            changed[name] = None
+        elif column is not None and _converted(column, dtype) is not column:
             changed[name] = _converted(column, dtype)
     seen, done = trajectory.observation_space, trajectory.action_space
     for name, space in (("obs", seen), ("final_obs", seen), ("action", done)):
@@ -161,6 +165,10 @@ def _with_own_dtypes(trajectory: Trajectory) -> Trajectory:
         if converted is not tree:
             changed[name] = converted
     return replace(trajectory, **changed) if changed else trajectory
+
+
+def _is_unknown(column: Any) -> bool:
+    return isinstance(column, np.ndarray) and column.dtype.kind == "f" and bool(np.isnan(column).all())
 
 
 def _converted_tree(space: Space, tree: Tree, name: str) -> Tree:
@@ -183,7 +191,7 @@ def _require_finite(block: TrajectoryBlock) -> None:
     for leaf, column in zip(block.layout.stored, block.arrays, strict=True):
         if (row := _first_row_not_finite(column)) is not None:
             raise ConfigError(f"{row_name(block.headers, leaf.name, row)} is NaN or infinite")
-    for leaf, final in zip(block.layout.successor, block.finals, strict=True):
+    for leaf, final in zip(block.layout.followed, block.finals, strict=True):
         if (k := _first_row_not_finite(final)) is not None:
             raise ConfigError(f"{name_of(block.headers, k)}: 'final_{leaf.name}' is NaN or infinite")
 
