@@ -213,7 +213,6 @@ class RolloutBuilder:
         self._first_episode = self._first_episode + ended.sum(0)
         self._first_step = np.where(has_acted, rows_since, 0)
 
-
     def _count_by_clock(self, clock: _Clock, rollout: Rollout) -> None:
         """The same where environments are counted. A lane that was silent in the block keeps its `first_step`: its next
         fragment covers the block as well."""

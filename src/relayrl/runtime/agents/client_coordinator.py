@@ -168,14 +168,10 @@ class ClientCoordinator:
         policy = None
         if model is None and self._server is not None and not self.state.is_assigned:
             model = self._server.model_for(device)
-<<<<<<< HEAD
         if model is not None:
-            policy = self.state.prepare(model, device)
+            policy = self.state.prepare(model, device, group)
         elif not self.state.is_assigned:
             policy = self.state.default_policy(device)
-=======
-        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
->>>>>>> refs/heads/training-server
         made = []
         for i, actor_id in enumerate(actor_ids):
             handle = self.state.add(actor_id, policy, device, None if places is None else places[i])

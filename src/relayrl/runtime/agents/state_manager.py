@@ -132,7 +132,6 @@ class StateManager:
         with self._lock:
             return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
 
-<<<<<<< HEAD
     @property
     def is_assigned(self) -> bool:
         """Whether somebody else decides what new actors act with."""
@@ -168,23 +167,17 @@ class StateManager:
             slot = self._assigned[version] = PolicySlot(policy, device)
         return slot
 
-    def add(self, actor_id: UUID | None, policy: PublishedPolicy | None, device: str) -> ActorHandle:
+    def add(
+        self, actor_id: UUID | None, policy: PublishedPolicy | None, device: str, place: Place | None = None
+    ) -> ActorHandle:
         """A new actor that acts with `policy`, or with what its device shares already; without one, as it is assigned."""
-=======
-    def add(self, actor_id: UUID | None, policy: PublishedPolicy, device: str, place: Place | None = None) -> ActorHandle:
-        """A new actor that acts with `policy`, or with what its device shares already."""
->>>>>>> refs/heads/training-server
         with self._lock:
             actor_id = uuid4() if actor_id is None else actor_id
             if actor_id in self.handles:
                 raise ConfigError(f"there is an actor {actor_id} already; leave the id out to get a fresh one")
-<<<<<<< HEAD
-            slot = self._assigned_slot(actor_id, device) if policy is None else self._slot_for(policy, device)
-=======
             agent_id = str(actor_id) if place is None or place.agent_id is None else place.agent_id
             clock = None if place is None or place.env_id is None else self._clock(place.env_id, agent_id)
-            slot = self._slot_for(policy, device)
->>>>>>> refs/heads/training-server
+            slot = self._assigned_slot(actor_id, device) if policy is None else self._slot_for(policy, device)
             pages = slot.policy.pages
             with pages.lock:
                 lane = pages.open_lane(uuid4(), agent_id, clock)
@@ -224,12 +217,6 @@ class StateManager:
             handle.actor_id = new
             self.handles = {(new if key == old else key): other for key, other in self.handles.items()}
 
-<<<<<<< HEAD
-    def publish(self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None) -> int:
-        """Give a newer policy to the actors named, or to all whose policies have its layout; gives its version."""
-        if self._assignment is not None:
-            raise ConfigError("the inference server decides which policy acts; promote a version there")
-=======
     def publish(
         self, source: ModelSource, actor_ids: Sequence[UUID] | None, version: int | None, group: str | None = None
     ) -> int:
@@ -237,7 +224,8 @@ class StateManager:
 
         A live policy replaces those of `group`: the only one that it fits, unless given.
         """
->>>>>>> refs/heads/training-server
+        if self._assignment is not None:
+            raise ConfigError("the inference server decides which policy acts; promote a version there")
         handles = list(self.handles.values()) if actor_ids is None else [self.handle(each) for each in actor_ids]
         devices = sorted({handle.slot.device for handle in handles})
         if group is None and handles:

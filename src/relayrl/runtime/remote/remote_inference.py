@@ -60,7 +60,7 @@ class RemoteInference:
         try:
             self._group, self._deployment = self._chosen(self._link.greet())
             self._link.on_deployment = self._heard
-            self.model(self._deployment.stable)
+            self._load(self._deployment)
         except BaseException:
             self.stop()
             raise
@@ -153,10 +153,14 @@ class RemoteInference:
             if not self._returns.is_waiting:
                 return
 
-    def _take(self, deployment: Deployment, changed: Callable[[], None]) -> None:
+    def _load(self, deployment: Deployment) -> None:
+        """Have all models that actors may be assigned, so that nobody waits for them later."""
         for version in (deployment.stable, deployment.canary):
             if version is not None:
                 self.model(version)
+
+    def _take(self, deployment: Deployment, changed: Callable[[], None]) -> None:
+        self._load(deployment)
         self._deployment = deployment
         changed()
         kept = {deployment.stable, deployment.canary}
