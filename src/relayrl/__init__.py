@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from relayrl.runtime.agents.agent_builder import AgentBuilder as AgentBuilder
     from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
     from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
+    from relayrl.runtime.remote.remote_actor import run_remote_actor as run_remote_actor
     from relayrl.servers.inference.inference_server import InferenceServer as InferenceServer
+    from relayrl.servers.training.training_server import TrainingServer as TrainingServer
     from relayrl.sinks.contract import TrajectorySink as TrajectorySink
     from relayrl.sinks.contract import TrajectorySource as TrajectorySource
     from relayrl.sinks.contract import open_sink as open_sink
@@ -107,6 +109,9 @@ _HOMES = {
     "Trainer": "relayrl.training.queued.behavior_trainer",
     "RLTrainer": "relayrl.training.queued.rl_trainer",
     "TrainerSettings": "relayrl.training.trainer_settings",
+    # training from remote actors
+    "TrainingServer": "relayrl.servers.training.training_server",
+    "run_remote_actor": "relayrl.runtime.remote.remote_actor",
     # acting in a simulator of one's own
     "AgentBuilder": "relayrl.runtime.agents.agent_builder",
     "InferenceServer": "relayrl.servers.inference.inference_server",

@@ -27,6 +27,18 @@ def prometheus_name(name: str) -> str:
     return "relayrl_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
 
 
+def prometheus_text(metrics: MetricRegistry) -> bytes:
+    """All metrics of a registry as `/metrics` shows them, for a server that has HTTP of its own."""
+    try:
+        client = importlib.import_module("prometheus_client")
+        core = importlib.import_module("prometheus_client.core")
+    except ImportError as error:
+        raise MissingExtraError("the Prometheus exporter", "prometheus") from error
+    registry = client.CollectorRegistry(auto_describe=False)
+    registry.register(_Families(metrics, core))
+    return bytes(client.generate_latest(registry))
+
+
 class PrometheusExporter:
     """Serves the metrics of one registry from when it is made until it is closed. Port 0 takes a free one."""
 

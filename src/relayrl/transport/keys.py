@@ -85,6 +85,13 @@ class ClientKeys:
         return cls(KeyPair.load(key_file), public_key(server)[0])
 
 
+def load_client_keys(key: Path | str | None, server_key: Path | str | None) -> ClientKeys | None:
+    """The keys of a client that may have none, as on loopback; `ConfigError` where it has only one of the two."""
+    if (key is None) != (server_key is None):
+        raise ConfigError("give this client's key and the server's key together, or neither of them on loopback")
+    return None if key is None or server_key is None else ClientKeys.load(key, server_key)
+
+
 class Access:
     """A server's own keys, and the keys of the file of those that it lets in. Thread-safe."""
 

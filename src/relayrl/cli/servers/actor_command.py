@@ -12,12 +12,14 @@ from typing import Annotated
 import typer
 
 from relayrl.cli.debug_option import DebugFlag
-from relayrl.errors import ConfigError
 
 
 def actor(
     env: Annotated[str, typer.Argument(help="Environment, as the server trains it.")],
-    server: Annotated[str, typer.Option(help="The training server: tcp://HOST:PORT.")],
+    server: Annotated[str | None, typer.Option(help="The training server: tcp://HOST:PORT.")] = None,
+    client_config: Annotated[
+        Path | None, typer.Option(help="JSON file of addresses; its trajectories address is the server, unless given.")
+    ] = None,
     num_envs: Annotated[int, typer.Option(min=1, help="Environments stepped together.")] = 8,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes for the environments; 0: this process.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Seed of environments and actions; default: a fresh one.")] = None,
@@ -44,13 +46,12 @@ def actor(
     """Play environments for a training server."""
     from relayrl.config.settings_text import parse_assignment
     from relayrl.envs.environment_settings import EnvSettings
+    from relayrl.runtime.agents.client_config import ClientConfig, read_client_config
     from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
-    from relayrl.runtime.remote.spool import SpoolSettings, default_spool_base
-    from relayrl.transport.keys import ClientKeys
+    from relayrl.runtime.remote.spool import SpoolSettings
 
-    if (key is None) != (server_key is None):
-        raise ConfigError("give --key and --server-key together, or neither of them on loopback")
-    keys = None if key is None or server_key is None else ClientKeys.load(key, server_key)
+    if server is None:
+        server = (ClientConfig() if client_config is None else read_client_config(client_config)).addresses.trajectories
     values = dict(parse_assignment(each, "--option") for each in options or [])
     settings = RemoteActorSettings(
         environment=EnvSettings(num_envs=num_envs, workers=workers, **({"options": values} if values else {})),
@@ -60,8 +61,9 @@ def actor(
     report = run_remote_actor(
         env,
         server,
-        spool_base=spool_dir or default_spool_base(server),
-        keys=keys,
+        spool_base=spool_dir,
+        key=key,
+        server_key=server_key,
         settings=settings,
         seed=seed,
         max_steps=steps,

@@ -124,7 +124,7 @@ class AgentBuilder:
 
     def server(
         self,
-        address: str,
+        address: str | None = None,
         *,
         spool: str | Path | None = None,
         key: str | Path | None = None,
@@ -132,13 +132,16 @@ class AgentBuilder:
         group: str | None = None,
         timeout_s: float = 30.0,
     ) -> Self:
-        """Act for a training server at `address` (`tcp://HOST:PORT`): actors act with its newest policies, and their
-        trajectories go to it, besides the sinks.
+        """Act for a training server: actors act with its newest policies, and their trajectories go to it, besides the sinks.
 
+        `address` is `tcp://HOST:PORT`; without one, `addresses.trajectories` of the file that `config_path` named before.
         Trajectories wait in `spool`, a directory of this agent alone, until the server holds them. `key` is this client's
         `.key` file and `server_key` the server's public key, where it asks for keys. `group` names the policy where the run has
         several. `start` waits `timeout_s` for the server's first answer.
         """
+        if address is None:
+            config = ClientConfig() if self._path is None else read_client_config(self._path)
+            address = config.addresses.trajectories
         from relayrl.runtime.remote.server_connection import ServerConnection  # here, because it loads ZeroMQ
 
         self._server = ServerConnection(

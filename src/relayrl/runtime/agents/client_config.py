@@ -74,6 +74,9 @@ class ClientConfig(Settings):
     router_buffer: RouterBufferSettings = RouterBufferSettings()
     sink: SinkConfig = SinkConfig()
     batching: BatchingSettings = BatchingSettings()
+    server: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the servers that read the same file; agents leave them alone"
+    )
     shutdown_deadline_s: float = Field(30.0, gt=0, description="time for shutdown() to flush every sink")
 
 

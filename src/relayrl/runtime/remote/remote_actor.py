@@ -12,7 +12,7 @@ Where the server cannot be reached, playing goes on until the spool is full, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from relayrl.errors import ConfigError, SpoolFullError
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.remote.model_follower import FollowedActor, ModelFollower
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
-from relayrl.runtime.remote.spool import Spool, SpoolSettings, take_spool
+from relayrl.runtime.remote.spool import Spool, SpoolSettings, default_spool_base, take_spool
 from relayrl.runtime.remote.spool_sink import frames_of
-from relayrl.transport.keys import ClientKeys
+from relayrl.transport.keys import load_client_keys
 
 _log = logging.getLogger("relayrl.runtime.remote.remote_actor")
 MAX_BLOCK_STEPS = 256
@@ -63,9 +63,11 @@ def run_remote_actor(
     env: str | Callable[..., Any],
     server: str,
     *,
-    spool_base: Path,
-    settings: RemoteActorSettings | None = None,
-    keys: ClientKeys | None = None,
+    num_envs: int | None = None,
+    spool_base: str | Path | None = None,
+    settings: RemoteActorSettings | Mapping[str, Any] | None = None,
+    key: str | Path | None = None,
+    server_key: str | Path | None = None,
     seed: int | None = None,
     max_steps: int | None = None,
     block_steps: int | None = None,
@@ -74,9 +76,22 @@ def run_remote_actor(
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[ActorReport], None] = lambda _: None,
 ) -> ActorReport:
-    """Play until the run is finished, `should_stop()`, or `max_steps` environment steps."""
-    settings = settings or RemoteActorSettings()
-    with take_spool(spool_base, settings.spool) as spool:
+    """Play `env` for a training server at `server` (`tcp://HOST:PORT`) until its run is finished, `should_stop()`, or
+    `max_steps` environment steps; gives what was done.
+
+    Unacknowledged trajectories wait below `spool_base`. `key` is this client's `.key` file and `server_key` the server's public
+    key, where it asks for keys. `settings` has `environment`, `spool` and `link`.
+    """
+    if not isinstance(settings, RemoteActorSettings):
+        settings = parse_settings(RemoteActorSettings, dict(settings or {}))
+    if num_envs is not None:
+        chosen = parse_settings(
+            EnvSettings, {**settings.environment.model_dump(exclude_unset=True), "num_envs": num_envs}
+        )
+        settings = settings.model_copy(update={"environment": chosen})
+    keys = load_client_keys(key, server_key)
+    base = default_spool_base(server) if spool_base is None else Path(spool_base)
+    with take_spool(base, settings.spool) as spool:
         link = ServerLink(server, spool, settings=settings.link, keys=keys)
         try:
             welcome = link.connect(connect_timeout_s)

@@ -19,7 +19,7 @@ from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
 from relayrl.runtime.remote.spool import Spool, SpoolSettings, default_spool_base, take_spool
 from relayrl.runtime.remote.spool_sink import SpoolSink
 from relayrl.runtime.requests.policy_model import CPU, PolicyModel
-from relayrl.transport.keys import ClientKeys
+from relayrl.transport.keys import load_client_keys
 
 _log = logging.getLogger("relayrl.runtime.remote.server_connection")
 _LOOK_S = 0.5
@@ -41,12 +41,10 @@ class ServerConnection:
         spool_settings: SpoolSettings | None = None,
         link_settings: LinkSettings | None = None,
     ) -> None:
-        if (key is None) != (server_key is None):
-            raise ConfigError("give key= and server_key= together, or neither of them on loopback")
         self.address, self._group, self._timeout_s = address, group, timeout_s
         self._directory = None if spool is None else Path(spool)
         self._spool_settings, self._link_settings = spool_settings, link_settings
-        self._keys = None if key is None or server_key is None else ClientKeys.load(key, server_key)
+        self._keys = load_client_keys(key, server_key)
         self._spool: Spool | None = None
         self._link: ServerLink | None = None
         self._sink: SpoolSink | None = None

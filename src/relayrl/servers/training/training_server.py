@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from relayrl.config.settings import Settings
+from relayrl.config.settings import Settings, parse_settings
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.local.run_parts import RunParts
@@ -30,6 +30,7 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.sessions import Session, TrainRequest, open_session, run_session
 from relayrl.errors import AgentStateError, ConfigError, RelayRLError
+from relayrl.servers.status_http import StatusServer
 from relayrl.servers.training.ingest import Ingest, RunDescription
 from relayrl.servers.training.journal import Journal
 from relayrl.servers.training.model_publisher import ModelPublisher, ServerState
@@ -66,6 +67,7 @@ class TrainingServerSettings(Settings):
         None, description="where announcements are heard: tcp://HOST:PORT; null: any free port beside the other"
     )
     drain_s: float = Field(10.0, ge=0, description="how long a finished or stopped server waits for its actors")
+    http: str | None = Field(None, description="HOST:PORT of /health, /ready, /metrics and /status; null: none")
     limits: ClientLimits = ClientLimits()
 
 
@@ -84,14 +86,14 @@ class TrainingServer:
         config: str | Path | None = None,
         resume: bool = False,
         settings: Mapping[str, Any] | None = None,
-        server: TrainingServerSettings | None = None,
+        server: TrainingServerSettings | Mapping[str, Any] | None = None,
         key: str | Path | None = None,
         authorised_keys: str | Path | None = None,
         trust: bool = False,
     ) -> None:
         """Arguments are those of `relayrl.train`. With `resume`, a run that lies in `run_dir` is continued, and begun where
         there is none. Off loopback, `key` is the server's `.key` file, and `authorised_keys` lists who may come in (beside it
-        unless given)."""
+        unless given). `server` are the server's own settings, such as `{"http": "127.0.0.1:9464"}`."""
         given = {"algo": algo, "trainer.max_steps": steps, "seed": seed}
         request = TrainRequest(
             env=env,
@@ -103,6 +105,8 @@ class TrainingServer:
             trust=trust,
         )
         access = None if key is None else Access.load(key, authorised_keys)
+        if not isinstance(server, TrainingServerSettings):
+            server = parse_settings(TrainingServerSettings, dict(server or {}))
         self._open(request, bind, server, access)
 
     @classmethod
@@ -136,7 +140,16 @@ class TrainingServer:
         self._outcome: RunResult | BaseException | None = None
         self._stop_requested = threading.Event()
         self._has_run = False
+        self._http: StatusServer | None = None
         try:
+            if self.settings.http is not None:
+                self._http = StatusServer(
+                    self.settings.http,
+                    self.metrics.registry,
+                    is_healthy=lambda: self._ingest is None or self._ingest.error is None,
+                    is_ready=lambda: self.is_ready,
+                    status=self.status,
+                )
             self._session: Session = open_session(_resumable(request))
             if self._session.settings.learn_from is not None:
                 raise ConfigError("a training server learns from its actors; leave out learn_from")
@@ -144,7 +157,14 @@ class TrainingServer:
                 raise ConfigError("a training server takes rewards as actors send them; leave out reward_signals")
         except BaseException:
             self._endpoint.close()
+            if self._http is not None:
+                self._http.close()
             raise
+
+    @property
+    def http_url(self) -> str | None:
+        """Where health, readiness, metrics and status are, where they were asked for."""
+        return None if self._http is None else self._http.url
 
     @property
     def address(self) -> str:
@@ -311,6 +331,9 @@ class TrainingServer:
             journal, self._journal = self._journal, None
             if journal is not None:
                 journal.close()
+            http, self._http = self._http, None
+            if http is not None:
+                http.close()
 
 
 _OFF_POLICY_STEPS = 256
