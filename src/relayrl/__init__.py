@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from relayrl.runtime.agents.agent import RelayRLAgent as RelayRLAgent
     from relayrl.runtime.agents.agent_builder import AgentBuilder as AgentBuilder
     from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
-    from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
     from relayrl.runtime.remote.remote_actor import run_remote_actor as run_remote_actor
+    from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
     from relayrl.servers.inference.inference_server import InferenceServer as InferenceServer
     from relayrl.servers.training.training_server import TrainingServer as TrainingServer
     from relayrl.sinks.contract import TrajectorySink as TrajectorySink

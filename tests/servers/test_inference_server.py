@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -394,7 +395,28 @@ def started(*arguments) -> tuple[subprocess.Popen, str]:
     assert process.stderr is not None
     line = process.stderr.readline()
     assert line.startswith("listening on tcp://"), line
-    return process, line.split()[-1]
+    return process, line.split()[2].rstrip(";")
+
+
+def test_supervisors_ask_by_http(folder, tmp_path):
+    more = ("--http", "127.0.0.1:0", "--store", tmp_path / "store", "--canary", f"{folder / '2.onnx'}@10%")
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, (folder / "1.onnx", "--bind", LOOPBACK, *more))], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stderr.readline().split()[-1]
+
+        def page(name):
+            with urllib.request.urlopen(url.replace("/status", name), timeout=TIMEOUT_S) as answer:
+                return answer.read().decode()
+
+        assert (page("/health"), page("/ready")) == ("healthy\n", "ready\n")
+        assert "relayrl_inference_requests_total" in page("/metrics")
+        status = json.loads(page("/status"))
+        assert status["models"]["agent"]["canary"] == 2
+        assert status["canaries"]["agent"]["judgement"] == "undecided"
+    finally:
+        killed(process)
 
 
 def killed(process) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -33,7 +34,9 @@ def inference(
     authorised_keys: Annotated[
         Path | None, typer.Option(help="Keys that are let in; default: authorised_keys beside --key.")
     ] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
+    http: Annotated[
+        str | None, typer.Option(help="HOST:PORT of /health, /ready, /metrics and /status; default: none.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but the address.")] = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -41,6 +44,7 @@ def inference(
     from relayrl.config.settings import parse_settings
     from relayrl.observability.logs import configure_logging
     from relayrl.servers.inference.inference_server import InferenceServer, InferenceSettings
+    from relayrl.servers.status_http import StatusServer
 
     batches = {"max_latency_ms": max_latency_ms, "max_batch": max_batch}
     settings = parse_settings(InferenceSettings, {"batches": batches, "seed": seed})
@@ -58,20 +62,16 @@ def inference(
             key=key,
             authorised_keys=authorised_keys,
         )
-        with server:
-            exporter = None
-            if metrics_port is not None:
-                from relayrl.observability.prometheus_exporter import PrometheusExporter
-
-                exporter = PrometheusExporter(server.metrics, port=metrics_port)
-            try:
-                print(f"listening on {server.address}", file=sys.stderr, flush=True)
-                while not stop.wait(0.5):
-                    if not server.is_alive:
-                        raise RelayRLError("the serving thread ended; see the log above")
-            finally:
-                if exporter is not None:
-                    exporter.close()
+        with server, contextlib.ExitStack() as stack:
+            pages = ""
+            if http is not None:
+                asked = {"is_healthy": lambda: server.is_alive, "is_ready": lambda: server.is_ready}
+                status = StatusServer(http, server.metrics, status=server.status, **asked)
+                pages = f"; {stack.enter_context(status).url}/status"
+            print(f"listening on {server.address}{pages}", file=sys.stderr, flush=True)
+            while not stop.wait(0.5):
+                if not server.is_alive:
+                    raise RelayRLError("the serving thread ended; see the log above")
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -93,7 +93,7 @@ class AgentBuilder:
         `where` networks are passed: `"server"`, `"client"`, `"client_fallback"` (the server, and here while it cannot) or
         `"server_fallback"` (here, and the server while this process cannot). `group` names a policy where several are served.
         A request fails after `timeout_s` without an answer. A server off loopback wants keys: this client's `.key` file
-        as `key`, and the `server_key`, a `.pub` file. With `server()` as well, actors act by this server and learn for that one.
+        as `key`, and the `server_key`, a `.pub` file. With `server()`, actors act by this one and learn for that one.
         """
         if (key is None) != (server_key is None):
             raise ConfigError("give key= and server_key= together, or neither of them on loopback")

@@ -138,6 +138,20 @@ class InferenceServer:
         """Whether requests are served."""
         return self._thread.is_alive()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are served, and there is a model to serve them with."""
+        return self.is_alive and bool(self._served.deployments)
+
+    def status(self) -> dict[str, Any]:
+        """What is deployed, how canaries compare, and all counters and gauges."""
+        numbers = {each.name: each.value for each in self.metrics.snapshot() if isinstance(each.value, int | float)}
+        canaries = {
+            group: comparison.as_dict() | {"episodes": {str(v): each.count for v, each in trial.returns.items()}}
+            for group, (trial, comparison) in self._watch.comparisons().items()
+        }
+        return {"address": self.address, "models": self.deployments, "canaries": canaries, "metrics": numbers}
+
     def start(self) -> None:
         """Serve, in a thread."""
         self._keeper.start()
