@@ -51,6 +51,12 @@ def _recording() -> list[Row]:
     return recording_rows()
 
 
+def _servers() -> list[Row]:
+    from relayrl.bench.servers.transport_rows import transport_rows
+
+    return transport_rows()
+
+
 def _sinks() -> list[Row]:
     from relayrl.bench.sink_rows import sink_rows
 
@@ -101,6 +107,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "recording": _recording,
     "replay": _replay,
     "runtime": _runtime,
+    "servers": _servers,
     "sinks": _sinks,
     "startup": _startup,
     "W1": _w1,

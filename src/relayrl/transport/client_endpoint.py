@@ -81,26 +81,28 @@ class ClientEndpoint:
     def send(self, message: Message, timeout_s: float = _SEND_TIMEOUT_S) -> int:
         """Send a request and give its number, which the reply repeats. The payload must not change until then."""
         self._number += 1
-        frames = encode(message._replace(number=self._number))
-        self._send(frames, timeout_s)
+        kind, header, payload, _ = message
+        self._send(encode(Message(kind, header, payload, self._number)), timeout_s)
         return self._number
 
     def receive(self, timeout_s: float) -> Message | None:
         """The next reply, in the order in which they come; None after `timeout_s`."""
         end_s = time.monotonic() + timeout_s
+        left_s = timeout_s
         while True:
             try:
-                frames = receive_frames(self._dealer)
-            except zmq.Again:
-                left_s = end_s - time.monotonic()
                 if left_s <= 0.0:
-                    return None
-                self._dealer.poll(milliseconds(left_s))
-                continue
+                    frames = receive_frames(self._dealer)
+                else:  # faster than polling: the socket waits by itself
+                    self._dealer.set(zmq.RCVTIMEO, milliseconds(left_s))
+                    frames = receive_frames(self._dealer, 0)
+            except zmq.Again:
+                return None
             try:
                 return decode(frames)
             except ProtocolError:
                 self.num_malformed += 1
+                left_s = end_s - time.monotonic()
 
     def wait(self, timeout_s: float) -> None:
         """Return when a reply or an announcement has come, when somebody called `wake`, or after `timeout_s`."""
@@ -154,9 +156,14 @@ class ClientEndpoint:
         self._wake_writer.close()
 
     def _send(self, frames: list[Bytes], timeout_s: float) -> None:
-        if not self._dealer.poll(milliseconds(timeout_s), zmq.POLLOUT):
-            raise ServerUnreachableError(f"{self.address} takes no more messages; it is gone, or too slow")
-        send_frames(self._dealer, frames)
+        try:
+            send_frames(self._dealer, frames, zmq.NOBLOCK)
+        except zmq.Again:
+            if not self._dealer.poll(milliseconds(timeout_s), zmq.POLLOUT):
+                raise ServerUnreachableError(
+                    f"{self.address} takes no more messages; it is gone, or too slow"
+                ) from None
+            send_frames(self._dealer, frames)
 
     def _connected(self, kind: int, address: str) -> Socket:
         opened = self._context.socket(kind)

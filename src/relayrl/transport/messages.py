@@ -120,7 +120,10 @@ def read_header(frame: Bytes) -> dict[str, Any]:
         raise ProtocolError("malformed", f"a JSON header of {len(frame)} bytes; at most {MAX_HEADER_BYTES} are allowed")
     raw = bytes(frame)
     try:
-        header = _DECODER.decode(raw.decode())
+        text = raw.decode()
+        header, end = _DECODER.raw_decode(text)
+        if end != len(text) and text[end:].strip(" \t\n\r"):
+            raise ValueError("something follows the object")
         if b"\\u" in raw:  # an escape may be half of a character; whoever writes it out again would fail
             json.dumps(header, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from relayrl.errors import ConfigError
 from relayrl.transport.messages import Bytes
 
 _ZERO_COPY_BYTES = 16 << 10
+_MORE, _NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 
 Socket = zmq.Socket[bytes]
 
@@ -45,17 +46,18 @@ def connect(opened: Socket, address: str) -> None:
         raise ConfigError(f"cannot connect to {address!r}: {error.strerror}; write tcp://HOST:PORT") from error
 
 
-def send_frames(to: Socket, frames: Sequence[Bytes]) -> None:
-    """Send one message. Large frames are not copied and must not change any more."""
+def send_frames(to: Socket, frames: Sequence[Bytes], flags: int = 0) -> None:
+    """Send one message. Large frames are not copied and must not change any more; `flags` are of the first frame."""
     last = len(frames) - 1
+    flags |= _MORE
     for i, frame in enumerate(frames):
-        to.send(frame, zmq.SNDMORE if i < last else 0, copy=len(frame) < _ZERO_COPY_BYTES)
+        to.send(frame, flags if i < last else flags & ~_MORE, copy=len(frame) < _ZERO_COPY_BYTES)
+        flags = _MORE
 
 
-def receive_frames(opened: Socket) -> list[Bytes]:
+def receive_frames(opened: Socket, flags: int = _NOBLOCK) -> list[Bytes]:
     """All frames of the next message; `zmq.Again` if there is none. Large frames are views of ZeroMQ's memory."""
     frames: list[Bytes] = []
-    flags = int(zmq.NOBLOCK)
     while True:
         frame = opened.recv(flags, copy=False)
         frames.append(contents(frame))

@@ -1,0 +1,318 @@
+"""The endpoints beside bare pyzmq on the same bytes: ingest, round trips, and healthy clients while others attack.
+
+Ingest: a process sends messages of one payload, with a bound of bytes that are not acknowledged; the server decodes, counts and
+checks each and acknowledges all that came together, as a training server does. The floor is a bare PUSH/PULL of the same
+bytes, which answers and checks nothing. Both receivers take frames without copying them, and rates are those of the receiver,
+from its first message to its last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import socket
+import statistics
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import zmq
+
+from relayrl.bench.rows import Row, interleaved
+from relayrl.transport.client_endpoint import ClientEndpoint
+from relayrl.transport.limits import ClientLimits
+from relayrl.transport.messages import Kind, Message
+from relayrl.transport.server_endpoint import ServerEndpoint
+
+_WINDOW_BYTES = 16 << 20
+_TIMEOUT_S = 60.0
+_NUM_CALLS = 2_000
+_UNLIMITED = ClientLimits(messages_per_s=1e9, bytes_per_s=1e12)
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def transport_rows() -> list[Row]:
+    """Ingest at two sizes, a round trip, and the p99 of a healthy client beside attackers."""
+    return [
+        _ingest_row("32 KB", 32 << 10, num_messages=8_000, target=0.70),
+        _ingest_row("1 MB", 1 << 20, num_messages=500, target=0.80),
+        _round_trip_row(),
+        _attack_row(),
+    ]
+
+
+# ---- ingest
+
+
+def _ingest_row(name: str, size: int, num_messages: int, target: float) -> Row:
+    def ours() -> float:
+        return _ingest_seconds(size, num_messages)
+
+    def floor() -> float:
+        return _bare_seconds(size, num_messages)
+
+    seconds, floor_seconds = interleaved(ours, floor, repetitions=5)
+    num_mb = size * num_messages / 1e6
+    return Row(
+        name=f"endpoint ingest, {name} messages",
+        figure=num_mb / seconds,
+        unit="MB/s",
+        against="bare pyzmq PUSH/PULL",
+        against_figure=num_mb / floor_seconds,
+        ratio=floor_seconds / seconds,
+        target=target,
+    )
+
+
+def _ingest_seconds(size: int, num_messages: int) -> float:
+    endpoint = ServerEndpoint("tcp://127.0.0.1:0", limits=_UNLIMITED)
+    with contextlib.closing(endpoint), _process(_send_messages, endpoint.address, size, num_messages):
+        num_left, start_s = num_messages, 0.0
+        while num_left:
+            requests = endpoint.poll(_TIMEOUT_S)
+            start_s = start_s or time.perf_counter()
+            for request in requests[:-1]:
+                endpoint.release(request)
+            newest = requests[-1]
+            endpoint.reply(newest, Message(Kind.ACK, {"durable_through": newest.message.header["sequence"]}))
+            num_left -= len(requests)
+        return time.perf_counter() - start_s
+
+
+def _send_messages(address: str, size: int, num_messages: int) -> None:
+    endpoint = ClientEndpoint(address, client_id=uuid.uuid4())
+    payload, window, acked = bytes(size), max(8, _WINDOW_BYTES // size), -1
+    header = {"client_id": str(endpoint.client_id), "sequence": 0, "behavior": "agent"}
+    with contextlib.closing(endpoint):
+        for sequence in range(num_messages):
+            header["sequence"] = sequence
+            endpoint.send(Message(Kind.TRAJECTORY, header, (payload,)))
+            while sequence - acked >= window or acked == -1 or sequence == num_messages - 1 > acked:
+                reply = endpoint.receive(_TIMEOUT_S)
+                if reply is None:
+                    raise TimeoutError("the server acknowledges nothing")
+                acked = reply.header["durable_through"]
+
+
+def _bare_seconds(size: int, num_messages: int) -> float:
+    with _context() as context:
+        pull = context.socket(zmq.PULL)
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        with _process(_push_messages, f"tcp://127.0.0.1:{port}", size, num_messages):
+            pull.recv(copy=False)
+            start_s = time.perf_counter()
+            for _ in range(num_messages - 1):
+                pull.recv(copy=False)
+            return time.perf_counter() - start_s
+
+
+def _push_messages(address: str, size: int, num_messages: int) -> None:
+    with _context() as context:
+        push = context.socket(zmq.PUSH)
+        push.connect(address)
+        payload = bytes(size)
+        for _ in range(num_messages):
+            push.send(payload, copy=False)
+        push.close(linger=int(_TIMEOUT_S * 1000))
+        context.term()
+
+
+# ---- round trips
+
+
+def _round_trip_row() -> Row:
+    def ours() -> float:
+        endpoint = ServerEndpoint("tcp://127.0.0.1:0", limits=_UNLIMITED)
+        with contextlib.closing(endpoint), _serving(endpoint), _result(_call_times, endpoint.address) as times:
+            return statistics.median(times())
+
+    seconds, floor_seconds = interleaved(ours, _bare_round_trip, repetitions=5)
+    return Row(
+        name="endpoint round trip, p50",
+        figure=seconds * 1e6,
+        unit="µs",
+        against="bare pyzmq echo",
+        against_figure=floor_seconds * 1e6,
+        ratio=floor_seconds / seconds,
+        target=1 / 3,
+    )
+
+
+def _bare_round_trip() -> float:
+    with _context() as context:
+        router = context.socket(zmq.ROUTER)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        with _result(_bare_call_times, f"tcp://127.0.0.1:{port}") as times:
+            for _ in range(_NUM_CALLS):
+                router.send_multipart(router.recv_multipart())
+            return statistics.median(times())
+
+
+def _bare_call_times(address: str) -> list[float]:
+    with _context() as context:
+        dealer = context.socket(zmq.DEALER)
+        dealer.connect(address)
+        times = []
+        for _ in range(_NUM_CALLS):
+            start_s = time.perf_counter()
+            dealer.send(bytes(256))
+            dealer.recv()
+            times.append(time.perf_counter() - start_s)
+        return times
+
+
+def _call_times(address: str, num_calls: int = _NUM_CALLS) -> list[float]:
+    endpoint = ClientEndpoint(address, client_id=uuid.uuid4())
+    times = []
+    with contextlib.closing(endpoint):
+        for _ in range(num_calls):
+            start_s = time.perf_counter()
+            endpoint.call(Message(Kind.ACT, {"model": "agent"}, (bytes(256),)), _TIMEOUT_S)
+            times.append(time.perf_counter() - start_s)
+    return times
+
+
+# ---- attackers
+
+
+def _attack_row() -> Row:
+    """p99 of a client's calls while others send garbage, half handshakes, huge lengths and as much as they can."""
+
+    def p99(attackers: Callable[[str, str], None] | None) -> float:
+        endpoint = ServerEndpoint(
+            "tcp://127.0.0.1:0", limits=ClientLimits(messages_per_s=1_000.0, handshake_timeout_s=1.0)
+        )
+        address = endpoint.address
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.closing(endpoint))
+            stack.enter_context(_serving(endpoint))
+            if attackers is not None:
+                attacking = stack.enter_context(_process(attackers, address, endpoint.announce_address))
+                stack.callback(attacking.terminate)
+            times = stack.enter_context(_result(_paced_call_times, address))
+            return statistics.quantiles(times(), n=100)[98]
+
+    seconds, alone_seconds = interleaved(lambda: p99(_attack), lambda: p99(None), repetitions=3)
+    return Row(
+        name="healthy client's p99 while others attack",
+        figure=seconds * 1e3,
+        unit="ms",
+        against="the same client alone",
+        against_figure=alone_seconds * 1e3,
+        ratio=alone_seconds / seconds,
+        target=0.0,
+    )
+
+
+def _paced_call_times(address: str) -> list[float]:
+    """Calls at the pace of an environment, within the limits of a client."""
+    endpoint = ClientEndpoint(address, client_id=uuid.uuid4())
+    times = []
+    with contextlib.closing(endpoint):
+        for _ in range(_NUM_CALLS):
+            start_s = time.perf_counter()
+            endpoint.call(Message(Kind.ACT, {"model": "agent"}, (bytes(256),)), _TIMEOUT_S)
+            times.append(time.perf_counter() - start_s)
+            time.sleep(0.002)
+    return times
+
+
+def _attack(address: str, announce_address: str) -> None:
+    """Flood, lie and hold connections open until somebody ends this process."""
+    rng = random.Random(0)
+    held: list[socket.socket] = []
+    with _context() as context:
+        dealer = context.socket(zmq.DEALER)
+        dealer.connect(address)
+        while True:
+            for _ in range(20):  # well-formed and malformed messages, beyond the rate
+                with contextlib.suppress(zmq.Again):
+                    dealer.send_multipart([rng.randbytes(rng.choice((0, 5, 16))), rng.randbytes(20)], zmq.NOBLOCK)
+            with contextlib.suppress(OSError):
+                held.append(_raw_peer(rng.choice((address, announce_address)), rng))
+            if len(held) > 50:
+                held.pop(0).close()
+            time.sleep(0.002)
+
+
+def _raw_peer(address: str, rng: random.Random) -> socket.socket:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    peer = socket.create_connection((host, int(port)), timeout=1.0)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16 + 32)
+    ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"[:27]
+    tails = (
+        b"",
+        greeting[:20],
+        greeting,
+        greeting + ready + b"\x02" + (10 << 30).to_bytes(8, "big"),
+        rng.randbytes(200),
+    )
+    peer.sendall(rng.choice(tails))
+    return peer
+
+
+# ---- processes and threads
+
+
+@contextlib.contextmanager
+def _context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)
+
+
+@contextlib.contextmanager
+def _process(target: Callable[..., None], *args: object) -> Iterator[BaseProcess]:
+    process = _SPAWN.Process(target=target, args=args, daemon=True)
+    process.start()
+    try:
+        yield process
+        if process.is_alive():
+            process.join(_TIMEOUT_S)
+    finally:
+        process.terminate()
+        process.join()
+
+
+@contextlib.contextmanager
+def _result(target: Callable[[str], list[float]], address: str) -> Iterator[Callable[[], list[float]]]:
+    """What a function gives in another process."""
+    receiver, sender = _SPAWN.Pipe(duplex=False)
+    with receiver, _process(_send_result, sender, target, address):
+
+        def wait() -> list[float]:
+            if not receiver.poll(_TIMEOUT_S):
+                raise TimeoutError(f"{target.__name__} gave nothing within {_TIMEOUT_S} s")
+            times: list[float] = receiver.recv()
+            return times
+
+        yield wait
+
+
+def _send_result(sender: Any, target: Callable[[str], list[float]], address: str) -> None:
+    sender.send(target(address))
+
+
+@contextlib.contextmanager
+def _serving(endpoint: ServerEndpoint) -> Iterator[None]:
+    """Answer each request with its payload, in a thread."""
+    stopping = threading.Event()
+
+    def serve() -> None:
+        while not stopping.is_set():
+            for request in endpoint.poll(0.05):
+                endpoint.reply(request, Message(Kind.ACTION, {"version": 1}, request.message.payload))
+
+    thread = threading.Thread(target=serve, name="echo")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
