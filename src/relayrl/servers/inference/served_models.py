@@ -6,6 +6,7 @@ a joint pass fails all the same, every request passes alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -80,17 +81,14 @@ class ServedModel:
 
     def _answer(self, requests: Sequence[ActRequest]) -> list[Outcome]:
         first = requests[0]
-        joined = (
-            first.arrays
-            if len(requests) == 1
-            else {name: np.concatenate([request.arrays[name] for request in requests]) for name in first.arrays}
-        )
+        if len(requests) == 1:
+            return [self._checked(self._pass(first.arrays, first.choice))]
+        joined = {name: np.concatenate([request.arrays[name] for request in requests]) for name in first.arrays}
         outputs = self._pass(joined, first.choice)
         start, outcomes = 0, list[Outcome]()
         for request in requests:
             end = start + request.num_rows
-            own = outputs if len(requests) == 1 else {name: array[start:end] for name, array in outputs.items()}
-            outcomes.append(self._checked(own))
+            outcomes.append(self._checked({name: array[start:end] for name, array in outputs.items()}))
             start = end
         return outcomes
 
@@ -114,7 +112,12 @@ class ServedModel:
 
     def _checked(self, outputs: Arrays) -> Outcome:
         for name, array in outputs.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            # A sum is NaN or infinite where any number is; it may also overflow, hence the second look.
+            if (
+                array.dtype.kind == "f"
+                and not math.isfinite(np.add.reduce(array, None))
+                and not np.isfinite(array).all()
+            ):
                 return ProtocolError(
                     "inference",
                     f"policy version {self.version} gave NaN or infinity ({name}); "
