@@ -26,8 +26,13 @@ def test_code_of_a_page_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+NEED_A_SERVER = {"standalone_client.py"}
+"""Run by a test of its own (tests/servers)."""
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in NEED_A_SERVER]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(example, tmp_path):
     command = [sys.executable, str(example), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)

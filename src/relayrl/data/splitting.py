@@ -158,7 +158,9 @@ def _headers(rollout: Rollout, fragments: _Fragments, numbers: _Numbers) -> Traj
     flags = (np.ascontiguousarray(column.T).reshape(-1)[fragments.ends] for column in _flags(rollout))
     episode, first_step, end_step, _ = numbers
     ids = _trajectory_ids(env_ids, agent_ids, episode, first_step)
-    return TrajectoryHeaders(ids, env_ids, agent_ids, episode, first_step, fragments.num_steps, *flags, end_step)
+    return TrajectoryHeaders(
+        ids, env_ids, agent_ids, episode, first_step, fragments.num_steps, *flags, end_step=end_step
+    )
 
 
 def _flags(rollout: Rollout) -> tuple[Array, Array, Array]:

@@ -13,11 +13,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from relayrl import __version__
 from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError, InferenceError, ModelRefusedError, ProtocolError, ServerUnreachableError
 from relayrl.models.exports.exported import PolicyMetadata
@@ -56,7 +56,7 @@ class InferenceLink:
             "protocol": PROTOCOL_VERSION,
             "client_id": str(self.client_id),
             "role": "actor",
-            "package_version": __version__,
+            "package_version": installed_version("relayrl"),
             "behaviors": None,
         }
         reply = self._call(Message(Kind.HELLO, header), Kind.WELCOME)

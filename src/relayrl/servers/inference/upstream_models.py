@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from importlib import metadata
 from uuid import uuid4
 
-from relayrl import __version__
 from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.errors import ModelRefusedError, ProtocolError, ServerUnreachableError
 from relayrl.transport.client_endpoint import ClientEndpoint
@@ -76,7 +76,7 @@ class UpstreamModels:
             "client_id": str(self._endpoint.client_id),
             "role": "inference",
             "schema_version": SCHEMA_VERSION,
-            "package_version": __version__,
+            "package_version": metadata.version("relayrl"),
             "behaviors": None,
         }
         welcome = self._called(Message(Kind.HELLO, header), Kind.WELCOME, timeout_s).header

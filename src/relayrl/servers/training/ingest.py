@@ -30,6 +30,8 @@ from relayrl.data.arrow.codec import decode_block
 from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.data.arrow.space_json import space_to_json
 from relayrl.data.columns import Trajectory
+from relayrl.data.raw_columns import decode_columns
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError, QueueClosedError, SinkError
 from relayrl.servers.training.journal import Entry, Journal
@@ -236,7 +238,7 @@ class Ingest:
         payload = request.message.payload
         entry, received = Entry(client.client_id, number, ()), Received((), 0)
         try:
-            blocks = [decode_block(frame, max_bytes=self._run.message_bytes) for frame in payload]
+            blocks = self._blocks(request.message)
             for block in blocks:
                 require_learnable(block)
             trajectories = [each for block in blocks for each in self._run.adopted(block)]
@@ -249,6 +251,17 @@ class Ingest:
             _log.warning("message %d of %s was refused: %s", number, client.client_id, error)
             entry = replace(entry, blocks=())
         return _Taken(client, request, entry, received, sum(map(len, payload)))
+
+    def _blocks(self, message: Message) -> list[TrajectoryBlock]:
+        """The trajectories of a message: Arrow streams, or one of raw columns."""
+        if message.header.get("encoding", "arrow") == "arrow":
+            return [decode_block(frame, max_bytes=self._run.message_bytes) for frame in message.payload]
+        name = message.header.get("behavior")
+        group = self._run.groups.get(name) if isinstance(name, str) else None
+        if message.header["encoding"] != "columns" or group is None:
+            raise DecodeError(f"encoding must be 'arrow' or 'columns', and behavior one of {sorted(self._run.groups)}")
+        spaces = group.observation_space, group.action_space
+        return [decode_columns(message.header, message.payload, group.name, *spaces)]
 
     def _commit(self, taken: list[_Taken]) -> None:
         started_s = time.perf_counter()
