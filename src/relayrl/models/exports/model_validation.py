@@ -19,8 +19,10 @@ trusted; there is no sandbox around them.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,8 +255,9 @@ def _check_probe(
     inputs = probe_inputs(metadata, head)
     wanted = [value.name for value in described.outputs]
     session = _session(content, limits)
-    together = dict(zip(wanted, _run(session, wanted, inputs, limits), strict=True))
-    alone = dict(zip(wanted, _run(session, wanted, {k: v[-1:] for k, v in inputs.items()}, limits), strict=True))
+    with _deadline(limits.probe_timeout_s) as options:
+        together = dict(zip(wanted, _run(session, wanted, inputs, options), strict=True))
+        alone = dict(zip(wanted, _run(session, wanted, {k: v[-1:] for k, v in inputs.items()}, options), strict=True))
     shapes = {"distribution": (head.num_parameters,), "value": (), "next_memory": (metadata.memory_width,)}
     for name, shape in shapes.items():
         if name not in together:
@@ -304,7 +307,9 @@ def _session(content: bytes, limits: ModelLimits) -> Any:
         raise ModelRefusedError(f"onnxruntime does not load the model: {_first_line(error)}") from error
 
 
-def _run(session: Any, wanted: list[str], inputs: dict[str, Array], limits: ModelLimits) -> list[Array]:
+@contextlib.contextmanager
+def _deadline(timeout_s: float) -> Iterator[Any]:
+    """Options of runs that are stopped when the time is over."""
     import onnxruntime as ort
 
     options = ort.RunOptions()
@@ -314,15 +319,20 @@ def _run(session: Any, wanted: list[str], inputs: dict[str, Array], limits: Mode
     def stop() -> None:
         options.terminate = True
 
-    timer = threading.Timer(limits.probe_timeout_s, stop)
+    timer = threading.Timer(timeout_s, stop)
     timer.daemon = True
     timer.start()
+    try:
+        yield options
+    finally:
+        timer.cancel()
+
+
+def _run(session: Any, wanted: list[str], inputs: dict[str, Array], options: Any) -> list[Array]:
     try:
         return list(session.run(wanted, inputs, options))
     except Exception as error:
         raise ModelRefusedError(f"the model cannot act on an observation of its space: {_first_line(error)}") from error
-    finally:
-        timer.cancel()
 
 
 def _bound_memory(max_bytes: int) -> None:

@@ -10,6 +10,7 @@ A model never changes once it was loaded: hot reload replaces it (`published_pol
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,6 +118,14 @@ def load_onnx(path: Path) -> OnnxPolicy:
         raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
     actor = accelerated(reference) or reference
     return OnnxPolicy(actor, metadata, _file_layout(actor, metadata, has_value=reference.has_value))
+
+
+def onnx_of_bytes(content: bytes) -> OnnxPolicy:
+    """The policy of an ONNX file's bytes, which were validated if they came from elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="relayrl-model-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(content)
+        return load_onnx(path)
 
 
 def file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> PolicyModel:

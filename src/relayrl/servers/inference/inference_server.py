@@ -250,6 +250,8 @@ class InferenceServer:
         model = asks[0].model
         outcomes = model.answer([ask.asked for ask in asks])
         number = self._served.deployments[model.group].number
+        done = [ask.asked.num_rows for ask, outcome in zip(asks, outcomes, strict=True) if isinstance(outcome, dict)]
+        self._counts.answered(asks[0].since_s, len(done), sum(done), time.monotonic())
         for ask, outcome in zip(asks, outcomes, strict=True):
             if isinstance(outcome, ProtocolError):
                 self._fail(ask.request, outcome)
@@ -257,7 +259,6 @@ class InferenceServer:
             arrays, payload = packed(outcome)
             header = {"group": model.group, "version": model.version, "number": number, "arrays": arrays}
             self._open.reply(ask.request, Message(Kind.ACTION, header, payload))
-        self._counts.answered(asks[0].since_s, len(asks), sum(ask.asked.num_rows for ask in asks), time.monotonic())
 
     def _fail(self, request: Request, error: RelayRLError) -> None:
         code = error.code if isinstance(error, ProtocolError) else "failed"
