@@ -175,9 +175,7 @@ def rollouts(draw: st.DrawFn, space: st.SearchStrategy[Space] = any_space) -> Ro
     )
 
 
-def _clock(
-    draw: st.DrawFn, rng: np.random.Generator, T: int, B: int, N: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _clock(draw: st.DrawFn, rng: np.random.Generator, T: int, B: int, N: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """An environment's own count of episodes and steps, or none, and the first numbers of lanes."""
     episode, step = (rng.integers(0, draw(st.sampled_from([1, 2**40])), B * N) for _ in range(2))
     if draw(st.booleans()):

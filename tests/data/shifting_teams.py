@@ -148,7 +148,8 @@ def advantages(rollouts: Mapping[str, Rollout]) -> dict[tuple[Any, ...], tuple[A
 
 def key(rollout: Rollout, t: int, lane: int) -> tuple[Any, ...]:
     env, agent = divmod(lane, len(rollout.header.agent_ids))
-    assert rollout.env_episode is not None and rollout.env_step is not None
+    assert rollout.env_episode is not None
+    assert rollout.env_step is not None
     return (
         rollout.header.env_ids[env],
         rollout.header.agent_ids[agent],

@@ -1,10 +1,11 @@
-"""Rollouts of several groups whose agents appear, die, wait, leave and fail: split into trajectories and stacked again, they give
-the same advantages, critic inputs and replayed transitions as the rollouts themselves."""
+"""Rollouts of several groups whose agents appear, die, wait, leave and fail: split into trajectories and stacked again, they
+give the same advantages, critic inputs and replayed transitions as the rollouts themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,9 @@ slow_enough = settings(max_examples=60, deadline=None, suppress_health_check=[He
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 9), moods)
 @slow_enough
-def test_advantages_and_what_critics_see_are_those_of_the_rollout(seed: int, envs: int, length: int, mood: Moods) -> None:
+def test_advantages_and_what_critics_see_are_those_of_the_rollout(
+    seed: int, envs: int, length: int, mood: Moods
+) -> None:
     for block in collect(Worlds(seed, envs, mood), [length, length]):
         trajectories = [decode_trajectory(encode(t)) for t in trajectories_of(block)]
         if trajectories and not any(map(has_silent_lanes, block.values())):
@@ -63,7 +66,16 @@ def closed(t: Trajectory) -> Trajectory:
 
 def outline(t: Trajectory) -> tuple[Any, ...]:
     flags = (t.terminated, t.truncated, t.failed)
-    return (str(t.trajectory_id), t.agent_id, t.episode, t.first_step, t.end_step, t.steps.tolist(), flags, t.reward.tolist())
+    return (
+        str(t.trajectory_id),
+        t.agent_id,
+        t.episode,
+        t.first_step,
+        t.end_step,
+        t.steps.tolist(),
+        flags,
+        t.reward.tolist(),
+    )
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1, max_size=4), moods)
@@ -78,9 +90,10 @@ def test_the_trajectories_of_a_lane_tile_its_episodes(seed: int, envs: int, leng
             ids.add(t.trajectory_id)
     for fragments in found.values():
         assert fragments[0].first_step == 0
-        for one, other in zip(fragments[:-1], fragments[1:], strict=True):
+        for one, other in pairwise(fragments):
             assert one.end_step == other.first_step
-            assert not (one.terminated or one.truncated)
+            assert not one.terminated
+            assert not one.truncated
 
 
 def replayed(rollouts: list[dict[str, Rollout]], n: int) -> Iterator[tuple[Any, ...]]:

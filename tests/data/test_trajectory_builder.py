@@ -184,3 +184,25 @@ def test_misuse_says_what_to_do() -> None:
         TrajectoryBuilder(
             LaneHeader("g", (WORLD,), ("a", "b"), HEADER.observation_space, HEADER.action_space), max_length=1
         )
+
+
+def test_steps_of_the_environment_are_kept() -> None:
+    recorder = builder(2)
+    fragments = [recorder.record_action(np.zeros(1, np.float32), 0, step=step) for step in (1, 3, 4, 8)]
+    fragments.append(recorder.end(True, False, np.zeros(1, np.float32), step=9))
+    found = [(t.first_step, t.end_step, t.steps.tolist()) for t in fragments if t is not None]
+    assert found == [(0, 4, [1, 3]), (4, 10, [4, 8])]
+    recorder.record_action(np.zeros(1, np.float32), 0)
+    assert not recorder.end(True, False, np.zeros(1, np.float32)).knows_steps
+
+
+def test_steps_increase_and_are_given_for_all_actions_or_none() -> None:
+    recorder = builder(5)
+    recorder.record_action(np.zeros(1, np.float32), 0, step=3)
+    with pytest.raises(ConfigError, match="steps increase"):
+        recorder.record_action(np.zeros(1, np.float32), 0, step=3)
+    with pytest.raises(ConfigError, match="for every action"):
+        recorder.record_action(np.zeros(1, np.float32), 0)
+    recorder.record_action(np.zeros(1, np.float32), 0, step=4)
+    failed = recorder.fail()
+    assert (failed.steps.tolist(), failed.end_step) == ([3], 5)

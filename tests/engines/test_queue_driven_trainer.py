@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from relayrl.api import train
 from relayrl.engines.local.local_engine import LocalEngine
-from relayrl.engines.local.run_parts import build_parts
+from relayrl.engines.local.run_parts import build_parts, make_run_parts
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import UnknownNameError
@@ -97,3 +98,16 @@ def test_returns_of_lanes_go_on_over_blocks_and_leave_failures_out():
     failed = np.array([[False, True], [False, False]])
     assert returns.add(np.ones((2, 2)), ended, failed) == [3.0]
     assert returns.add(np.ones((1, 2)), np.ones((1, 2), bool), np.zeros((1, 2), bool)) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_worlds:DyingAgents", "mappo")])
+def test_the_parts_of_a_run_have_the_settings_of_the_run(env, algo, tmp_path):
+    """Without a preset, a run takes generic settings; so do the parts that a program drives."""
+    given = {"trainer.time_horizon": 32, "trainer.max_steps": 128, "environment.num_envs": 2, "evaluation.episodes": 0}
+    run = train(env, algo=algo, settings=given, run_dir=tmp_path / "run", progress=False)
+    parts = make_run_parts(env, algo=algo, settings=given)
+    while parts.trainer.num_env_steps < parts.trainer.max_steps:
+        parts.trainer.receive(parts.collector.collect(parts.trainer.policy_version))
+        parts.trainer.advance()
+    parts.close()
+    assert run.result.parameter_hash == "".join(parameter_hash(policy) for policy in parts.policies.values())

@@ -35,9 +35,7 @@ def outline(t: Trajectory) -> tuple[object, ...]:
     return t.group, t.agent_id, t.episode, t.first_step, t.steps.tolist(), t.end_step, t.reward.tolist(), ended
 
 
-EXPECTED = [
-    ("sheep", "sheep_0", episode, 0, [0, 1], 2, [1.0, 1.0], (True, False, False)) for episode in range(2)
-] + [
+EXPECTED = [("sheep", "sheep_0", episode, 0, [0, 1], 2, [1.0, 1.0], (True, False, False)) for episode in range(2)] + [
     ("sheep", "sheep_1", episode, 0, [0, 1, 2, 3, 4], 5, [1.0] * 5, (False, True, False)) for episode in range(2)
 ]
 EXPECTED += [("wolf_0", "wolf_0", episode, 0, [3, 4, 5], 6, [10.0] * 3, (True, False, False)) for episode in range(2)]
@@ -110,7 +108,7 @@ def test_each_group_plays_with_its_newest_policy() -> None:
 def test_groups_and_actors_must_match() -> None:
     with AgentBuilder().actor_count(0).build() as agent:
         sheep, wolf = (agent.new_actor(model=policy_of(name)) for name in GROUPS.values())
-        with pytest.raises(ConfigError, match="give set_env\\(\\) an actor for each, {'sheep': …, 'wolf_0': …}"):
+        with pytest.raises(ConfigError, match=r"give set_env\(\) an actor for each, {'sheep': …, 'wolf_0': …}"):
             agent.set_env(sheep, DYING)
         with pytest.raises(ConfigError, match=r"actors for \['sheep'\], the environment has the groups"):
             agent.set_env({"sheep": sheep}, DYING)

@@ -1,5 +1,5 @@
-"""Records of version 1, written by the program that wrote them, are read by this one: their rows count on from `first_step`, and
-nobody knows the environment's steps."""
+"""Records of version 1, written by a program of that time, are read: their rows count on from `first_step`, and nobody knows
+the environment's steps."""
 
 from __future__ import annotations
 

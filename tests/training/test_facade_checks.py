@@ -50,6 +50,17 @@ def test_what_cannot_be_learned_from_is_refused_and_nothing_is_taken(name: str, 
     assert trainer.num_pending == 1
 
 
+def test_what_an_actor_did_not_give_is_worked_out(tmp_path) -> None:
+    """The runtime records NaN where an actor gave no log-probability or value, though its policy has them."""
+    trainer = make_trainer("ppo", tmp_path)
+    for episode in range(2):
+        (right,) = play(trainer, episode)
+        unknown = np.full(len(right), np.nan, np.float32)
+        trainer.receive_trajectory(replace(right, logp=unknown, value=unknown))
+    assert trainer.num_pending == 2
+    assert trainer.train_model()
+
+
 def test_wider_numbers_of_the_same_kind_are_converted(tmp_path) -> None:
     trainer, same = make_trainer("ppo", tmp_path / "a"), make_trainer("ppo", tmp_path / "b")
     for episode in range(2):

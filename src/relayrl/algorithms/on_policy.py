@@ -176,9 +176,12 @@ class OnPolicyAlgorithm(ABC):
                 raw = self.policy.encoder(map_tree(self._update.tensor, rollout.obs))
                 self.policy.normalizer.update(raw[self._update.tensor(rollout.valid)])
         if self.policy.critic_normalizer is not None:
-            for view in central or []:
-                mean, variance = (self._update.tensor(moment) for moment in view.rows.moments())
-                self.policy.critic_normalizer.merge(mean, variance, len(view.rows))
+            for rollout, view in zip(rollouts, central or [], strict=True):
+                # Rows that the critic is trained on; others may be of agents that are not there, or fill up a stack.
+                rows = view.rows if rollout.valid.all() else view.rows[np.flatnonzero(rollout.valid)]
+                if len(rows):
+                    mean, variance = (self._update.tensor(moment) for moment in rows.moments())
+                    self.policy.critic_normalizer.merge(mean, variance, len(rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policy itself."""

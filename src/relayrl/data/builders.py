@@ -213,17 +213,17 @@ class RolloutBuilder:
         self._first_episode = self._first_episode + ended.sum(0)
         self._first_step = np.where(has_acted, rows_since, 0)
 
-
     def _count_by_clock(self, clock: _Clock, rollout: Rollout) -> None:
         """The same where environments are counted. A lane that was silent in the block keeps its `first_step`: its next
         fragment covers the block as well."""
-        ended, valid = rollout.ended, rollout.valid
+        ended, valid, episodes = rollout.ended, rollout.valid, rollout.env_episode
+        assert episodes is not None
         T, num_agents = len(ended), len(self._header.agent_ids)
         last_end, last_valid = (
             np.where(flags.any(0), T - 1 - np.argmax(flags[::-1], axis=0), -1) for flags in (ended, valid)
         )
         episode, step = np.repeat(clock.episode, num_agents), np.repeat(clock.step, num_agents)
-        end_episode = np.repeat(rollout.env_episode, num_agents, 1)[last_end, np.arange(len(last_end))]
+        end_episode = np.repeat(episodes, num_agents, 1)[last_end, np.arange(len(last_end))]
         has_left = np.where(last_end >= 0, end_episode == episode, self._first_episode > episode)
         goes_on = (last_end < 0) & (self._first_step > 0)
         self._first_episode = episode + has_left

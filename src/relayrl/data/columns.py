@@ -93,7 +93,9 @@ class Rollout:
     value: Array | None = None
     memory: Tree | None = None
     state: Tree | None = None  # [T, B, …] global states
-    env_episode: Array | None = None  # [T, B] int64 the environment's clock; None: each lane is an environment of its own
+    env_episode: Array | None = (
+        None  # [T, B] int64 the environment's clock; None: each lane is an environment of its own
+    )
     env_step: Array | None = None  # [T, B] int64
 
     @property

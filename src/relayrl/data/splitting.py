@@ -57,7 +57,9 @@ def split_rollout(rollout: Rollout) -> TrajectoryBlock:
     num_steps = np.add.reduceat(valid, begins, dtype=np.int64) if len(ends) else ends
     rows = None if valid.all() else np.flatnonzero(valid)
     kept = np.flatnonzero(num_steps)
-    fragments = _Fragments(begins[kept], ends[kept], num_steps[kept], kept - np.searchsorted(begins, begins[kept] // T * T))
+    fragments = _Fragments(
+        begins[kept], ends[kept], num_steps[kept], kept - np.searchsorted(begins, begins[kept] // T * T)
+    )
     numbers = _numbers(rollout, fragments, rows)
     headers = _headers(rollout, fragments, numbers)
     ends = fragments.ends
@@ -115,7 +117,9 @@ def _numbers(rollout: Rollout, fragments: _Fragments, rows: Array | None) -> _Nu
     counts_on = (zeroth + first_valid == first_step) & (last_valid - first_valid == num_steps - 1)
     if counts_on.all():
         return _Numbers(episode, first_step, end_step, None)
-    steps = np.repeat(zeroth, num_steps) + (np.arange(len(rollout.reward) * rollout.num_lanes) if rows is None else rows)
+    steps = np.repeat(zeroth, num_steps) + (
+        np.arange(len(rollout.reward) * rollout.num_lanes) if rows is None else rows
+    )
     return _Numbers(episode, first_step, end_step, steps)
 
 
@@ -154,7 +158,9 @@ def _headers(rollout: Rollout, fragments: _Fragments, numbers: _Numbers) -> Traj
     flags = (np.ascontiguousarray(column.T).reshape(-1)[fragments.ends] for column in _flags(rollout))
     episode, first_step, end_step, _ = numbers
     ids = _trajectory_ids(env_ids, agent_ids, episode, first_step)
-    return TrajectoryHeaders(ids, env_ids, agent_ids, episode, first_step, fragments.num_steps, *flags, end_step)
+    return TrajectoryHeaders(
+        ids, env_ids, agent_ids, episode, first_step, fragments.num_steps, *flags, end_step=end_step
+    )
 
 
 def _flags(rollout: Rollout) -> tuple[Array, Array, Array]:

@@ -2,8 +2,9 @@
 
 `stack_trajectories` gives each trajectory of one group a lane of its own, from row 0 on. `stack_jointly` puts the trajectories
 of all agents of an environment where they were in time, so that central critics and joint replay see who acted at once: row
-`k` of an environment is step `first + k` of its episode, fragments of one episode that follow each other become one lane again.
-Actions, flags and what followed stand on the rows on which they stood in the rollout that was split.
+`k` of an environment is step `first + k` of its episode, fragments of one episode that follow each other become one lane again,
+and an environment's next episode follows the one before it. So actions, flags and what followed stand on the rows and in the
+order in which they stood in the rollout that was split.
 
 Rows on which a lane has no step are not valid. In `stack_trajectories`, a lane that goes on waits there and sees its
 `final_obs`, which is also its last successor, so that whatever bootstraps finds it; in `stack_jointly` it ends on a void row
@@ -15,16 +16,17 @@ choice's first option), so that they can be encoded. A failed trajectory ends on
 recorded there, zeros where nobody acted. `stack_trajectories` leaves them out, because its lanes of one environment are not
 of the same moments.
 
-All arrays are new and writable. An environment occurs once per fragment or episode in the header, so a stack is for learning
-in this process, not for the codec. Trajectories that do not know the environment's steps (files of version 1, programs that
-give none) are placed by their own decisions from `first_step` on; `unaligned` finds those for which that may be wrong.
+All arrays are new and writable. An environment may occur several times in the header (episodes of which only a later part is
+there), so a stack is for learning in this process, not for the codec. Trajectories that do not know the environment's steps
+(files of version 1, programs that give none) are placed by their own decisions from `first_step` on; `unaligned` finds those
+for which that may be wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -41,7 +43,7 @@ OPTIONAL = ("action_mask", "logp", "value", "memory")
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A trajectory, the lane it goes to, the rows of its steps, and the one behind its end; a failure's void row is its last."""
+    """A trajectory, its lane, the rows of its steps, and the one behind its end; a failure's void row is its last."""
 
     trajectory: Trajectory
     lane: int
@@ -79,38 +81,39 @@ def stack_jointly(
     those that occur. `mask_widths` are the widths of action masks, by group, for groups that may be absent altogether.
     A lane that goes on beyond its last step here bootstraps from its final observation.
     """
-    received = sorted(trajectories, key=lambda t: t.first_step)
-    headers = _headers_of(received) if headers is None else headers
-    envs = _joint_envs(received)
-    if not envs:
+    given = list(trajectories)
+    if not given:
         raise ConfigError("there is nothing to stack; give at least one trajectory")
-    env_ids = tuple(env.env_id for env in envs)
-    members = [env.closed() for env in envs]
-    num_steps = max(_end(t) - env.first_step for env, own in zip(envs, members, strict=True) for t in own)
+    headers = _headers_of(sorted(given, key=lambda t: t.first_step)) if headers is None else headers
+    columns = _columns_of(given)
+    env_ids = tuple(column[0].env.env_id for column in columns)
+    num_steps = max(part.end_row for column in columns for part in column)
     placed: dict[str, list[_Placed]] = {group: [] for group in headers}
     states: list[PlacedStates] = []
-    for i, env in enumerate(envs):
-        for trajectory in members[i]:
-            if trajectory.group not in headers:
-                raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
-            agents = headers[trajectory.group].agent_ids
-            if trajectory.agent_id not in agents:
-                raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
-            lane = i * len(agents) + agents.index(trajectory.agent_id)
-            rows, end = _rows(trajectory, env.first_step), _end(trajectory) - env.first_step
-            first_step = trajectory.first_step if env.knows_steps else env.first_step
-            placed[trajectory.group].append(_Placed(trajectory, lane, rows, end, first_step))
-            states.append(PlacedStates(trajectory, i, rows, end))
+    clock, episode = (np.zeros((num_steps, len(columns)), np.int64) for _ in range(2))
+    for i, column in enumerate(columns):
+        for env, row, members, _ in column:
+            clock[row:, i], episode[row:, i] = env.first_step + np.arange(num_steps - row), env.episode
+            for trajectory in members:
+                if trajectory.group not in headers:
+                    raise ConfigError(f"no header for group {trajectory.group!r}; known are {sorted(headers)}")
+                agents = headers[trajectory.group].agent_ids
+                if trajectory.agent_id not in agents:
+                    raise ConfigError(f"agent {trajectory.agent_id!r} is not in group {trajectory.group!r}: {agents}")
+                lane = i * len(agents) + agents.index(trajectory.agent_id)
+                zeroth = env.first_step - row
+                rows, end = _rows(trajectory, zeroth), _end(trajectory) - zeroth
+                first_step = trajectory.first_step if env.knows_steps else env.first_step
+                placed[trajectory.group].append(_Placed(trajectory, lane, rows, end, first_step))
+                states.append(PlacedStates(trajectory, i, rows, end))
     widths = mask_widths or {}
     rollouts = {
         group: _filled(replace(header, env_ids=env_ids), placed[group], num_steps, widths.get(group))
         for group, header in headers.items()
     }
-    if all(env.knows_steps for env in envs):
-        clock = np.arange(num_steps)[:, None] + np.array([env.first_step for env in envs])
-        episode = np.tile([env.episode for env in envs], (num_steps, 1))
+    if all(part.env.knows_steps for column in columns for part in column):
         rollouts = {group: replace(own, env_episode=episode, env_step=clock) for group, own in rollouts.items()}
-    block = joint_states(states, num_steps, len(envs))
+    block = joint_states(states, num_steps, len(columns))
     return rollouts if block is None else {group: block.beside(rollout) for group, rollout in rollouts.items()}
 
 
@@ -156,6 +159,31 @@ class _Env:
         return [
             replace(t, truncated=True, failed=True, end_step=_end(t) + 1) if goes_on(t) else t for t in self.members
         ]
+
+
+class _Part(NamedTuple):
+    """An episode, or a part of one, in the column of its environment: its first row, its trajectories, and the row behind."""
+
+    env: _Env
+    row: int
+    members: list[Trajectory]
+    end_row: int
+
+
+def _columns_of(trajectories: Sequence[Trajectory]) -> list[list[_Part]]:
+    """Environments in the order in which they occur, each with its episodes in order; one of which the beginning is missing has
+    a column of its own, as only a column's first row can say who acted before."""
+    columns: dict[UUID, list[list[_Part]]] = {t.env_id: [] for t in trajectories}
+    parts = _joint_envs(sorted(trajectories, key=lambda t: t.first_step))
+    for env in sorted(parts, key=lambda part: (part.episode, part.first_step)):
+        own = columns[env.env_id]
+        begins = all(t.first_step == 0 for t in env.members)
+        if not own or not begins or own[-1][-1].env.episode == env.episode:
+            own.append([])
+        row = own[-1][-1].end_row if own[-1] else 0
+        members = env.closed()
+        own[-1].append(_Part(env, row, members, row + max(map(_end, members)) - env.first_step))
+    return [column for of_env in columns.values() for column in of_env]
 
 
 def _rows(trajectory: Trajectory, first_step: int) -> slice | Array:

@@ -10,7 +10,7 @@ Not its job: taking trajectories apart and checking them (`layout_book`), or Arr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import prod
 from typing import Any, overload
@@ -40,7 +40,8 @@ class TrajectoryHeaders:
     terminated: Array
     truncated: Array
     failed: Array
-    end_step: Array | None = None  # where rows are numbered by the environment: the step behind the last one covered
+    # Where rows are numbered by the environment: the step behind the last one covered.
+    end_step: Array | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.trajectory_ids)
@@ -58,7 +59,7 @@ class TrajectoryHeaders:
             [self.env_ids[i] for i in numbers],
             [self.agent_ids[i] for i in numbers],
             *(column[which] for column in self._columns()),
-            None if self.end_step is None else self.end_step[which],
+            end_step=None if self.end_step is None else self.end_step[which],
         )
 
     def _columns(self) -> tuple[Array, ...]:
@@ -74,7 +75,7 @@ class TrajectoryHeaders:
             [each for part in parts for each in part.env_ids],
             [each for part in parts for each in part.agent_ids],
             *columns,
-            _joined_or_none([part.end_step for part in parts]),
+            end_step=_joined_or_none([part.end_step for part in parts]),
         )
 
 

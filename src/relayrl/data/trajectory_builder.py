@@ -7,6 +7,9 @@
 A fragment that was cut because of its length did not end: its flags are False and its `final_obs` is the next
 observation. Columns grow by doubling; trajectories own their memory.
 
+Where several agents share an environment, `step` says at which of its steps an action was chosen, so that their trajectories
+can be put side by side. Give it for every action or for none; without it, steps are not known.
+
 Not its job: many lanes at once (`builders`), choosing actions, or sending trajectories anywhere.
 """
 
@@ -46,6 +49,7 @@ class TrajectoryBuilder:
         self._episode = first_episode
         self._first_step = 0
         self._length = 0
+        self._steps: list[int] | None = None
         leading = (min(_FIRST_CAPACITY, max_length),)
         self._columns: dict[str, Any] = {
             "obs": allocate(header.observation_space, leading),
@@ -75,6 +79,7 @@ class TrajectoryBuilder:
         value: float | None = None,
         policy_version: int = 0,
         memory: Tree | None = None,
+        step: int | None = None,
     ) -> Trajectory | None:
         """Append a step. Gives the fragment before it if that has `max_length` steps: `obs` is what followed it."""
         given = {"logp": logp, "value": value, "memory": memory}
@@ -83,7 +88,8 @@ class TrajectoryBuilder:
                 raise ConfigError(f"{name} must be given exactly when the builder was made with it")
         if action_mask is not None and "action_mask" not in self._columns:
             raise ConfigError("action_mask was given, but the builder was made without mask_width")
-        fragment = self.cut(obs, action_mask) if self._length == self._max_length else None
+        self._require_step(step)
+        fragment = self.cut(obs, action_mask, step) if self._length == self._max_length else None
         if self._length == len(self._columns["reward"]):
             self._grow()
         row = {name: item for name, item in given.items() if item is not None}
@@ -93,7 +99,18 @@ class TrajectoryBuilder:
         for name, item in row.items():
             write(self._columns[name], self._length, item)
         self._length += 1
+        if step is not None:
+            self._steps = self._steps or []
+            self._steps.append(step)
         return fragment
+
+    def _require_step(self, step: int | None) -> None:
+        is_first = self._length == 0 and self._first_step == 0
+        if not is_first and (step is None) != (self._steps is None):
+            raise ConfigError("step must be given for every action of an episode, or for none")
+        least = self._steps[-1] + 1 if self._steps else self._first_step
+        if step is not None and step < least:
+            raise ConfigError(f"step {step} follows step {least - 1} of its episode; steps increase")
 
     def record_reward(self, reward: float) -> None:
         """Add to the reward of the last action."""
@@ -101,47 +118,65 @@ class TrajectoryBuilder:
             raise ConfigError("record_reward() before any action of this episode; a reward belongs to an action")
         self._columns["reward"][self._length - 1] += reward
 
-    def cut(self, next_obs: Tree, next_mask: Array | None = None) -> Trajectory | None:
-        """Take what is there while the episode goes on: `next_obs` is what followed. None without steps."""
-        fragment = self._take(False, False, failed=False, final_obs=next_obs, final_mask=next_mask)
-        self._first_step += 0 if fragment is None else len(fragment)
+    def cut(self, next_obs: Tree, next_mask: Array | None = None, next_step: int | None = None) -> Trajectory | None:
+        """Take what is there while the episode goes on: `next_obs` is what followed, at `next_step`. None without steps."""
+        fragment = self._take(False, False, False, next_obs, next_mask, next_step)
+        self._first_step += 0 if fragment is None else fragment.num_env_steps
         return fragment
 
     def end(
-        self, terminated: bool, truncated: bool, final_obs: Tree, final_mask: Array | None = None
+        self,
+        terminated: bool,
+        truncated: bool,
+        final_obs: Tree,
+        final_mask: Array | None = None,
+        step: int | None = None,
     ) -> Trajectory | None:
         """The episode is over. None if the agent never acted since the last fragment.
 
-        `final_mask` is the action mask that came with `final_obs`; None means that everything was allowed.
+        `final_mask` is the action mask that came with `final_obs`; None means that everything was allowed. `step` is the
+        environment's step on which it ended, where that is later than the last action.
         """
         if not (terminated or truncated):
             raise ConfigError("end() needs terminated or truncated; cut() takes the steps of an episode that goes on")
-        return self._next_episode(
-            self._take(terminated, truncated, failed=False, final_obs=final_obs, final_mask=final_mask)
-        )
+        behind = None if step is None else step + 1
+        return self._next_episode(self._take(terminated, truncated, False, final_obs, final_mask, behind))
 
     def fail(self) -> Trajectory | None:
         """The environment broke down: nobody knows what came of the last action, so its step is void."""
         if self._length == 0:
             return self._next_episode(None)
         self._length -= 1
+        if self._steps:
+            self._steps.pop()
         last_obs = index(self._columns["obs"], self._length)
         last_mask = self._columns["action_mask"][self._length] if "action_mask" in self._columns else None
-        return self._next_episode(self._take(False, True, failed=True, final_obs=last_obs, final_mask=last_mask))
+        return self._next_episode(self._take(False, True, True, last_obs, last_mask, None))
 
     def _next_episode(self, fragment: Trajectory | None) -> Trajectory | None:
         self._episode += 1
-        self._first_step = 0
+        self._first_step, self._steps = 0, None
         return fragment
 
     def _take(
-        self, terminated: bool, truncated: bool, failed: bool, final_obs: Tree, final_mask: Array | None
+        self,
+        terminated: bool,
+        truncated: bool,
+        failed: bool,
+        final_obs: Tree,
+        final_mask: Array | None,
+        end_step: int | None,
     ) -> Trajectory | None:
         if final_mask is not None and "action_mask" not in self._columns:
             raise ConfigError("a final mask was given, but the builder was made without mask_width")
         length, self._length = self._length, 0
         if length == 0:
             return None
+        step, self._steps = (None, None) if self._steps is None else (np.array(self._steps, np.int64), [])
+        if step is not None and end_step is None:
+            end_step = int(step[-1]) + 1 + failed
+        elif step is None and end_step is not None:
+            raise ConfigError("a step was given for what followed, but none for the actions")
         header = self._header
         (env_id,), (agent_id,) = header.env_ids, header.agent_ids
         final = allocate(header.observation_space, ())
@@ -164,6 +199,8 @@ class TrajectoryBuilder:
             failed=failed,
             final_obs=final,
             final_mask=last_mask,
+            step=step,
+            end_step=end_step,
             **map_tree(lambda leaf: leaf[:length].copy(), self._columns),
         )
 

@@ -101,7 +101,7 @@ class _Trial:
 
     def generic_preset(self, settings: RunSettings) -> dict[str, Any]:
         """What suits the kind of problem that an environment without a preset is."""
-        from relayrl.engines.settings.generic_presets import generic_preset, problem_kinds
+        from relayrl.engines.settings.generic_presets import preset_for
 
         try:
             env = self.require_runs(settings)
@@ -110,10 +110,7 @@ class _Trial:
                 raise
             self.notes.append(f"shown without generic settings: {error}")
             return {}
-        kinds = problem_kinds(settings.env, env.groups, has_memory=settings.network.memory is not None)
-        values = generic_preset(settings.algo, kinds)
-        if env.num_envs > 1:  # a vector environment of its own number
-            values.get("environment", {}).pop("num_envs", None)
+        values, kinds = preset_for(settings, env)
         if values:
             names = " + ".join(kind.value for kind in kinds)
             self.notes.append(f"no preset for {settings.env} with {settings.algo}: generic settings for {names}")
@@ -124,17 +121,11 @@ class _Trial:
         if self._env is None:
             if self.request.config is not None:
                 _require_trusted(self.request, settings, self.request.config)
-            self._env = _one_env(settings)
+            from relayrl.engines.settings.generic_presets import one_env
+
+            self._env = one_env(settings)
             self._env.close()
         return self._env
-
-
-def _one_env(settings: RunSettings) -> VectorEnvironment:
-    from relayrl.envs.environment_registry import make_vector
-
-    environment = settings.environment
-    one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
-    return make_vector(settings.env, one, own_number=True)
 
 
 def _check_learning_starts(settings: RunSettings, notes: list[str]) -> None:

@@ -94,9 +94,7 @@ class Collector:
             with_clock=self._has_clock,
         )
 
-    def collect(
-        self, policy_version: int | Mapping[str, int], num_steps: int | None = None
-    ) -> dict[str, Rollout]:
+    def collect(self, policy_version: int | Mapping[str, int], num_steps: int | None = None) -> dict[str, Rollout]:
         """Step every environment `num_steps` times, at most as often as the block has rows; returns a rollout per group.
 
         `policy_version` is that of the policies which act, or of each group's.

@@ -67,7 +67,7 @@ class _Split:
             first_step,
             self._ends - self._begins,
             *self._flags(),
-            end_step,
+            end_step=end_step,
         )
         return TrajectoryBlock(layout, headers, arrays, tuple(finals), None if counts_on else step)
 
@@ -92,19 +92,14 @@ class _Split:
         if min(episode[self._begins].min(), first_step.min()) < 0:
             raise DecodeError("columns 'episode' and 'step' count from 0 on")
         self._require_constant(episode, "episode")
-        # Unsigned, a step that goes back is a large one on.
-        ahead = np.diff(step).view(np.uint64)
+        ahead = np.diff(step)
         ahead[self._begins[1:] - 1] = 1
         counts_on = bool((ahead == 1).all()) and np.array_equal(step[self._begins], first_step)
-        if end_step is None:
-            if not counts_on:
-                raise DecodeError("column 'step' does not count on within a trajectory")
-        elif (
-            (ahead == 0).any()
-            or (ahead >= 2**63).any()
-            or (step[self._begins] < first_step).any()
-            or (end_step <= step[self._ends - 1]).any()
-        ):
+        if end_step is None and not counts_on:
+            raise DecodeError("column 'step' does not count on within a trajectory")
+        # A difference that does not fit 64 bits is negative: steps begin at 0 or later.
+        increases = counts_on or (bool((ahead > 0).all()) and not (step[self._begins] < first_step).any())
+        if not increases or (end_step is not None and (end_step <= step[self._ends - 1]).any()):
             raise DecodeError("column 'step' does not increase within the steps that a trajectory covers")
         self._check_names(len(step))
         return counts_on

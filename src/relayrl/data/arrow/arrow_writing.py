@@ -88,7 +88,7 @@ def to_batch(block: TrajectoryBlock) -> pa.RecordBatch:
     ):
         columns[name] = pa.DictionaryArray.from_buffers(kind, num_rows, [None, numbers], texts)
     finals = list(zip(layout.followed, block.finals, strict=True))
-    if layout.knows_steps:
+    if layout.knows_steps and headers.end_step is not None:
         finals += [(FIRST_STEP, headers.first_step), (END_STEP, headers.end_step)]
     records = [to_arrow(leaf, final, (len(block),)) for leaf, final in finals]
     kind = layout.schema.field("successor").type

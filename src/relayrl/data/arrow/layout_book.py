@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cache
+from types import NoneType
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -202,7 +203,7 @@ def _block(layout: Layout, given: _Columns) -> TrajectoryBlock:
 def _numbered(headers: TrajectoryHeaders, given: _Columns) -> tuple[TrajectoryHeaders, Array | None]:
     """The headers with where trajectories end, and the steps of all rows where some do not count on."""
     steps = None
-    if any(each is not None for each in given["step"]):
+    if set(map(type, given["step"])) != {NoneType}:
         firsts, lengths = headers.first_step.tolist(), headers.num_steps.tolist()
         parts = []
         for k, (each, first, length) in enumerate(zip(given["step"], firsts, lengths, strict=True)):
@@ -210,10 +211,12 @@ def _numbered(headers: TrajectoryHeaders, given: _Columns) -> tuple[TrajectoryHe
                 _require([STEP], [each], (length,), name_of(headers, k))
             parts.append(first + np.arange(length) if each is None else each)
         steps = np.concatenate(parts)
-    last = headers.first_step + headers.num_steps - 1 if steps is None else steps[headers.ends - 1]
-    behind = (last + 1 + headers.failed).tolist()
+    ends = given["end_step"]
+    if None in ends:
+        last = headers.first_step + headers.num_steps - 1 if steps is None else steps[headers.ends - 1]
+        behind = (last + 1 + headers.failed).tolist()
+        ends = [own if end is None else end for end, own in zip(ends, behind, strict=True)]
     try:
-        ends = [own if end is None else end for end, own in zip(given["end_step"], behind, strict=True)]
         return replace(headers, end_step=np.array(ends, np.int64)), steps
     except (OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"an end_step is no number of 64 bits: {error}") from error

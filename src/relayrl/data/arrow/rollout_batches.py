@@ -176,7 +176,9 @@ def _read_clock(batch: pa.RecordBatch, layout: Layout, leading: tuple[int, ...],
     """The environments' own count of episodes and steps, where it is there."""
     if not layout.knows_steps:
         return {}
-    found = {leaf.name: _of_envs(_read(batch, leaf, leading), num_agents, leaf.name) for leaf in (ENV_EPISODE, ENV_STEP)}
+    found = {
+        leaf.name: _of_envs(_read(batch, leaf, leading), num_agents, leaf.name) for leaf in (ENV_EPISODE, ENV_STEP)
+    }
     ahead, anew = np.diff(found["env_episode"], axis=0), np.diff(found["env_step"], axis=0)
     goes_on = (ahead == 0) & (anew == 1)
     if not (goes_on | ((ahead == 1) & (found["env_step"][1:] == 0))).all() or min(map(np.min, found.values())) < 0:

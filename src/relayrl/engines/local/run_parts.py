@@ -103,9 +103,18 @@ class RunParts:
 
 
 def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, Any] | None = None) -> RunParts:
-    """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, where it has one."""
+    """The parts of a run, for a program that drives them itself; `settings` go over the preset of `env`, or over the generic
+    settings for problems of its kind, as in `train`."""
+    from relayrl.engines.settings.generic_presets import one_env, preset_for
+
+    def generic_preset(so_far: RunSettings) -> dict[str, Any]:
+        looked_at = one_env(so_far)
+        looked_at.close()
+        return preset_for(so_far, looked_at)[0]
+
     flags = {} if algo is None else {"algo": algo}
-    return build_parts(build_run_settings(env, None, flags, list((settings or {}).items())))
+    assignments = list((settings or {}).items())
+    return build_parts(build_run_settings(env, None, flags, assignments, generic=generic_preset))
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:

@@ -16,7 +16,8 @@ import yaml
 from relayrl.engines.settings.run_settings import merged
 
 if TYPE_CHECKING:
-    from relayrl.envs.environment_contract import AgentGroup
+    from relayrl.engines.settings.run_settings import RunSettings
+    from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 
 PARTICLES = ("mpe2:", "vmas:", "native:simple_")
 """Names of the particle family: short episodes, in which what an agent does now is paid for soon."""
@@ -44,6 +45,24 @@ def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: boo
         ProblemKind.PARTICLES: env.startswith(PARTICLES),
     }
     return [kind for kind, is_fitting in fits.items() if is_fitting]
+
+
+def preset_for(settings: RunSettings, env: VectorEnvironment) -> tuple[dict[str, Any], list[ProblemKind]]:
+    """What suits the kind of problem that an environment without a preset is, and the kinds that it fits."""
+    kinds = problem_kinds(settings.env, env.groups, has_memory=settings.network.memory is not None)
+    values = generic_preset(settings.algo, kinds)
+    if env.num_envs > 1:  # a vector environment of its own number
+        values.get("environment", {}).pop("num_envs", None)
+    return values, kinds
+
+
+def one_env(settings: RunSettings) -> VectorEnvironment:
+    """One environment of a run, to look at."""
+    from relayrl.envs.environment_registry import make_vector
+
+    environment = settings.environment
+    one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
+    return make_vector(settings.env, one, own_number=True)
 
 
 def generic_preset(algo: str, kinds: list[ProblemKind]) -> dict[str, Any]:

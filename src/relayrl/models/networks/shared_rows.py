@@ -135,10 +135,12 @@ class SharedRows:
         """[I] mean and variance of the rows, in float64."""
         means, variances = [], []
         for part in self.parts:
-            share = np.bincount(part.line, minlength=len(part.table)) / len(part.line)
-            mean = share @ part.table
+            share, table = np.bincount(part.line, minlength=len(part.table)) / len(part.line), part.table
+            if np.count_nonzero(share) < len(share):  # what no row shows must not even change how sums are rounded
+                share, table = share[share > 0], table[share > 0]
+            mean = share @ table
             means.append(mean)
-            variances.append(share @ (part.table - mean) ** 2)
+            variances.append(share @ (table - mean) ** 2)
         return np.concatenate(means), np.concatenate(variances)
 
     @staticmethod

@@ -100,7 +100,13 @@ class AsyncRelayRLAgent:
         agent_id: str | None = None,
         env_id: UUID | None = None,
     ) -> UUID:
-        given: dict[str, Any] = {"device": device, "model": model, "group": group, "agent_id": agent_id, "env_id": env_id}
+        given: dict[str, Any] = {
+            "device": device,
+            "model": model,
+            "group": group,
+            "agent_id": agent_id,
+            "env_id": env_id,
+        }
         return await asyncio.to_thread(partial(self._agent.new_actor, actor_id, **given))
 
     async def new_actors(
@@ -113,7 +119,13 @@ class AsyncRelayRLAgent:
         agent_ids: Sequence[str] | None = None,
         env_id: UUID | None = None,
     ) -> tuple[UUID, ...]:
-        given: dict[str, Any] = {"device": device, "model": model, "group": group, "agent_ids": agent_ids, "env_id": env_id}
+        given: dict[str, Any] = {
+            "device": device,
+            "model": model,
+            "group": group,
+            "agent_ids": agent_ids,
+            "env_id": env_id,
+        }
         return await asyncio.to_thread(partial(self._agent.new_actors, count, **given))
 
     async def remove_actor(self, actor_id: UUID, timeout_s: float = 30.0) -> bool:

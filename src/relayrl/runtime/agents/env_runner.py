@@ -1,9 +1,9 @@
 """Actors that play in environments of their own: `set_env` gives them their environments, `run_env` steps them.
 
-One actor plays an environment with one group of agents. Where there are several groups, each has an actor, whose policy acts for
-all agents of the group; they play together, in whoever's name `run_env` is called. Agents die, appear and wait as they like:
-trajectories carry the environment's episodes and steps. Log-probabilities are recorded where policies give them, action masks
-and global states where the environment has them.
+One actor plays an environment with one group of agents. Where there are several groups, each has an actor, whose policy acts
+for all agents of the group; they play together, whichever of them `run_env` is called for. Agents die, appear and wait as they
+like: trajectories carry the environment's episodes and steps. Log-probabilities are recorded where policies give them, action
+masks and global states where the environment has them.
 
 Steps go through the same `Collector` as training, and from there as trajectories to the actor's router. A block of steps is
 played with one version of the policy; the next block takes the newest.

@@ -116,7 +116,9 @@ class StateManager:
         with self._lock:
             return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
 
-    def add(self, actor_id: UUID | None, policy: PublishedPolicy, device: str, place: Place | None = None) -> ActorHandle:
+    def add(
+        self, actor_id: UUID | None, policy: PublishedPolicy, device: str, place: Place | None = None
+    ) -> ActorHandle:
         """A new actor that acts with `policy`, or with what its device shares already."""
         with self._lock:
             actor_id = uuid4() if actor_id is None else actor_id

@@ -4,8 +4,8 @@ Actors made with the same `env_id` share one. The rule, where the program does n
 
 - Actors of one request act at the same step. The step advances when one of them has acted at the present step already.
 - An actor's end (`flag_last_action`) lies on the present step: what it saw last is what followed that step.
-- The episode is over when every actor that acted in it has ended; the next action begins the next one. Until then, an actor that
-  has ended stays out.
+- The episode is over when every actor that acted in it has ended; the next action begins the next one. Until then, an actor
+  that has ended stays out.
 
 So a program that makes one request per step of its environment, of all actors that act then, has exact steps. Where actors are
 asked one by one and take turns, or come late, nobody can tell from the requests alone: such a program gives `step=`.

@@ -49,7 +49,18 @@ class Lane:
     """One actor's place in the pages: who it is, and which episode it is in."""
 
     __slots__ = (
-        *("agent_id", "clock", "episode", "first_step", "key", "lock", "memory", "memory_episode", "next_step", "number"),
+        *(
+            "agent_id",
+            "clock",
+            "episode",
+            "first_step",
+            "key",
+            "lock",
+            "memory",
+            "memory_episode",
+            "next_step",
+            "number",
+        ),
         *("pages", "steps"),
     )
 

@@ -230,7 +230,7 @@ def trajectory_of(row: Mapping[str, Any], layout: Layout) -> Trajectory:
         [unescape(row["agent_id"])],
         *(np.array([row[name]], np.int64) for name in ("episode", "first_step", "num_steps")),
         *(np.array([row[name]], bool) for name in ("terminated", "truncated", "failed")),
-        np.array([row["end_step"]], np.int64) if knows_steps else None,
+        end_step=np.array([row["end_step"]], np.int64) if knows_steps else None,
     )
     try:
         check_steps(header, steps)

@@ -8,9 +8,9 @@ FILE                               a file that holds the bytes of one trajectory
 
 Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.buffered`), spaces must be the trainer's,
 numbers finite, and actions among those that their mask allows; errors name the trajectory, column and row. Rewards and
-observations of a wider type of the same kind, such as float64, are converted. Log-probabilities and values that are NaN on every
-row were never known (the runtime records so what an actor did not give) and are worked out again. Actions outside of a `Box` are taken as they
-are: a Gaussian acts there until it is clipped.
+observations of a wider type of the same kind, such as float64, are converted. Log-probabilities and values that are NaN on
+every row were never known (so the runtime records what an actor did not give) and are worked out again. Actions outside of a
+`Box` are taken as they are: a Gaussian acts there until it is clipped.
 """
 
 from __future__ import annotations
