@@ -29,7 +29,8 @@ from relayrl.transport.wire_sockets import Socket, connect, milliseconds, receiv
 _MAX_REPLY_BYTES = 1 << 30
 _HIGH_WATER = 1_000
 _SEND_TIMEOUT_S = 10.0
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 2_000, 30_000
+"""A heartbeat waits behind a frame that is on its way: over a slow network, a frame must be through before the time-out."""
 
 
 class ClientEndpoint:
