@@ -21,6 +21,12 @@ def _envs() -> list[Row]:
     return [*env_rows(), *native_env_rows()]
 
 
+def _inference() -> list[Row]:
+    from relayrl.bench.servers.inference_rows import inference_rows
+
+    return inference_rows()
+
+
 def _metrics() -> list[Row]:
     from relayrl.bench.metric_rows import metric_rows
 
@@ -46,9 +52,10 @@ def _recording() -> list[Row]:
 
 
 def _servers() -> list[Row]:
+    from relayrl.bench.servers.training_rows import training_rows
     from relayrl.bench.servers.transport_rows import transport_rows
 
-    return transport_rows()
+    return [*transport_rows(), *training_rows()]
 
 
 def _sinks() -> list[Row]:
@@ -96,6 +103,7 @@ def _w5() -> list[Row]:
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
+    "inference": _inference,
     "metrics": _metrics,
     "recording": _recording,
     "replay": _replay,

@@ -41,6 +41,7 @@ from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings
+    from relayrl.runtime.remote.remote_inference import RemoteInference
     from relayrl.runtime.remote.server_connection import ServerConnection
 
 _log = logging.getLogger("relayrl.runtime.agents.client_coordinator")
@@ -74,13 +75,14 @@ class ClientCoordinator:
         config: ClientConfig,
         path: Path | None,
         server: ServerConnection | None = None,
+        inference: RemoteInference | None = None,
     ) -> None:
-        self._server = server
+        self._server, self._inference = server, inference
         self.lifecycle, self.state, self.metrics = LifecycleManager(), state, RuntimeMetrics()
         self._opener, self._config, self._path = opener, config, path
         self._file_config = config if path is None else read_client_config(path)
         self._environments = EnvRunner()
-        self._dispatcher = RouterDispatcher(opener, config.sink, config.router_buffer, self.metrics)
+        self._dispatcher = self._new_dispatcher()
         self._scale = ScaleManager(self._dispatcher)
         self.service = ActionService(state, self._dispatcher, self.lifecycle, self.metrics)
         self._watcher: ConfigWatcher | None = None
@@ -98,13 +100,17 @@ class ClientCoordinator:
             config = self._config
             if self._server is not None:
                 self._server.start(self._publish_served)
-            self._dispatcher = RouterDispatcher(self._opener, config.sink, config.router_buffer, self.metrics)
+            self._dispatcher = self._new_dispatcher()
             self._scale = ScaleManager(self._dispatcher)
             self.service = ActionService(self.state, self._dispatcher, self.lifecycle, self.metrics)
             try:
                 self._scale.scale_to(config.router_scale)
+                if self._inference is not None:
+                    self._inference.start(self.state.reassign)
+                    self.state.reassign(anew=True)
                 make_first_actors()
             except RelayRLError:
+                self._stop_inference()
                 self._dispatcher.stop(time.monotonic() + config.shutdown_deadline_s)
                 if self._server is not None:
                     self._server.stop(time.monotonic())
@@ -132,6 +138,7 @@ class ClientCoordinator:
             for lane_key, trajectory in self.state.interrupt_all():
                 self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
             left, refused = self._dispatcher.stop(end_s)
+            self._stop_inference()
             self._environments.close()
             if self._server is not None:
                 self._server.stop(end_s)
@@ -158,9 +165,13 @@ class ClientCoordinator:
         group: str | None = None,
     ) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model, the default unless one is given."""
-        if model is None and self._server is not None:
+        policy = None
+        if model is None and self._server is not None and not self.state.is_assigned:
             model = self._server.model_for(device)
-        policy = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
+        if model is not None:
+            policy = self.state.prepare(model, device, group)
+        elif not self.state.is_assigned:
+            policy = self.state.default_policy(device)
         made = []
         for i, actor_id in enumerate(actor_ids):
             handle = self.state.add(actor_id, policy, device, None if places is None else places[i])
@@ -170,7 +181,9 @@ class ClientCoordinator:
         return tuple(made)
 
     def _publish_served(self, model: PolicyModel) -> None:
-        """A newer policy of the server; actors that have it already keep it."""
+        """A newer policy of the server; actors that have it already, or get theirs elsewhere, keep what they have."""
+        if self.state.is_assigned:
+            return
         slots = {handle.slot for handle in self.state.handles.values()}
         own = [slot.policy for slot in slots if slot.policy.model.layout.key == model.layout.key]
         if own and model.policy_version is not None and model.policy_version > max(each.version for each in own):
@@ -292,6 +305,16 @@ class ClientCoordinator:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
+
+    def _new_dispatcher(self) -> RouterDispatcher:
+        observe = None if self._inference is None else self._inference.observe
+        return RouterDispatcher(
+            self._opener, self._config.sink, self._config.router_buffer, self.metrics, observe=observe
+        )
+
+    def _stop_inference(self) -> None:
+        if self._inference is not None:
+            self._inference.stop()
 
     def _follow_gauges(self) -> None:
         metrics, dispatcher = self.metrics, self._dispatcher
