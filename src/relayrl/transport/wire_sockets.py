@@ -12,7 +12,8 @@ import zmq
 from relayrl.errors import ConfigError
 from relayrl.transport.messages import Bytes
 
-_ZERO_COPY_BYTES = 16 << 10
+ZERO_COPY_BYTES = 16 << 10
+"""From this size on, frames are not copied."""
 _MORE, _NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 
 Socket = zmq.Socket[bytes]
@@ -51,7 +52,7 @@ def send_frames(to: Socket, frames: Sequence[Bytes], flags: int = 0) -> None:
     last = len(frames) - 1
     flags |= _MORE
     for i, frame in enumerate(frames):
-        to.send(frame, flags if i < last else flags & ~_MORE, copy=len(frame) < _ZERO_COPY_BYTES)
+        to.send(frame, flags if i < last else flags & ~_MORE, copy=len(frame) < ZERO_COPY_BYTES)
         flags = _MORE
 
 
@@ -60,12 +61,7 @@ def receive_frames(opened: Socket, flags: int = _NOBLOCK) -> list[Bytes]:
     frames: list[Bytes] = []
     while True:
         frame = opened.recv(flags, copy=False)
-        frames.append(contents(frame))
+        frames.append(frame.bytes if len(frame) < ZERO_COPY_BYTES else frame.buffer)
         if not frame.more:
             return frames
         flags = 0
-
-
-def contents(frame: zmq.Frame) -> Bytes:
-    """A frame's bytes, or a view of them."""
-    return frame.buffer if len(frame) >= _ZERO_COPY_BYTES else frame.bytes
