@@ -52,9 +52,10 @@ def _recording() -> list[Row]:
 
 
 def _servers() -> list[Row]:
+    from relayrl.bench.servers.training_rows import training_rows
     from relayrl.bench.servers.transport_rows import transport_rows
 
-    return transport_rows()
+    return [*transport_rows(), *training_rows()]
 
 
 def _sinks() -> list[Row]:

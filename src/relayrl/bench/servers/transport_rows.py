@@ -55,7 +55,7 @@ def _ingest_row(name: str, size: int, num_messages: int, target: float) -> Row:
         return _ingest_seconds(size, num_messages)
 
     def floor() -> float:
-        return _bare_seconds(size, num_messages)
+        return bare_seconds(size, num_messages)
 
     seconds, floor_seconds = interleaved(ours, floor, repetitions=5)
     num_mb = size * num_messages / 1e6
@@ -100,7 +100,7 @@ def _send_messages(address: str, size: int, num_messages: int) -> None:
                 acked = reply.header["durable_through"]
 
 
-def _bare_seconds(size: int, num_messages: int) -> float:
+def bare_seconds(size: int, num_messages: int) -> float:
     with bare_context() as context:
         pull = context.socket(zmq.PULL)
         port = pull.bind_to_random_port("tcp://127.0.0.1")
