@@ -39,7 +39,7 @@ from relayrl.transport.endpoint_metrics import EndpointMetrics
 from relayrl.transport.keys import Access
 from relayrl.transport.limits import ClientLimits
 from relayrl.transport.messages import MAX_PAYLOADS, Bytes, Kind, Message, decode, encode
-from relayrl.transport.wire_sockets import ZERO_COPY_BYTES, Socket, bind_to, milliseconds, send_frames
+from relayrl.transport.wire_sockets import MORE, NOBLOCK, ZERO_COPY_BYTES, Socket, bind_to, milliseconds, send_frames
 
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 4 << 20
@@ -194,9 +194,10 @@ class ServerEndpoint:
     def _receive_batch(self, now_s: float) -> list[Request]:
         requests: list[Request] = []
         self._num_messages = self._num_bytes = 0
+        receive = self._router.recv
         for _ in range(_MAX_BATCH):
             try:
-                routing_id = self._router.recv(zmq.NOBLOCK)
+                routing_id = receive(NOBLOCK)
             except zmq.Again:
                 self._inspect(now_s)
                 break
@@ -213,12 +214,12 @@ class ServerEndpoint:
     def _receive(self, routing_id: bytes, now_s: float) -> Request | None:
         """The rest of a message whose routing id was read; None if it was refused or answered here."""
         frames: list[Bytes] = []
-        size = 0
+        size, max_size, receive = 0, self.limits.message_bytes, self._router.recv
         while True:
-            frame = self._router.recv(copy=False)
+            frame = receive(0, copy=False)
             length = len(frame)
             size += length
-            if len(frames) <= 2 + MAX_PAYLOADS and size <= self.limits.message_bytes:
+            if size <= max_size and len(frames) <= 2 + MAX_PAYLOADS:
                 frames.append(frame.bytes if length < ZERO_COPY_BYTES else frame.buffer)
             if not frame.more:
                 break
@@ -310,7 +311,7 @@ class ServerEndpoint:
 
     def _send(self, routing_id: bytes, frames: list[Bytes]) -> None:
         try:
-            self._router.send(routing_id, zmq.SNDMORE | zmq.NOBLOCK)
+            self._router.send(routing_id, MORE | NOBLOCK)
             send_frames(self._router, frames)
         except zmq.Again:
             self._counts.unread.inc()
