@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,6 +237,15 @@ def test_models_can_be_fetched_whole(folder, client):
         reply = asking.call(Message(Kind.MODEL_GET, {"group": "agent", "have": -1}), TIMEOUT_S)
         assert (reply.header["version"], bytes(reply.payload[0])) == (1, content)
         assert asking.call(Message(Kind.MODEL_GET, {"group": "agent", "have": 1}), TIMEOUT_S).payload == ()
+
+
+def test_a_store_that_is_gone_fails_one_request_and_no_other(folder, tmp_path, client):
+    with serving([folder / "1.onnx"], store=tmp_path / "store") as server:
+        asking = client(server)
+        shutil.rmtree(tmp_path / "store")
+        assert asking.call(Message(Kind.MODEL_GET, {"group": "agent"}), TIMEOUT_S).header["code"] == "failed"
+        assert asking.call(act(), TIMEOUT_S).kind is Kind.ACTION
+        (tmp_path / "store").mkdir()  # for the server's last look
 
 
 def test_an_old_client_gets_a_clear_refusal(folder, client):

@@ -27,6 +27,7 @@ from relayrl.errors import ProtocolError
 from relayrl.transport.messages import Bytes, Kind, Message
 
 DTYPES = {kind: np.dtype(kind) for kind in ("<f4", "|u1", "<i8", "|b1", "<f8", "<i4", "|i1", "<i2", "<f2")}
+_NAMES = {dtype: kind for kind, dtype in DTYPES.items()}
 MAX_AXES = 8
 MAX_ARRAYS = 256
 ALIGNMENT = 8
@@ -96,7 +97,7 @@ def packed(arrays: Mapping[str, Array]) -> tuple[list[list[Any]], tuple[Bytes, .
     """What the header says of arrays, and their frame."""
     described, parts = [], []
     for name, array in arrays.items():
-        described.append([name, array.dtype.str, list(array.shape)])
+        described.append([name, _NAMES.get(array.dtype) or array.dtype.str, list(array.shape)])
         parts.append(array.tobytes())
         padding = -len(parts[-1]) % ALIGNMENT
         if padding:

@@ -228,6 +228,9 @@ class InferenceServer:
                 raise ProtocolError("malformed", f"an inference server does not answer {message.kind.name}")
         except RelayRLError as error:
             self._fail(request, error)
+        except Exception as error:  # noqa: BLE001 - a full disk, for example; whatever it is, others are served
+            _log.exception("a request failed", extra={"kind": request.message.kind.name})
+            self._fail(request, RelayRLError(f"the server failed: {type(error).__name__}"))
 
     def _enqueue(self, request: Request) -> None:
         asked = ActRequest.from_message(request.message)

@@ -103,9 +103,9 @@ class ModelKeeper:
         if self._upstream is not None:
             for content in self._upstream.fetch():
                 self._try(partial(self._take, content, self._upstream.address, needs_probe=True))
-        self._judge()
+        self._try(self._judge)
         self._try(self._store.refresh)
-        self._load()
+        self._try(self._load)
         self._try(self._watch.save)
 
     def _run(self) -> None:

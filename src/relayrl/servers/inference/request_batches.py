@@ -94,6 +94,8 @@ class RequestBatches(Generic[T]):
 
     def _awaited(self, now_s: float) -> list[float]:
         """When those clients were replied to that may still ask in time."""
+        if not self._replied_s:
+            return []
         late = [client for client, since_s in self._replied_s.items() if now_s >= since_s + self._bound_s]
         for client in late:
             del self._replied_s[client]

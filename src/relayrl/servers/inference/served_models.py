@@ -27,6 +27,7 @@ from relayrl.servers.inference.model_store import ModelStore
 
 Arrays = dict[str, Array]
 Outcome = Arrays | ProtocolError
+FEW = 32
 
 
 class ServedModel:
@@ -112,18 +113,19 @@ class ServedModel:
 
     def _checked(self, outputs: Arrays) -> Outcome:
         for name, array in outputs.items():
-            # A sum is NaN or infinite where any number is; it may also overflow, hence the second look.
-            if (
-                array.dtype.kind == "f"
-                and not math.isfinite(np.add.reduce(array, None))
-                and not np.isfinite(array).all()
-            ):
+            if array.dtype.kind == "f" and not _is_finite(array):
                 return ProtocolError(
                     "inference",
                     f"policy version {self.version} gave NaN or infinity ({name}); "
                     "look for NaN in the observations or in the model",
                 )
         return outputs
+
+
+def _is_finite(array: Array) -> bool:
+    if array.size <= FEW:  # NumPy takes longer to begin than Python to look at a few numbers
+        return all(map(math.isfinite, array.ravel().tolist()))
+    return bool(np.isfinite(array).all())
 
 
 def _check_array(arrays: Mapping[str, Array], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
