@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
     from relayrl.runtime.remote.remote_actor import run_remote_actor as run_remote_actor
     from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
+    from relayrl.servers.inference.inference_server import InferenceServer as InferenceServer
     from relayrl.servers.training.training_server import TrainingServer as TrainingServer
     from relayrl.sinks.contract import TrajectorySink as TrajectorySink
     from relayrl.sinks.contract import TrajectorySource as TrajectorySource
@@ -113,6 +114,7 @@ _HOMES = {
     "run_remote_actor": "relayrl.runtime.remote.remote_actor",
     # acting in a simulator of one's own
     "AgentBuilder": "relayrl.runtime.agents.agent_builder",
+    "InferenceServer": "relayrl.servers.inference.inference_server",
     "RelayRLAgent": "relayrl.runtime.agents.agent",
     "Actor": "relayrl.models.acting.actor",
     "CustomPolicy": "relayrl.runtime.requests.policy_model",

@@ -7,6 +7,7 @@
     │   ├── ServerRefusedError    a server refused this client: other spaces, another protocol, or a key it does not know
     │   └── MissingExtraError     an optional dependency is not installed, with the pip line
     ├── DecodeError               bytes that are not a RelayRL message of this version
+    │   └── ModelRefusedError         a model that came from elsewhere may not be loaded
     ├── EnvError                  an environment did something outside its contract
     │   ├── EnvironmentFailedError    it raised, hung past its deadline or its process died
     │   ├── PartialResetError         it can only reset all environments at once
@@ -86,6 +87,10 @@ class MissingExtraError(ConfigError):
 
 class DecodeError(RelayRLError):
     """Bytes that cannot be decoded; the message says what is wrong with them."""
+
+
+class ModelRefusedError(DecodeError):
+    """A model that came from elsewhere is damaged, does not fit, or holds what policies may not have. It was not loaded."""
 
 
 class EnvError(RelayRLError):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from relayrl.envs.native.native_worlds import Blueprint as Blueprint
     from relayrl.envs.native.native_worlds import Worlds as Worlds
     from relayrl.models.policy import Policy as Policy
+    from relayrl.servers.inference.inference_server import InferenceSettings as InferenceSettings
+    from relayrl.servers.inference.request_batches import BatchSettings as BatchSettings
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
@@ -93,6 +95,9 @@ _HOMES = {
     "SourceCount": "relayrl.sinks.contract",
     "ReadReport": "relayrl.sinks.contract",
     "Layout": "relayrl.data.arrow.schema",
+    # servers
+    "InferenceSettings": "relayrl.servers.inference.inference_server",
+    "BatchSettings": "relayrl.servers.inference.request_batches",
 }
 __all__ = [*_HOMES]
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from remote_parts import QUIET, cartpole_server
 
 import relayrl
+from relayrl.servers.inference.model_store import ModelStore
+from waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -64,4 +67,36 @@ def _play_until_newer(agent, server) -> None:
     raise AssertionError("no update")
 
 
-MODES = {"in-process": in_process, "online": online}
+@contextlib.contextmanager
+def _served(directory: Path, where: str) -> Iterator[AgentMode]:
+    """An inference server's policy, and a sink."""
+    settings = {**QUIET, "trainer.time_horizon": 8}
+    run = relayrl.train("CartPole-v1", steps=64, run_dir=directory / "trained", settings=settings, progress=False)
+    (model,) = run.directory.models()
+    url = f"arrow:{directory / 'kept'}"
+    with relayrl.InferenceServer("tcp://127.0.0.1:0", [model], store=directory / "store") as server:
+        builder = relayrl.AgentBuilder().inference(server.address, where, timeout_s=60.0).sink(url)
+        yield AgentMode(builder, lambda: _read(url), lambda agent: _promote_newer(agent, model, directory / "store"))
+
+
+def _promote_newer(agent, model: Path, store: Path) -> None:
+    """The same policy as a newer version, deployed by whoever may write to the store."""
+    import onnx
+
+    newer = onnx.load(model)
+    strings = {entry.key: entry.value for entry in newer.metadata_props} | {"relayrl.policy_version": "1000"}
+    onnx.helper.set_model_props(newer, strings)
+    opened = ModelStore(store)
+    group, version, _ = opened.add(newer.SerializeToString(), "a newer model")
+    opened.promote(group, version, by="test")
+    wait_until(lambda: set(agent.get_model_version().values()) == {1000})
+
+
+MODES = {
+    "in-process": in_process,
+    "online": online,
+    "inference server": partial(_served, where="server"),
+    "inference server's models here": partial(_served, where="client"),
+    "inference server or here": partial(_served, where="client_fallback"),
+    "here or inference server": partial(_served, where="server_fallback"),
+}

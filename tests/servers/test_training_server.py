@@ -197,3 +197,18 @@ def test_a_server_that_is_resumed_goes_on_with_newer_versions_and_the_same_steps
         assert again.metrics.version.value > version
         run_remote_actor("CartPole-v1", again.address, max_steps=1_000, **actor)
         assert len(stored_ids(f"arrow:{again.run_dir / 'journal'}")) > num_stored
+
+
+def test_what_was_acknowledged_and_not_learned_from_is_there_after_a_restart(tmp_path):
+    with cartpole_server(tmp_path, steps=1_000_000) as server:
+        client = ClientEndpoint(server.address, client_id=uuid4())
+        hello(client)
+        for number in range(3):
+            send(client, number, frames(client, number, num_steps=20))
+        assert server.metrics.queue_steps.value == 60
+        client.close()
+    with cartpole_server(tmp_path, steps=1_000_000, resume=True) as again:
+        assert again.metrics.queue_steps.value == 60
+        back = ClientEndpoint(again.address, client_id=client.client_id)
+        assert hello(back, oldest_sequence=1).header["next_sequence"] == 3
+        back.close()

@@ -10,11 +10,13 @@ import pytest
 from remote_parts import cartpole_server, stored_ids
 
 from relayrl.bench.servers.trajectory_producer import numbered_trajectory
-from relayrl.errors import BufferFullError, ServerUnreachableError
+from relayrl.data.arrow.codec import decode_block
+from relayrl.errors import BufferFullError, ServerUnreachableError, SpoolFullError
 from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink
 from relayrl.runtime.remote.spool import Spool, SpoolSettings
-from relayrl.runtime.remote.spool_sink import frames_of
+from relayrl.runtime.remote.spool_sink import SpoolSink, frames_of
+from relayrl.runtime.routing.sink_opener import Both
 from relayrl.sinks.buffered import checked_blocks
 from waiting import DEADLINE_S, wait_until
 
@@ -216,3 +218,37 @@ def test_a_dropped_trajectory_is_always_counted(tmp_path):
             assert metrics.received.value == 200
             wait_until(lambda: metrics.learned.value + metrics.stale.value + metrics.queue_steps.value / 20 == 200)
             assert len(stored_ids(f"arrow:{server.run_dir / 'journal'}")) == 200
+
+
+class Kept:
+    """A sink that keeps what it takes, after it has refused some writes."""
+
+    def __init__(self, num_refusals=0):
+        self.taken, self._num_refusals = [], num_refusals
+
+    def write(self, trajectories):
+        if self._num_refusals:
+            self._num_refusals -= 1
+            raise SpoolFullError("no room")
+        self.taken += [each.trajectory_id for each in trajectories]
+
+
+def test_a_sink_beside_a_full_spool_gets_everything_once():
+    sink, server = Kept(), Kept(num_refusals=2)
+    both = Both(sink, server)
+    one, two = (numbered_trajectory(uuid4(), k, 3) for k in range(2))
+    for _ in range(2):
+        with pytest.raises(SpoolFullError):
+            both.write([one, two])
+    both.write([one, two])
+    both.write([numbered_trajectory(uuid4(), 2, 3)])
+    assert sink.taken == server.taken
+    assert len(set(sink.taken)) == len(sink.taken) == 3
+
+
+def test_what_an_agent_writes_at_once_is_one_message(tmp_path):
+    with Spool(tmp_path) as spool:
+        SpoolSink(spool, lambda: None, "tcp://x").write([numbered_trajectory(uuid4(), k, 3) for k in range(20)])
+        assert spool.next_number == 1
+        (frame,) = spool.read(0)
+        assert len(decode_block(frame)) == 20

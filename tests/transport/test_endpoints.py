@@ -168,6 +168,15 @@ def test_a_closed_server_says_so(server):
         server.poll(0.0)
 
 
+def test_closing_ends_a_wait_of_another_thread(server):
+    waiting = threading.Thread(target=lambda: server.poll(10 * DEADLINE_S))
+    waiting.start()
+    wait_until(lambda: server._polling.locked())
+    server.close()
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "udp://127.0.0.1:1"])
 def test_addresses_that_are_none(address):
     with pytest.raises(ConfigError, match="write tcp://HOST:PORT"):

@@ -208,6 +208,10 @@ class RowGenerator(np.random.Generator):
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         if not ((size == 1 or size == (1,)) and dtype is FLOAT):
+            if dtype is FLOAT and type(size) is tuple and len(size) == 2 and size[1] == 1:
+                return np.stack(
+                    [self.random(1, FLOAT) for _ in range(size[0])]
+                )  # the parts of an action, as heads draw them
             return super().random(size, dtype, out)
         try:
             return self._uniform.pop()

@@ -21,6 +21,12 @@ def _envs() -> list[Row]:
     return [*env_rows(), *native_env_rows()]
 
 
+def _inference() -> list[Row]:
+    from relayrl.bench.servers.inference_rows import inference_rows
+
+    return inference_rows()
+
+
 def _metrics() -> list[Row]:
     from relayrl.bench.metric_rows import metric_rows
 
@@ -97,6 +103,7 @@ def _w5() -> list[Row]:
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
+    "inference": _inference,
     "metrics": _metrics,
     "recording": _recording,
     "replay": _replay,

@@ -44,7 +44,7 @@ print(seconds, int(line.split()[1]) / 1024)
 def runtime_rows() -> list[Row]:
     """Latency, throughput, and what a client's process costs."""
     with tempfile.TemporaryDirectory() as folder:
-        model = _export(Path(folder) / "model.onnx")
+        model = export_model(Path(folder) / "model.onnx")
         agent = AgentBuilder().actor_count(NUM_ACTORS).default_model(model).seed(0).build()
         with agent:
             rows = [_one_actor(agent, model), *_one_batch(agent, model), *_threads(agent, model)]
@@ -190,7 +190,8 @@ def _session(model: Path) -> Any:
     return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
-def _export(path: Path) -> Path:
+def export_model(path: Path) -> Path:
+    """The policy of these rows and of those of inference servers: two layers of 64."""
     import torch
 
     from relayrl.models.exports.export import export_policy

@@ -20,7 +20,9 @@ from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
 from relayrl.cli.keys_command import keys_app
 from relayrl.cli.servers.actor_command import actor
+from relayrl.cli.servers.models_command import models_app
 from relayrl.cli.servers.serve_command import serve_app
+from relayrl.cli.servers.serve_inference_command import inference
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -34,7 +36,9 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(keys_app, name="keys")
+app.add_typer(models_app, name="models")
 app.add_typer(serve_app, name="serve")
+serve_app.command()(inference)
 app.command()(actor)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

@@ -24,12 +24,14 @@ import zmq
 from relayrl.errors import ProtocolError, ServerUnreachableError
 from relayrl.transport.keys import ClientKeys
 from relayrl.transport.messages import Bytes, Kind, Message, decode, encode
-from relayrl.transport.wire_sockets import Socket, connect, milliseconds, receive_frames, send_frames
+from relayrl.transport.wire_sockets import NOBLOCK, Socket, connect, milliseconds, receive_frames, send_frames
 
 _MAX_REPLY_BYTES = 1 << 30
 _HIGH_WATER = 1_000
 _SEND_TIMEOUT_S = 10.0
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
+_RECEIVE_TIMEOUT = int(zmq.RCVTIMEO)
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 2_000, 30_000
+"""A heartbeat waits behind a frame that is on its way: over a slow network, a frame must be through before the time-out."""
 
 
 class ClientEndpoint:
@@ -94,7 +96,7 @@ class ClientEndpoint:
                 if left_s <= 0.0:
                     frames = receive_frames(self._dealer)
                 else:  # faster than polling: the socket waits by itself
-                    self._dealer.set(zmq.RCVTIMEO, milliseconds(left_s))
+                    self._dealer.setsockopt(_RECEIVE_TIMEOUT, milliseconds(left_s))
                     frames = receive_frames(self._dealer, 0)
             except zmq.Again:
                 return None
@@ -157,7 +159,7 @@ class ClientEndpoint:
 
     def _send(self, frames: list[Bytes], timeout_s: float) -> None:
         try:
-            send_frames(self._dealer, frames, zmq.NOBLOCK)
+            send_frames(self._dealer, frames, NOBLOCK)
         except zmq.Again:
             if not self._dealer.poll(milliseconds(timeout_s), zmq.POLLOUT):
                 raise ServerUnreachableError(

@@ -81,7 +81,7 @@ def encode(message: Message) -> list[Bytes]:
 
 def decode(frames: Sequence[Bytes]) -> Message:
     """The message that the frames hold; its payload are the frames themselves. `ProtocolError` for anything else."""
-    kind, number = read_fixed(frames[0] if frames else b"")
+    kind, number = _read_fixed(frames[0] if frames else b"")
     try:
         if len(frames) < 2:
             raise ProtocolError("malformed", "a message of one frame; the JSON header is missing")
@@ -89,13 +89,13 @@ def decode(frames: Sequence[Bytes]) -> Message:
             raise ProtocolError("malformed", f"{len(frames) - 2} payload frames; at most {MAX_PAYLOADS} are allowed")
         if kind not in _KINDS:
             raise ProtocolError("malformed", f"kind {kind} does not exist in protocol version {PROTOCOL_VERSION}")
-        return Message(_KINDS[kind], read_header(frames[1]), tuple(frames[2:]), number)
+        return Message(_KINDS[kind], _read_header(frames[1]), tuple(frames[2:]), number)
     except ProtocolError as error:
         error.number = number
         raise
 
 
-def read_fixed(frame: Bytes) -> tuple[int, int]:
+def _read_fixed(frame: Bytes) -> tuple[int, int]:
     """Kind and request number of the first frame; `ProtocolError` if it is none, or of another version."""
     if len(frame) != _FIXED.size:
         raise ProtocolError("malformed", f"a first frame of {len(frame)} bytes instead of {_FIXED.size}")
@@ -114,7 +114,7 @@ def read_fixed(frame: Bytes) -> tuple[int, int]:
     return kind, number
 
 
-def read_header(frame: Bytes) -> dict[str, Any]:
+def _read_header(frame: Bytes) -> dict[str, Any]:
     """The object that a JSON frame holds."""
     if len(frame) > MAX_HEADER_BYTES:
         raise ProtocolError("malformed", f"a JSON header of {len(frame)} bytes; at most {MAX_HEADER_BYTES} are allowed")

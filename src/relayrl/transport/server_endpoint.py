@@ -39,7 +39,7 @@ from relayrl.transport.endpoint_metrics import EndpointMetrics
 from relayrl.transport.keys import Access
 from relayrl.transport.limits import ClientLimits
 from relayrl.transport.messages import MAX_PAYLOADS, Bytes, Kind, Message, decode, encode
-from relayrl.transport.wire_sockets import Socket, bind_to, contents, milliseconds, send_frames
+from relayrl.transport.wire_sockets import MORE, NOBLOCK, ZERO_COPY_BYTES, Socket, bind_to, milliseconds, send_frames
 
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 4 << 20
@@ -48,7 +48,7 @@ _QUEUE_TIMEOUT_S = 30.0
 _RECEIVE_HIGH_WATER = 256
 _SEND_HIGH_WATER = 1_000
 _SUBSCRIPTION_BYTES, _MAX_SUBSCRIPTIONS = 1 << 10, 64
-_ATTEND_S, _INSPECT_S = 0.005, 0.25
+_LOOK_S, _INSPECT_S = 0.005, 0.25
 """Between two looks at what is not a request, while requests come all the time; between two looks at keys and connections."""
 
 _log = logging.getLogger(__name__)
@@ -91,8 +91,8 @@ class ServerEndpoint:
         self._owner = 0
         self._outbox: deque[Callable[[], None]] = deque()
         self._room = threading.Condition()
-        self._awake = self._closed = False
-        self._attended_s = self._inspected_s = 0.0
+        self._awake = self._is_closing = self._closed = False
+        self._looked_s = self._attended_s = self._inspected_s = 0.0
         self._num_messages = self._num_bytes = 0
         """Of the present batch."""
         # ZeroMQ's descriptors, rather than its poller: one system call instead of two for each socket. A descriptor is
@@ -121,7 +121,7 @@ class ServerEndpoint:
             others.append(self._authenticator.socket)
         sources: list[socket.socket | Socket] = [self._router, self._wake_reader, *others]
         for each in sources:
-            self._selector.register(each, selectors.EVENT_READ)
+            self._selector.register(each, selectors.EVENT_READ, data=each in others)
 
     @property
     def num_clients(self) -> int:
@@ -141,15 +141,12 @@ class ServerEndpoint:
             self._owner = threading.get_ident()
             while True:
                 self._send_queued()
-                if now_s - self._attended_s > _ATTEND_S:
-                    self._attend(now_s)
+                if now_s - self._looked_s > _LOOK_S:
+                    self._look(0.0)
                 requests = self._receive_batch(now_s)
-                if requests or (now_s := time.monotonic()) >= end_s:
+                if requests or self._is_closing or (now_s := time.monotonic()) >= end_s:
                     return requests
-                ready = self._selector.select(min(end_s - now_s, _INSPECT_S))
-                now_s = time.monotonic()
-                if len(ready) != 1 or ready[0][0].fileobj is not self._router:
-                    self._attended_s = 0.0
+                now_s = self._look(min(end_s - now_s, _INSPECT_S))
 
     def reply(self, to: Request | bytes, message: Message) -> None:
         """Answer a request, which ends it, or send a message that was not asked for to a client."""
@@ -160,19 +157,30 @@ class ServerEndpoint:
         if threading.get_ident() == self._owner:
             self._send_reply(to, frames)
         else:
-            self._do(lambda: self._send_reply(to, frames))
+            self._queue(lambda: self._send_reply(to, frames))
 
     def release(self, request: Request) -> None:
         """End a request without a reply, for example because another one's reply covers it."""
-        self._do(lambda: self._end(request))
+        if threading.get_ident() == self._owner:
+            self._end(request)
+        else:
+            self._queue(lambda: self._end(request))
 
     def announce(self, topic: str, header: dict[str, Any]) -> None:
         """Send to all subscribers of `topic`; those that are away never hear of it."""
         frames = [topic.encode(), *encode(Message(Kind.ANNOUNCE, {"topic": topic, **header}))]
-        self._do(lambda: self._publish(frames))
+        if threading.get_ident() == self._owner:
+            self._publish(frames)
+        else:
+            self._queue(lambda: self._publish(frames))
 
     def close(self, drain_s: float = 1.0) -> None:
-        """Send what is queued, for at most `drain_s` seconds, and close the sockets. May be called again."""
+        """Send what is queued, for at most `drain_s` seconds, and close the sockets. May be called again.
+
+        A `poll` that waits in another thread returns; the next one raises.
+        """
+        self._is_closing = True
+        self._wake()
         with self._polling:
             if self._closed:
                 return
@@ -186,9 +194,10 @@ class ServerEndpoint:
     def _receive_batch(self, now_s: float) -> list[Request]:
         requests: list[Request] = []
         self._num_messages = self._num_bytes = 0
+        receive = self._router.recv
         for _ in range(_MAX_BATCH):
             try:
-                routing_id = self._router.recv(zmq.NOBLOCK)
+                routing_id = receive(NOBLOCK)
             except zmq.Again:
                 self._inspect(now_s)
                 break
@@ -205,12 +214,13 @@ class ServerEndpoint:
     def _receive(self, routing_id: bytes, now_s: float) -> Request | None:
         """The rest of a message whose routing id was read; None if it was refused or answered here."""
         frames: list[Bytes] = []
-        size = 0
+        size, max_size, receive = 0, self.limits.message_bytes, self._router.recv
         while True:
-            frame = self._router.recv(copy=False)
-            size += len(frame)
-            if len(frames) <= 2 + MAX_PAYLOADS and size <= self.limits.message_bytes:
-                frames.append(contents(frame))
+            frame = receive(0, copy=False)
+            length = len(frame)
+            size += length
+            if size <= max_size and len(frames) <= 2 + MAX_PAYLOADS:
+                frames.append(frame.bytes if length < ZERO_COPY_BYTES else frame.buffer)
             if not frame.more:
                 break
         self._num_messages += 1
@@ -261,20 +271,20 @@ class ServerEndpoint:
 
     # ---- sending, in the owner's thread
 
-    def _do(self, action: Callable[[], None]) -> None:
-        """Run `action` in the owner's thread: now if this is it, else when it polls."""
-        if threading.get_ident() == self._owner:
-            action()
-            return
+    def _queue(self, action: Callable[[], None]) -> None:
+        """Have the owner's thread run `action` when it polls."""
         if len(self._outbox) >= _MAX_QUEUED:
             with self._room:
                 if not self._room.wait_for(lambda: len(self._outbox) < _MAX_QUEUED, _QUEUE_TIMEOUT_S):
                     raise QueueTimeoutError(f"{_MAX_QUEUED} messages wait to be sent; nobody calls poll()")
         self._outbox.append(action)
         if not self._awake:
-            self._awake = True
-            with contextlib.suppress(OSError):  # closed: nothing is sent any more
-                self._wake_writer.send(b"\0")
+            self._wake()
+
+    def _wake(self) -> None:
+        self._awake = True
+        with contextlib.suppress(OSError):  # closed: nothing is sent any more
+            self._wake_writer.send(b"\0")
 
     def _send_queued(self) -> None:
         if self._awake:
@@ -301,7 +311,7 @@ class ServerEndpoint:
 
     def _send(self, routing_id: bytes, frames: list[Bytes]) -> None:
         try:
-            self._router.send(routing_id, zmq.SNDMORE | zmq.NOBLOCK)
+            self._router.send(routing_id, MORE | NOBLOCK)
             send_frames(self._router, frames)
         except zmq.Again:
             self._counts.unread.inc()
@@ -316,9 +326,17 @@ class ServerEndpoint:
 
     # ---- connections, in the owner's thread
 
-    def _attend(self, now_s: float) -> None:
+    def _look(self, timeout_s: float) -> float:
+        """Wait until something comes, and attend to it if it is no request; gives the time."""
+        ready = self._selector.select(timeout_s)
+        self._looked_s = now_s = time.monotonic()
+        if any(key.data for key, _ in ready) or now_s - self._attended_s > _INSPECT_S:
+            self._attended_s = now_s
+            self._attend()
+        return now_s
+
+    def _attend(self) -> None:
         """Whatever comes beside requests: connections, questions who may connect, subscriptions."""
-        self._attended_s = now_s
         if self._authenticator is not None:
             self._authenticator.answer()
         self._router_watch.follow()

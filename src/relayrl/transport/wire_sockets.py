@@ -12,8 +12,10 @@ import zmq
 from relayrl.errors import ConfigError
 from relayrl.transport.messages import Bytes
 
-_ZERO_COPY_BYTES = 16 << 10
-_MORE, _NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
+ZERO_COPY_BYTES = 16 << 10
+"""From this size on, frames are not copied."""
+MORE, NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
+"""Numbers: pyzmq takes several times as long with members of its enums."""
 
 Socket = zmq.Socket[bytes]
 
@@ -49,23 +51,18 @@ def connect(opened: Socket, address: str) -> None:
 def send_frames(to: Socket, frames: Sequence[Bytes], flags: int = 0) -> None:
     """Send one message. Large frames are not copied and must not change any more; `flags` are of the first frame."""
     last = len(frames) - 1
-    flags |= _MORE
+    flags |= MORE
     for i, frame in enumerate(frames):
-        to.send(frame, flags if i < last else flags & ~_MORE, copy=len(frame) < _ZERO_COPY_BYTES)
-        flags = _MORE
+        to.send(frame, flags if i < last else flags & ~MORE, copy=len(frame) < ZERO_COPY_BYTES)
+        flags = MORE
 
 
-def receive_frames(opened: Socket, flags: int = _NOBLOCK) -> list[Bytes]:
+def receive_frames(opened: Socket, flags: int = NOBLOCK) -> list[Bytes]:
     """All frames of the next message; `zmq.Again` if there is none. Large frames are views of ZeroMQ's memory."""
     frames: list[Bytes] = []
     while True:
         frame = opened.recv(flags, copy=False)
-        frames.append(contents(frame))
+        frames.append(frame.bytes if len(frame) < ZERO_COPY_BYTES else frame.buffer)
         if not frame.more:
             return frames
         flags = 0
-
-
-def contents(frame: zmq.Frame) -> Bytes:
-    """A frame's bytes, or a view of them."""
-    return frame.buffer if len(frame) >= _ZERO_COPY_BYTES else frame.bytes

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import relayrl
+from relayrl.api import train
 from relayrl.bench.rows import Row, interleaved
 from relayrl.bench.servers.trajectory_producer import ACTION_SPACE, OBSERVATION_SPACE, numbered_trajectory
 from relayrl.bench.servers.transport_rows import bare_seconds
@@ -268,7 +268,7 @@ _QUIET = {"evaluation.episodes": 0, "statistics.tensorboard": False}
 
 def _local_seconds() -> float:
     with tempfile.TemporaryDirectory(prefix="relayrl-bench-") as directory:
-        run = relayrl.train("CartPole-v1", run_dir=Path(directory) / "run", settings=_QUIET, progress=False)
+        run = train("CartPole-v1", run_dir=Path(directory) / "run", settings=_QUIET, progress=False)
         return run.result.seconds
 
 

@@ -9,30 +9,32 @@ from its first message to its last.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import random
 import socket
 import statistics
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
-from typing import Any
+from collections.abc import Callable
 
 import zmq
 
 from relayrl.bench.rows import Row, interleaved
+from relayrl.bench.servers.bench_processes import (
+    NUM_CALLS,
+    TIMEOUT_S,
+    bare_context,
+    child_process,
+    child_result,
+    echoing,
+    paced_call_times,
+)
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.limits import ClientLimits
 from relayrl.transport.messages import Kind, Message
 from relayrl.transport.server_endpoint import ServerEndpoint
 
 _WINDOW_BYTES = 16 << 20
-_TIMEOUT_S = 60.0
-_NUM_CALLS = 2_000
 _UNLIMITED = ClientLimits(messages_per_s=1e9, bytes_per_s=1e12)
-_SPAWN = multiprocessing.get_context("spawn")
 
 
 def transport_rows() -> list[Row]:
@@ -70,10 +72,10 @@ def _ingest_row(name: str, size: int, num_messages: int, target: float) -> Row:
 
 def _ingest_seconds(size: int, num_messages: int) -> float:
     endpoint = ServerEndpoint("tcp://127.0.0.1:0", limits=_UNLIMITED)
-    with contextlib.closing(endpoint), _process(_send_messages, endpoint.address, size, num_messages):
+    with contextlib.closing(endpoint), child_process(_send_messages, endpoint.address, size, num_messages):
         num_left, start_s = num_messages, 0.0
         while num_left:
-            requests = endpoint.poll(_TIMEOUT_S)
+            requests = endpoint.poll(TIMEOUT_S)
             start_s = start_s or time.perf_counter()
             for request in requests[:-1]:
                 endpoint.release(request)
@@ -92,17 +94,17 @@ def _send_messages(address: str, size: int, num_messages: int) -> None:
             header["sequence"] = sequence
             endpoint.send(Message(Kind.TRAJECTORY, header, (payload,)))
             while sequence - acked >= window or acked == -1 or sequence == num_messages - 1 > acked:
-                reply = endpoint.receive(_TIMEOUT_S)
+                reply = endpoint.receive(TIMEOUT_S)
                 if reply is None:
                     raise TimeoutError("the server acknowledges nothing")
                 acked = reply.header["durable_through"]
 
 
 def bare_seconds(size: int, num_messages: int) -> float:
-    with _context() as context:
+    with bare_context() as context:
         pull = context.socket(zmq.PULL)
         port = pull.bind_to_random_port("tcp://127.0.0.1")
-        with _process(_push_messages, f"tcp://127.0.0.1:{port}", size, num_messages):
+        with child_process(_push_messages, f"tcp://127.0.0.1:{port}", size, num_messages):
             pull.recv(copy=False)
             start_s = time.perf_counter()
             for _ in range(num_messages - 1):
@@ -111,13 +113,13 @@ def bare_seconds(size: int, num_messages: int) -> float:
 
 
 def _push_messages(address: str, size: int, num_messages: int) -> None:
-    with _context() as context:
+    with bare_context() as context:
         push = context.socket(zmq.PUSH)
         push.connect(address)
         payload = bytes(size)
         for _ in range(num_messages):
             push.send(payload, copy=False)
-        push.close(linger=int(_TIMEOUT_S * 1000))
+        push.close(linger=int(TIMEOUT_S * 1000))
         context.term()
 
 
@@ -127,7 +129,7 @@ def _push_messages(address: str, size: int, num_messages: int) -> None:
 def _round_trip_row() -> Row:
     def ours() -> float:
         endpoint = ServerEndpoint("tcp://127.0.0.1:0", limits=_UNLIMITED)
-        with contextlib.closing(endpoint), _serving(endpoint), _result(_call_times, endpoint.address) as times:
+        with contextlib.closing(endpoint), echoing(endpoint), child_result(_call_times, endpoint.address) as times:
             return statistics.median(times())
 
     seconds, floor_seconds = interleaved(ours, _bare_round_trip, repetitions=5)
@@ -143,21 +145,21 @@ def _round_trip_row() -> Row:
 
 
 def _bare_round_trip() -> float:
-    with _context() as context:
+    with bare_context() as context:
         router = context.socket(zmq.ROUTER)
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        with _result(_bare_call_times, f"tcp://127.0.0.1:{port}") as times:
-            for _ in range(_NUM_CALLS):
+        with child_result(_bare_call_times, f"tcp://127.0.0.1:{port}") as times:
+            for _ in range(NUM_CALLS):
                 router.send_multipart(router.recv_multipart())
             return statistics.median(times())
 
 
 def _bare_call_times(address: str) -> list[float]:
-    with _context() as context:
+    with bare_context() as context:
         dealer = context.socket(zmq.DEALER)
         dealer.connect(address)
         times = []
-        for _ in range(_NUM_CALLS):
+        for _ in range(NUM_CALLS):
             start_s = time.perf_counter()
             dealer.send(bytes(256))
             dealer.recv()
@@ -165,13 +167,13 @@ def _bare_call_times(address: str) -> list[float]:
         return times
 
 
-def _call_times(address: str, num_calls: int = _NUM_CALLS) -> list[float]:
+def _call_times(address: str, num_calls: int = NUM_CALLS) -> list[float]:
     endpoint = ClientEndpoint(address, client_id=uuid.uuid4())
     times = []
     with contextlib.closing(endpoint):
         for _ in range(num_calls):
             start_s = time.perf_counter()
-            endpoint.call(Message(Kind.ACT, {"model": "agent"}, (bytes(256),)), _TIMEOUT_S)
+            endpoint.call(Message(Kind.ACT, {"model": "agent"}, (bytes(256),)), TIMEOUT_S)
             times.append(time.perf_counter() - start_s)
     return times
 
@@ -189,11 +191,11 @@ def _attack_row() -> Row:
         address = endpoint.address
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.closing(endpoint))
-            stack.enter_context(_serving(endpoint))
+            stack.enter_context(echoing(endpoint))
             if attackers is not None:
-                attacking = stack.enter_context(_process(attackers, address, endpoint.announce_address))
+                attacking = stack.enter_context(child_process(attackers, address, endpoint.announce_address))
                 stack.callback(attacking.terminate)
-            times = stack.enter_context(_result(_paced_call_times, address))
+            times = stack.enter_context(child_result(paced_call_times, address))
             return statistics.quantiles(times(), n=100)[98]
 
     seconds, alone_seconds = interleaved(lambda: p99(_attack), lambda: p99(None), repetitions=3)
@@ -208,24 +210,11 @@ def _attack_row() -> Row:
     )
 
 
-def _paced_call_times(address: str) -> list[float]:
-    """Calls at the pace of an environment, within the limits of a client."""
-    endpoint = ClientEndpoint(address, client_id=uuid.uuid4())
-    times = []
-    with contextlib.closing(endpoint):
-        for _ in range(_NUM_CALLS):
-            start_s = time.perf_counter()
-            endpoint.call(Message(Kind.ACT, {"model": "agent"}, (bytes(256),)), _TIMEOUT_S)
-            times.append(time.perf_counter() - start_s)
-            time.sleep(0.002)
-    return times
-
-
 def _attack(address: str, announce_address: str) -> None:
     """Flood, lie and hold connections open until somebody ends this process."""
     rng = random.Random(0)
     held: list[socket.socket] = []
-    with _context() as context:
+    with bare_context() as context:
         dealer = context.socket(zmq.DEALER)
         dealer.connect(address)
         while True:
@@ -253,66 +242,3 @@ def _raw_peer(address: str, rng: random.Random) -> socket.socket:
     )
     peer.sendall(rng.choice(tails))
     return peer
-
-
-# ---- processes and threads
-
-
-@contextlib.contextmanager
-def _context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        yield context
-    finally:
-        context.destroy(linger=0)
-
-
-@contextlib.contextmanager
-def _process(target: Callable[..., None], *args: object) -> Iterator[BaseProcess]:
-    process = _SPAWN.Process(target=target, args=args, daemon=True)
-    process.start()
-    try:
-        yield process
-        if process.is_alive():
-            process.join(_TIMEOUT_S)
-    finally:
-        process.terminate()
-        process.join()
-
-
-@contextlib.contextmanager
-def _result(target: Callable[[str], list[float]], address: str) -> Iterator[Callable[[], list[float]]]:
-    """What a function gives in another process."""
-    receiver, sender = _SPAWN.Pipe(duplex=False)
-    with receiver, _process(_send_result, sender, target, address):
-
-        def wait() -> list[float]:
-            if not receiver.poll(_TIMEOUT_S):
-                raise TimeoutError(f"{target.__name__} gave nothing within {_TIMEOUT_S} s")
-            times: list[float] = receiver.recv()
-            return times
-
-        yield wait
-
-
-def _send_result(sender: Any, target: Callable[[str], list[float]], address: str) -> None:
-    sender.send(target(address))
-
-
-@contextlib.contextmanager
-def _serving(endpoint: ServerEndpoint) -> Iterator[None]:
-    """Answer each request with its payload, in a thread."""
-    stopping = threading.Event()
-
-    def serve() -> None:
-        while not stopping.is_set():
-            for request in endpoint.poll(0.05):
-                endpoint.reply(request, Message(Kind.ACTION, {"version": 1}, request.message.payload))
-
-    thread = threading.Thread(target=serve, name="echo")
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()

@@ -14,8 +14,9 @@ Outputs:
     next_memory    the `memory` of the episode's next step; only where the policy has a memory
 
 Both formats carry the same metadata (`PolicyMetadata`), so that a file alone is enough to act: spaces as JSON, the group's
-name, the policy version and how it explores. An ONNX file of plain MLPs also describes them for the accelerator
-(`mlp_description`). An export is compared with the live policy before it counts as written.
+name, the policy version and how it explores. An ONNX file also holds the policy's answer to a probe, for whoever validates it
+(`model_validation`), and one of plain MLPs describes them for the accelerator (`mlp_description`). An export is compared with
+the live policy before it counts as written.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from relayrl.data.trees import Array, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError, ExportError
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
 from relayrl.models.exports.mlp_policy import has_own_critic, mlp_text
+from relayrl.models.exports.model_validation import probe_inputs, probe_text
 from relayrl.models.policy import ActorCritic, Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
@@ -106,6 +108,8 @@ def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_for
     mlp = mlp_text(policy) if file_format is ExportFormat.ONNX else ""
     metadata = replace(metadata, memory_width=policy.memory_width, mlp=mlp)
     graph = ExportGraph(policy, metadata.masked).eval()
+    if file_format is ExportFormat.ONNX:
+        metadata = replace(metadata, probe=probe_of(graph, metadata))
     example = _example_inputs(policy, metadata.masked, num_rows=3)
     write = _onnx_bytes if file_format is ExportFormat.ONNX else _torchscript_bytes
     content = write(graph, example, metadata)
@@ -142,6 +146,13 @@ def input_names(policy: Policy, masked: bool) -> list[str]:
     names = [f"obs.{path}" if path else "obs" for path, _ in space_leaves(policy.observation_space)]
     names += ["action_mask"] if masked else []
     return [*names, "memory"] if policy.memory_width else names
+
+
+def probe_of(graph: ExportGraph, metadata: PolicyMetadata) -> str:
+    """What the policy answers to the probe, for whoever validates the file."""
+    inputs = [torch.from_numpy(rows) for rows in probe_inputs(metadata, graph.policy.head).values()]
+    with torch.no_grad():
+        return probe_text(graph(*inputs)[0].numpy())
 
 
 def onnx_bytes(

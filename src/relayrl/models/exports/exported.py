@@ -51,6 +51,9 @@ class PolicyMetadata:
     mlp: str = field(
         default="", repr=False, compare=False
     )  # what the accelerator needs (`mlp_description`), if anything
+    probe: str = field(
+        default="", repr=False, compare=False
+    )  # what the graph gives for `model_validation.probe_inputs`
 
     def as_strings(self) -> dict[str, str]:
         """Flat strings, for the metadata of either format."""
@@ -67,8 +70,8 @@ class PolicyMetadata:
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
         }
-        if self.mlp:
-            values["mlp"] = self.mlp
+        values |= {"mlp": self.mlp} if self.mlp else {}
+        values |= {"probe": self.probe} if self.probe else {}
         return {METADATA_PREFIX + key: value for key, value in values.items()}
 
     @classmethod
@@ -87,6 +90,7 @@ class PolicyMetadata:
                 is_warming_up=bool(json.loads(own.get("is_warming_up", "false"))),
                 memory_width=_memory_width(own.get("memory_width", "0")),
                 mlp=own.get("mlp", ""),
+                probe=own.get("probe", ""),
                 observation_space=space_from_json(own["observation_space"], max_elements=MAX_SPACE_ELEMENTS),
                 action_space=space_from_json(own["action_space"], max_elements=MAX_SPACE_ELEMENTS),
             )

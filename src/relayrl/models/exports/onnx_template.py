@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relayrl.models.exports.export import ExportGraph, onnx_bytes
+from relayrl.models.exports.export import ExportGraph, onnx_bytes, probe_of
 from relayrl.models.exports.exported import PolicyMetadata
 from relayrl.models.exports.mlp_policy import mlp_text
 from relayrl.models.policy import Policy
@@ -40,11 +40,13 @@ class OnnxTemplate:
         metadata = replace(
             metadata, memory_width=self._policy.memory_width, mlp=mlp_text(self._policy, with_value=False)
         )
+        graph = ExportGraph(self._policy, metadata.masked, with_value=False).eval()
+        metadata = replace(metadata, probe=probe_of(graph, metadata))
         if self._masked is not metadata.masked:
             self._trace(metadata)
         if self._model is None:
             return onnx_bytes(self._policy, metadata, with_value=False)
-        own = ExportGraph(self._policy, metadata.masked, with_value=False).state_dict()
+        own = graph.state_dict()
         for initializer in self._initializers:
             initializer.raw_data = own[initializer.name].cpu().numpy().tobytes()
         onnx.helper.set_model_props(self._model, metadata.as_strings())

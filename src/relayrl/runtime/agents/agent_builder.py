@@ -7,6 +7,7 @@ What is set here stands above the configuration file; what neither says has the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,12 +18,14 @@ from relayrl.runtime.agents.agent import AgentDefaults, RelayRLAgent
 from relayrl.runtime.agents.client_config import ClientConfig, read_client_config
 from relayrl.runtime.agents.client_coordinator import ClientCoordinator
 from relayrl.runtime.agents.state_manager import InferenceMode, StateManager, StateSettings
+from relayrl.runtime.remote.inference_place import InferencePlace, InferenceServerSettings
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.requests.published_policy import ActionChoice
 from relayrl.runtime.routing.learner_link import DEFAULT_MAX_POLICY_LAG, DEFAULT_QUEUE_SIZE, Learner
 from relayrl.runtime.routing.sink_opener import SinkOpener, TrajectorySink
 
 if TYPE_CHECKING:
+    from relayrl.runtime.remote.remote_inference import RemoteInference
     from relayrl.runtime.remote.server_connection import ServerConnection
 
 SERVED_FLUSH_INTERVAL_S = 0.1
@@ -42,6 +45,7 @@ class AgentBuilder:
         self._overrides: dict[str, Any] = {}
         self._urls: tuple[str, ...] | None = None
         self._trainer: tuple[Learner, int | None, int] | None = None
+        self._inference: InferenceServerSettings | None = None
         self._server: ServerConnection | None = None
 
     def actor_count(self, count: int) -> Self:
@@ -74,6 +78,31 @@ class AgentBuilder:
     def inference_mode(self, mode: InferenceMode | str) -> Self:
         """`"shared"`: one policy per device for all its actors. `"independent"`: each actor may be given its own."""
         self._mode = member_of(InferenceMode, mode, "inference mode")
+        return self
+
+    def inference(
+        self,
+        address: str | None = None,
+        where: InferencePlace | str = InferencePlace.SERVER,
+        *,
+        group: str | None = None,
+        timeout_s: float = 5.0,
+        key: str | Path | None = None,
+        server_key: str | Path | None = None,
+    ) -> Self:
+        """Act with the models of the inference server at `address` (the configuration's `addresses.inference` by default).
+
+        `where` networks are passed: `"server"`, `"client"`, `"client_fallback"` (the server, and here while it cannot) or
+        `"server_fallback"` (here, and the server while this process cannot). `group` names a policy where several are served.
+        A request fails after `timeout_s` without an answer. A server off loopback wants keys: this client's `.key` file
+        as `key`, and the `server_key`, a `.pub` file. With `server()`, actors act by this one and learn for that one.
+        """
+        if (key is None) != (server_key is None):
+            raise ConfigError("give key= and server_key= together, or neither of them on loopback")
+        if timeout_s <= 0.0:
+            raise ConfigError(f"inference(timeout_s={timeout_s}); it must be positive")
+        place = member_of(InferencePlace, where, "place of inference")
+        self._inference = InferenceServerSettings(address or "", place, group, timeout_s, key, server_key)
         return self
 
     def action_choice(self, choice: ActionChoice | str) -> Self:
@@ -135,15 +164,10 @@ class AgentBuilder:
 
     def build(self) -> RelayRLAgent:
         """The agent, not started yet."""
-        sources = [
-            name
-            for name, given in (
-                ("default_model()", self._model),
-                ("trainer()", self._trainer),
-                ("server()", self._server),
-            )
-            if given is not None
-        ]
+        policies = {"default_model()": self._model, "trainer()": self._trainer, "server()": self._server}
+        sources = [name for name, given in policies.items() if given is not None]
+        if self._inference is not None and self._server is None:  # a server's agents may act by another server
+            sources.append("inference()")
         if len(sources) > 1:
             raise ConfigError(f"actors act with one policy; give {' or '.join(sources)}, not both")
         if self._actor_count and not sources:
@@ -156,11 +180,18 @@ class AgentBuilder:
             values["sink"] = values["sink"].model_copy(update={"flush_interval_s": SERVED_FLUSH_INTERVAL_S})
         config = parse_settings(ClientConfig, values)
         settings = StateSettings(self._mode, self._choice, self._seed)
-        state = StateManager(settings, self._model, config.max_traj_length, config.batching)
+        inference = None if self._inference is None else self._remote(self._inference, config)
+        state = StateManager(settings, self._model, config.max_traj_length, config.batching, inference)
         opener = SinkOpener(self._given_sink, self._server)
-        coordinator = ClientCoordinator(state, opener, config, self._path, self._server)
+        coordinator = ClientCoordinator(state, opener, config, self._path, self._server, inference)
         agent = RelayRLAgent(coordinator, AgentDefaults(self._actor_count, self._device))
         if self._trainer is not None:
             trainer, max_policy_lag, queue_size = self._trainer
             agent.train_with(trainer, max_policy_lag=max_policy_lag, queue_size=queue_size)
         return agent
+
+    @staticmethod
+    def _remote(settings: InferenceServerSettings, config: ClientConfig) -> RemoteInference:
+        from relayrl.runtime.remote.remote_inference import RemoteInference  # ZeroMQ, which other agents do not need
+
+        return RemoteInference(replace(settings, address=settings.address or config.addresses.inference))

@@ -36,6 +36,7 @@ from relayrl.runtime.agents.scale_manager import ScaleManager
 from relayrl.runtime.agents.state_manager import Place, StateManager
 from relayrl.runtime.requests.action_service import ActionService
 from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel
+from relayrl.runtime.requests.published_policy import PublishedPolicy
 from relayrl.runtime.routing.learner_link import Learner, LearnerLink
 from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.sink_opener import SinkOpener
@@ -43,6 +44,7 @@ from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
     from relayrl.envs.environment_settings import EnvSettings
+    from relayrl.runtime.remote.remote_inference import RemoteInference
     from relayrl.runtime.remote.server_connection import ServerConnection
 
 _log = logging.getLogger("relayrl.runtime.agents.client_coordinator")
@@ -82,13 +84,14 @@ class ClientCoordinator:
         config: ClientConfig,
         path: Path | None,
         server: ServerConnection | None = None,
+        inference: RemoteInference | None = None,
     ) -> None:
-        self._server = server
+        self._server, self._inference = server, inference
         self.lifecycle, self.state, self.metrics = LifecycleManager(), state, RuntimeMetrics()
         self._opener, self._config, self._path = opener, config, path
         self._file_config = config if path is None else read_client_config(path)
         self._environments = EnvRunner()
-        self._dispatcher = RouterDispatcher(opener, config.sink, config.router_buffer, self.metrics)
+        self._dispatcher = self._new_dispatcher()
         self._scale = ScaleManager(self._dispatcher)
         self.service = ActionService(state, self._dispatcher, self.lifecycle, self.metrics)
         self._watcher: ConfigWatcher | None = None
@@ -107,13 +110,17 @@ class ClientCoordinator:
             config = self._config
             if self._server is not None:
                 self._server.start(self._publish_served)
-            self._dispatcher = RouterDispatcher(self._opener, config.sink, config.router_buffer, self.metrics)
+            self._dispatcher = self._new_dispatcher()
             self._scale = ScaleManager(self._dispatcher)
             self.service = ActionService(self.state, self._dispatcher, self.lifecycle, self.metrics)
             try:
                 self._scale.scale_to(config.router_scale)
+                if self._inference is not None:
+                    self._inference.start(self.state.reassign)
+                    self.state.reassign(anew=True)
                 make_first_actors()
             except RelayRLError:
+                self._stop_inference()
                 self._dispatcher.stop(time.monotonic() + config.shutdown_deadline_s)
                 if self._server is not None:
                     self._server.stop(time.monotonic())
@@ -144,6 +151,7 @@ class ClientCoordinator:
                 self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
             unlearned, error = ([], None) if self._link is None else self._link.stop(end_s)
             left, refused = self._dispatcher.stop(end_s)
+            self._stop_inference()
             self._environments.close()
             if self._server is not None:
                 self._server.stop(end_s)
@@ -209,13 +217,11 @@ class ClientCoordinator:
     ) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model: the default's, trainer's or server's unless one is given."""
         chosen = list(places) if places is not None else [Place()] * len(actor_ids)
+        policies: list[PublishedPolicy | None]
         if model is None and self._link is not None:
             policies = [self.state.prepare(self._link.model_for(place.agent_id), device) for place in chosen]
         else:
-            if model is None and self._server is not None:
-                model = self._server.model_for(device)
-            given = self.state.default_policy(device) if model is None else self.state.prepare(model, device, group)
-            policies = [given] * len(actor_ids)
+            policies = [self._shared_policy(model, device, group)] * len(actor_ids)
         made = []
         for actor_id, policy, place in zip(actor_ids, policies, chosen, strict=True):
             handle = self.state.add(actor_id, policy, device, place)
@@ -224,8 +230,18 @@ class ClientCoordinator:
             made.append(handle.actor_id)
         return tuple(made)
 
+    def _shared_policy(self, model: ModelSource | None, device: str, group: str | None) -> PublishedPolicy | None:
+        """What new actors act with; None where an inference server assigns it."""
+        if model is None and not self.state.is_assigned:
+            if self._server is None:
+                return self.state.default_policy(device)
+            model = self._server.model_for(device)
+        return None if model is None else self.state.prepare(model, device, group)
+
     def _publish_served(self, model: PolicyModel) -> None:
-        """A newer policy of the server; actors that have it already keep it."""
+        """A newer policy of the server; actors that have it already, or get theirs elsewhere, keep what they have."""
+        if self.state.is_assigned:
+            return
         slots = {handle.slot for handle in self.state.handles.values()}
         own = [slot.policy for slot in slots if slot.policy.model.layout.key == model.layout.key]
         if own and model.policy_version is not None and model.policy_version > max(each.version for each in own):
@@ -352,6 +368,16 @@ class ClientCoordinator:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
+
+    def _new_dispatcher(self) -> RouterDispatcher:
+        observe = None if self._inference is None else self._inference.observe
+        return RouterDispatcher(
+            self._opener, self._config.sink, self._config.router_buffer, self.metrics, observe=observe
+        )
+
+    def _stop_inference(self) -> None:
+        if self._inference is not None:
+            self._inference.stop()
 
     def _follow_gauges(self) -> None:
         metrics, dispatcher = self.metrics, self._dispatcher

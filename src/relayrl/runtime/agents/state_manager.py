@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -37,6 +38,14 @@ class InferenceMode(Enum):
 
     SHARED = "shared"
     INDEPENDENT = "independent"
+
+
+class PolicyAssignment(Protocol):
+    """Decides by itself which version of a policy every actor acts with, an inference server for example."""
+
+    def version_for(self, actor_id: UUID) -> int: ...
+
+    def model(self, version: int) -> PolicyModel: ...
 
 
 class PolicySlot:
@@ -78,8 +87,15 @@ class StateManager:
     """The table of actors. Methods that change it exclude each other."""
 
     def __init__(
-        self, settings: StateSettings, default_model: ModelSource | None, max_length: int, batching: BatchingSettings
+        self,
+        settings: StateSettings,
+        default_model: ModelSource | None,
+        max_length: int,
+        batching: BatchingSettings,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
+        self._assignment = assignment
+        self._assigned: dict[int, PolicySlot] = {}
         self._settings, self._max_length, self._batching = settings, max_length, batching
         self._default_model = default_model
         self._default_version: int | None = None
@@ -116,17 +132,52 @@ class StateManager:
         with self._lock:
             return self._defaults.setdefault(device, self._published(model, _version_of(model, version, default=0)))
 
+    @property
+    def is_assigned(self) -> bool:
+        """Whether somebody else decides what new actors act with."""
+        return self._assignment is not None
+
+    def reassign(self, *, anew: bool = False) -> None:
+        """Let every actor act with the version that it is assigned now; requests under way finish with theirs.
+
+        `anew`: models that were loaded before are of no use any more.
+        """
+        assert self._assignment is not None
+        with self._lock:
+            slots = set(self._assigned.values())
+            if anew:
+                self._assigned = {}
+            for handle in self.handles.values():
+                if handle.slot not in slots:  # was given a policy of its own
+                    continue
+                slot = self._assigned_slot(handle.actor_id, handle.slot.device)
+                if slot.policy.pages is not handle.pages:
+                    raise ConfigError(_misfit(handle.slot.policy.model, slot.policy.model))
+                handle.slot = slot
+            self.handles = dict(self.handles)  # what is known of ids by the table is known no more
+            used = {handle.slot for handle in self.handles.values()}
+            self._assigned = {version: slot for version, slot in self._assigned.items() if slot in used}
+
+    def _assigned_slot(self, actor_id: UUID, device: str) -> PolicySlot:
+        assert self._assignment is not None
+        version = self._assignment.version_for(actor_id)
+        slot = self._assigned.get(version)
+        if slot is None:
+            policy = self._published(self._assignment.model(version), version)
+            slot = self._assigned[version] = PolicySlot(policy, device)
+        return slot
+
     def add(
-        self, actor_id: UUID | None, policy: PublishedPolicy, device: str, place: Place | None = None
+        self, actor_id: UUID | None, policy: PublishedPolicy | None, device: str, place: Place | None = None
     ) -> ActorHandle:
-        """A new actor that acts with `policy`, or with what its device shares already."""
+        """A new actor that acts with `policy`, or with what its device shares already; without one, as it is assigned."""
         with self._lock:
             actor_id = uuid4() if actor_id is None else actor_id
             if actor_id in self.handles:
                 raise ConfigError(f"there is an actor {actor_id} already; leave the id out to get a fresh one")
             agent_id = str(actor_id) if place is None or place.agent_id is None else place.agent_id
             clock = None if place is None or place.env_id is None else self._clock(place.env_id, agent_id)
-            slot = self._slot_for(policy, device)
+            slot = self._assigned_slot(actor_id, device) if policy is None else self._slot_for(policy, device)
             pages = slot.policy.pages
             with pages.lock:
                 lane = pages.open_lane(uuid4(), agent_id, clock)
@@ -184,6 +235,8 @@ class StateManager:
         A live policy replaces those of `group`: the only one that it fits, unless given. `in_place_of_same` also replaces one
         of the same version.
         """
+        if self._assignment is not None:
+            raise ConfigError("the inference server decides which policy acts; promote a version there")
         handles = list(self.handles.values()) if actor_ids is None else [self.handle(each) for each in actor_ids]
         devices = sorted({handle.slot.device for handle in handles})
         if group is None and handles:

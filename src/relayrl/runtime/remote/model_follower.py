@@ -10,8 +10,6 @@ A policy that cannot be loaded, or that is not of these spaces, is never acted w
 from __future__ import annotations
 
 import logging
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,9 @@ import numpy as np
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.models.acting.actor import Actor, Decision
+from relayrl.models.exports.model_validation import validate_model
 from relayrl.runtime.remote.server_link import ModelBytes, ServerLink
-from relayrl.runtime.requests.policy_model import PolicyModel, load_model
+from relayrl.runtime.requests.policy_model import PolicyModel, file_model, onnx_of_bytes
 
 _log = logging.getLogger("relayrl.runtime.remote.model_follower")
 
@@ -67,22 +66,12 @@ class ModelFollower:
         return self.version
 
     def _loaded(self, newest: ModelBytes) -> PolicyModel:
-        model = model_of_bytes(newest.content)
-        layout = model.layout
-        if (layout.group, layout.observation_space, layout.action_space) != (self.group, *self._spaces):
-            raise ConfigError(
-                f"it is a policy of {layout.group!r} from {layout.observation_space} to {layout.action_space}, "
-                f"not of {self.group!r} from {self._spaces[0]} to {self._spaces[1]}"
-            )
-        return model
-
-
-def model_of_bytes(content: bytes) -> PolicyModel:
-    """The model that an ONNX file's bytes hold, ready to act."""
-    with tempfile.TemporaryDirectory(prefix="relayrl-") as directory:
-        path = Path(directory) / "model.onnx"
-        path.write_bytes(content)
-        return load_model(path)
+        observation_space, action_space = self._spaces
+        metadata = validate_model(newest.content, observation_space=observation_space, action_space=action_space)
+        if metadata.group != self.group:
+            raise ConfigError(f"it is a policy of {metadata.group!r:.100}, not of {self.group!r}")
+        policy = onnx_of_bytes(newest.content)
+        return file_model(policy.actor, metadata, has_value=policy.layout.has_value)
 
 
 class FollowedActor(Actor):

@@ -19,7 +19,9 @@ from relayrl.sinks.buffered import checked_blocks
 from relayrl.sinks.contract import TrajectorySink
 
 _MAX_ROWS = 8192
-"""Of one message: a longer block is cut between trajectories."""
+"""Of one frame: a longer block is cut between trajectories."""
+_MAX_FRAMES, _MAX_BYTES = 64, 8 << 20
+"""Of one message."""
 
 
 class SpoolSink(TrajectorySink):
@@ -35,7 +37,7 @@ class SpoolSink(TrajectorySink):
 
     def write(self, trajectories: Sequence[Trajectory]) -> None:
         blocks = [part for block in checked_blocks(trajectories) for part in pieces(block, _MAX_ROWS)]
-        messages = [frames_of([block]) for block in blocks]
+        messages = _together([frame for block in blocks for frame in frames_of([block])])
         with self._lock:  # all of them are taken, or none
             if len(messages) > 1 and not self._spool.has_room(sum(map(_num_bytes, messages))):
                 raise SpoolFullError(f"{self._spool.num_bytes} bytes wait for {self._url}; is the server running?")
@@ -53,6 +55,18 @@ class SpoolSink(TrajectorySink):
 def frames_of(blocks: Sequence[TrajectoryBlock]) -> list[memoryview]:
     """The payload of one message: an Arrow stream for each block that holds anything."""
     return [memoryview(encode_block(block)) for block in blocks if len(block)]
+
+
+def _together(frames: Sequence[memoryview]) -> list[list[memoryview]]:
+    """Frames as messages: as few as fit, since a spool takes a message as a whole."""
+    messages: list[list[memoryview]] = []
+    for frame in frames:
+        is_fitting = messages and len(messages[-1]) < _MAX_FRAMES and _num_bytes([*messages[-1], frame]) <= _MAX_BYTES
+        if is_fitting:
+            messages[-1].append(frame)
+        else:
+            messages.append([frame])
+    return messages
 
 
 def _num_bytes(frames: Sequence[memoryview]) -> int:

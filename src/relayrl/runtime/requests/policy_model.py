@@ -10,6 +10,7 @@ A model never changes once it was loaded: hot reload replaces it (`published_pol
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from relayrl.accelerator.mlp_actor import accelerated
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError
-from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.actor import Actor, ForwardActor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.live_policy import LivePolicy
 from relayrl.models.acting.warmup_actor import WarmupActor
@@ -74,12 +75,13 @@ def load_model(source: ModelSource, device: str = CPU, group: str | None = None)
         if path.suffix == ExportFormat.ONNX.suffix:
             if device != CPU:
                 raise ConfigError(f"ONNX files act on {CPU!r}, not on {device!r}; use a TorchScript file there")
-            return _onnx_model(path)
+            policy = load_onnx(path)
+            return file_model(policy.actor, policy.metadata, has_value=policy.layout.has_value)
         if path.suffix == ExportFormat.TORCHSCRIPT.suffix:
             from relayrl.models.acting.torch_actor import ScriptActor
 
             script = ScriptActor(path, device)
-            return _file_model(script, script.metadata, has_value=script.has_value)
+            return file_model(script, script.metadata, has_value=script.has_value)
         raise ConfigError(f"{path} is neither .onnx nor .pt; export one with: relayrl export RUN_DIR --format onnx")
     return _live_model(source, device, group or "agent")
 
@@ -99,7 +101,17 @@ def fitting_group(source: ModelSource, layouts: Iterable[ActingLayout], device: 
     return next(iter(found), None)
 
 
-def _onnx_model(path: Path) -> PolicyModel:
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxPolicy:
+    """A policy's ONNX file, loaded: what passes its graph, and what it says of itself. It does not explore by itself."""
+
+    actor: ForwardActor
+    metadata: PolicyMetadata
+    layout: ActingLayout
+
+
+def load_onnx(path: Path) -> OnnxPolicy:
+    """The policy of an ONNX file; compiled kernels act for small MLPs."""
     reference = ExportedActor(path, with_value=True)
     metadata, width = reference.metadata, reference.memory_width
     obs, mask = example_rows(metadata, reference.head)
@@ -107,11 +119,21 @@ def _onnx_model(path: Path) -> PolicyModel:
         reference.decide(obs, mask, np.zeros((1, width), np.float32), None)
     except Exception as error:  # onnxruntime's exceptions share no public base class
         raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
-    return _file_model(accelerated(reference) or reference, metadata, has_value=reference.has_value)
+    actor = accelerated(reference) or reference
+    return OnnxPolicy(actor, metadata, _file_layout(actor, metadata, has_value=reference.has_value))
 
 
-def _file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> PolicyModel:
-    layout = _layout(actor, metadata.group, metadata.observation_space, needs_mask=metadata.masked, has_value=has_value)
+def onnx_of_bytes(content: bytes) -> OnnxPolicy:
+    """The policy of an ONNX file's bytes, which were validated if they came from elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="relayrl-model-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(content)
+        return load_onnx(path)
+
+
+def file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> PolicyModel:
+    """What acts as a file's metadata says, exploration included."""
+    layout = _file_layout(actor, metadata, has_value=has_value)
     if metadata.is_warming_up:
         state = Exploration(is_warming_up=True, noise_scale=metadata.noise_scale)
         actor = WarmupActor(actor, lambda: state)
@@ -124,6 +146,11 @@ def _trainers_model(live: LivePolicy, device: str) -> PolicyModel:
     if exploration.is_warming_up:
         actor = WarmupActor(actor, lambda: exploration)
     return PolicyModel(actor, replace(model.layout, needs_mask=live.masks_actions), live.version)
+
+
+def _file_layout(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> ActingLayout:
+    group, observation_space = metadata.group, metadata.observation_space
+    return _layout(actor, group, observation_space, needs_mask=metadata.masked, has_value=has_value)
 
 
 def _live_model(policy: object, device: str, group: str) -> PolicyModel:

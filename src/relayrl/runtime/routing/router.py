@@ -42,9 +42,17 @@ class RouterDispatcher:
     """The table of routes. All methods may be called from any thread."""
 
     def __init__(
-        self, opener: SinkOpener, sink_config: SinkConfig, bounds: RouterBufferSettings, metrics: RuntimeMetrics
+        self,
+        opener: SinkOpener,
+        sink_config: SinkConfig,
+        bounds: RouterBufferSettings,
+        metrics: RuntimeMetrics,
+        *,
+        observe: Callable[[UUID, Trajectory], None] | None = None,
     ) -> None:
+        """`observe` is called once with every trajectory that is handed over."""
         self._opener, self._sink_config, self._bounds, self._metrics = opener, sink_config, bounds, metrics
+        self._observe = observe
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._routers: tuple[Router, ...] = ()
@@ -117,6 +125,8 @@ class RouterDispatcher:
         self._metrics.steps.inc(len(trajectory))
         if self.learner is not None:
             self.learner.put(trajectory)
+        if self._observe is not None:
+            self._observe(lane_key, trajectory)
         router = self._routes.get(lane_key)
         if router is None or not router.buffer.put(lane_key, trajectory, priority):
             with self._lock:  # scaling is under way, or the actor is gone: routes are right again when it is our turn

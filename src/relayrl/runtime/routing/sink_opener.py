@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 from relayrl.config.settings import parse_settings
 from relayrl.data.columns import Trajectory
@@ -60,10 +61,16 @@ class Both:
 
     def __init__(self, sink: TrajectorySink, server: TrajectorySink) -> None:
         self._sink, self._server = sink, server
+        self._only_in_sink: set[UUID] = set()  # of a write that the server had no room for, and that comes again
 
     def write(self, trajectories: Sequence[Trajectory]) -> None:
-        self._server.write(trajectories)  # first: a spool may be full, and a sink takes what it has once
-        self._sink.write(trajectories)
+        new = [each for each in trajectories if each.trajectory_id not in self._only_in_sink]
+        if new:
+            self._sink.write(new)
+        ids = {each.trajectory_id for each in trajectories}
+        self._only_in_sink |= ids
+        self._server.write(trajectories)
+        self._only_in_sink -= ids
 
     def flush(self) -> None:
         self._sink.flush()

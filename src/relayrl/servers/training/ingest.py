@@ -318,6 +318,9 @@ class Ingest:
             _log.warning("a client was refused: %s", message)
             self._endpoint.reply(request, Message(Kind.REFUSED, {"code": code, "message": message}))
             return
+        if header["role"] == "inference":  # follows the models and sends nothing
+            self._endpoint.reply(request, Message(Kind.WELCOME, self._welcome(0)))
+            return
         client_id, oldest = UUID(header["client_id"]), header.get("oldest_sequence", 0)
         known = next((c for c in self._clients.values() if c.client_id == client_id), None)
         expected = max(self._journal.mark(client_id) + 1, oldest, 0 if known is None else known.expected)
@@ -326,8 +329,11 @@ class Ingest:
         self._clients[request.client] = _Client(client_id, request.client, expected, time.monotonic())
         self._forget_silent()
         _log.info("actor %s is here; its next message is %d", client_id, expected)
+        self._endpoint.reply(request, Message(Kind.WELCOME, self._welcome(expected)))
+
+    def _welcome(self, next_sequence: int) -> dict[str, Any]:
         run = self._run
-        welcome = {
+        return {
             "protocol": PROTOCOL_VERSION,
             "server_id": str(run.server_id),
             "algorithm": run.algo,
@@ -336,12 +342,11 @@ class Ingest:
             "environment": dict(run.environment),
             "announce": self._endpoint.announce_address,
             "limits": {"message_bytes": run.message_bytes},
-            "next_sequence": expected,
+            "next_sequence": next_sequence,
             "needs_logp": run.needs_logp,
             "needs_states": run.state_space is not None,
             **self.news(),
         }
-        self._endpoint.reply(request, Message(Kind.WELCOME, welcome))
 
     def _refusal_of(self, header: Mapping[str, Any]) -> tuple[str, str] | None:
         """Why a client may not come in."""
@@ -350,8 +355,8 @@ class Ingest:
                 f"the client speaks protocol {header.get('protocol')!r:.50}, this server protocol {PROTOCOL_VERSION}; "
                 "install the same version of relayrl on both sides"
             )
-        if header.get("role") != "actor":
-            return "role", f"role {header.get('role')!r:.50} is not served here; a training server serves 'actor'"
+        if header.get("role") not in ("actor", "inference"):
+            return "role", f"role {header.get('role')!r:.50} is not served here; a training server serves actors"
         if header.get("schema_version") != SCHEMA_VERSION:
             return "schema", (
                 f"the client writes trajectories of schema {header.get('schema_version')!r:.50}, this server reads "
