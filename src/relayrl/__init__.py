@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from relayrl import errors as errors
     from relayrl import extend as extend
     from relayrl import testing as testing
-    from relayrl.algorithms.params import APPOParams as APPOParams
     from relayrl.algorithms.params import DDPGParams as DDPGParams
     from relayrl.algorithms.params import IDDPGParams as IDDPGParams
-    from relayrl.algorithms.params import IMPALAParams as IMPALAParams
     from relayrl.algorithms.params import IPPOParams as IPPOParams
     from relayrl.algorithms.params import IREINFORCEParams as IREINFORCEParams
     from relayrl.algorithms.params import ISACParams as ISACParams
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from relayrl.algorithms.params import REINFORCEParams as REINFORCEParams
     from relayrl.algorithms.params import SACParams as SACParams
     from relayrl.algorithms.params import TD3Params as TD3Params
+    from relayrl.algorithms.vtrace.vtrace_params import APPOParams as APPOParams
+    from relayrl.algorithms.vtrace.vtrace_params import IMPALAParams as IMPALAParams
     from relayrl.api import Run as Run
     from relayrl.api import load_run as load_run
     from relayrl.api import train as train
@@ -90,8 +90,8 @@ _HOMES = {
     "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.params",
     "PPOParams": "relayrl.algorithms.params",
-    "IMPALAParams": "relayrl.algorithms.params",
-    "APPOParams": "relayrl.algorithms.params",
+    "IMPALAParams": "relayrl.algorithms.vtrace.vtrace_params",
+    "APPOParams": "relayrl.algorithms.vtrace.vtrace_params",
     "DDPGParams": "relayrl.algorithms.params",
     "MADDPGParams": "relayrl.algorithms.params",
     "TD3Params": "relayrl.algorithms.params",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relayrl.algorithms.params import APPOParams, IMPALAParams
 from relayrl.algorithms.returns import gae
+from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.algorithms.vtrace.vtrace_returns import vtrace
 
 GAMMA = 0.9

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from relayrl.algorithms.params import (
-    APPOParams,
     DDPGParams,
-    IMPALAParams,
     MADDPGParams,
     PPOParams,
     REINFORCEParams,
     SACParams,
     TD3Params,
 )
+from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.config.settings import Settings
 from relayrl.errors import ConfigError, UnknownNameError
 

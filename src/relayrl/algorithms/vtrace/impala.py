@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from relayrl.algorithms.losses import LogLikelihood, Objective
 from relayrl.algorithms.on_policy import REFERENCE, Backend
-from relayrl.algorithms.params import IMPALAParams
 from relayrl.algorithms.updates.torch_update import Estimates
 from relayrl.algorithms.vtrace.vtrace_algorithm import VTraceAlgorithm
+from relayrl.algorithms.vtrace.vtrace_params import IMPALAParams
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,8 +14,8 @@ import numpy as np
 
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.on_policy import Backend, OnPolicyAlgorithm
-from relayrl.algorithms.params import VTraceParams
 from relayrl.algorithms.updates.torch_update import Estimates, Evaluation, Finish
+from relayrl.algorithms.vtrace.vtrace_params import VTraceParams
 from relayrl.algorithms.vtrace.vtrace_returns import VTrace, vtrace
 
 if TYPE_CHECKING:

@@ -22,9 +22,7 @@ from pathlib import Path
 
 from relayrl.algorithms.params import (
     AlgorithmParams,
-    APPOParams,
     DDPGParams,
-    IMPALAParams,
     MADDPGParams,
     PPOParams,
     REINFORCEParams,
@@ -32,6 +30,7 @@ from relayrl.algorithms.params import (
     TD3Params,
 )
 from relayrl.algorithms.registry import algorithm
+from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Space
 from relayrl.envs.environment_contract import AgentGroup
