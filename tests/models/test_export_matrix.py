@@ -30,7 +30,7 @@ ACTIONS = {
     "multi_discrete": spaces.MultiDiscrete([2, 3]),
     "multi_binary": spaces.MultiBinary(3),
 }
-BASES = ("reinforce", "ppo", "ddpg", "td3", "sac")
+BASES = ("reinforce", "ppo", "impala", "appo", "ddpg", "td3", "sac")
 TAKES = {"ddpg": ("box",), "td3": ("box",), "sac": ("box", "discrete", "multi_discrete")}
 """Action spaces of algorithms that do not take all; they refuse the others by name."""
 MATRIX = [
