@@ -48,14 +48,19 @@ class SeedRecord:
 
     @property
     def is_current(self) -> bool:
-        """Whether it was trained with the preset that is shipped now."""
-        return self.preset == preset(self.env, self.algo)
+        """Whether it was trained with the preset that is shipped now; how often rows are written changes nothing of it."""
+        return _learning_part(self.preset) == _learning_part(preset(self.env, self.algo))
 
     def at(self, target: Target, is_last: bool) -> Point:
         """Steps and mean return at a target: the end, or the last evaluation on the way not after it."""
         if is_last:
             return self.num_env_steps, self.mean_return
         return [point for point in self.curve if point[0] <= target.num_steps][-1]
+
+
+def _learning_part(settings: dict[str, Any]) -> dict[str, Any]:
+    trainer = {key: value for key, value in settings.get("trainer", {}).items() if key != "summary_freq"}
+    return {**settings, "trainer": trainer}
 
 
 def read_records(path: Path = RECORDS) -> list[SeedRecord]:

@@ -26,7 +26,9 @@ from relayrl.extend import Assembly, assemble
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay, _GroupRecords
 
-MULTI_AGENT = sorted(name for name in algorithms() if name.removeprefix("ma").removeprefix("i") != name)
+MULTI_AGENT = sorted(
+    f"{form}{name}" for name in algorithms() for form in ("i", "ma") if f"{form}{name}" in algorithms()
+)
 
 
 class ChangingTeam(MultiAgentEnvironment):
@@ -211,7 +213,7 @@ def mean_error(parts: Assembly) -> float:
 
 def lesson(algo: str, change: str) -> tuple[float, float]:
     """Error of what was learned, and the largest value on the way."""
-    options = {"params.pi_lr": 0.02} if algo.endswith("reinforce") else {}
+    options = {"params.pi_lr": 0.02} if algo.endswith(("reinforce", "impala")) else {}  # one pass over each rollout
     parts, collector = make_team(algo, TEAM, {"change": change}, **options)
     largest = learn(parts, collector, 1_600)
     return mean_error(parts), largest

@@ -130,4 +130,6 @@ def test_an_agent_may_join_a_team_whose_critics_see_the_state(tmp_path: Path) ->
                 trainer.receive_trajectory(trajectory)
         assert trainer.train_model()
     drawn = trainer._learned().trainer.replay.sample(50, np.random.default_rng(0), gamma=1.0)
-    np.testing.assert_array_equal(drawn.state, np.sign(drawn.groups["agent_0"].reward[:, :1]))
+    acted = drawn.groups["agent_0"].valid[:, 0]
+    assert acted.mean() > 0.8
+    np.testing.assert_array_equal(drawn.state[acted], np.sign(drawn.groups["agent_0"].reward[acted, :1]))
