@@ -97,6 +97,9 @@ class Rollout:
         None  # [T, B] int64 the environment's clock; None: each lane is an environment of its own
     )
     env_step: Array | None = None  # [T, B] int64
+    waits: Array | None = (
+        None  # [L] lanes that do not act on what followed the last row; None: all act, or nobody knows
+    )
 
     @property
     def num_steps(self) -> int:
@@ -131,7 +134,8 @@ class Rollout:
         return map_tree(lambda leaf: leaf.reshape(leaf.shape[0], *shape, *leaf.shape[2:]), column)  # type: ignore[no-any-return]
 
     def trajectories(self) -> TrajectoryBlock:
-        """Every lane cut at its episode ends, invalid rows folded away: what sinks and servers take."""
+        """Every lane cut at its episode ends, invalid rows folded away. Of consecutive blocks, `open_rows` also keeps what
+        arrives for a lane before its first action of a block."""
         from relayrl.data.splitting import split_rollout
 
         return split_rollout(self)
@@ -142,7 +146,8 @@ class Trajectory:
     """What one lane did in the steps `first_step … end_step - 1` of its environment's episode: a row `[T, …]` for each action.
 
     `step[t]` is the environment's step of row `t`. Steps without a row are those on which the lane did not act; rewards that
-    arrived there are part of the row before. The flags are those of step `end_step - 1`, and `final_obs` is what followed it.
+    arrived there are part of the row before, which for steps before the first row is the last of the trajectory before. The
+    flags are those of step `end_step - 1`, and `final_obs` is what followed it.
     The trajectories of a lane in one episode follow each other without a gap, the first from step 0 on.
 
     Without `end_step`, nobody knows the environment's steps: rows are counted from `first_step` on.
@@ -241,7 +246,7 @@ def joined_rollouts(blocks: Sequence[Rollout]) -> Rollout:
         parts.append({**part, "step": part["step"] + offset})
         offset += block.num_steps
     successors = Successors(**map_tree(lambda *same: np.concatenate(same), *parts))
-    return replace(first, **columns, successors=successors)
+    return replace(first, **columns, successors=successors, waits=blocks[-1].waits)
 
 
 def _columns_of(successors: Successors) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Trajectories and rollouts as bytes: an Arrow IPC stream of one record batch in the schema of `schema`.
+"""Trajectories, blocks of them and rollouts as bytes: an Arrow IPC stream of one record batch in the schema of `schema`.
 
     data = encode(trajectory, Compression.ZSTD)
     trajectory = decode_trajectory(data, max_bytes=64 << 20)
@@ -28,6 +28,7 @@ from relayrl.data.arrow.layout_book import layout_book
 from relayrl.data.arrow.rollout_batches import rollout_from_batch, rollout_to_batch
 from relayrl.data.arrow.schema import Kind, Layout, layout_of, row_width_bytes
 from relayrl.data.columns import Rollout, Trajectory
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import DecodeError
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
@@ -45,13 +46,15 @@ class Compression(Enum):
     ZSTD = "zstd"
 
 
-def encode(steps: Trajectory | Rollout, compression: Compression | str = Compression.NONE) -> pa.Buffer:
-    """The bytes of a trajectory or rollout, as a buffer that `memoryview` and `bytes` take.
+def encode(
+    steps: Trajectory | TrajectoryBlock | Rollout, compression: Compression | str = Compression.NONE
+) -> pa.Buffer:
+    """The bytes of a trajectory, of at least one in a block, or of a rollout: a buffer that `memoryview` and `bytes` take.
 
     `compression` is `none`, `lz4` or `zstd`. `ConfigError` if columns and spaces do not fit each other.
     """
     compression = member_of(Compression, compression, "compression")
-    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectory_to_batch(steps)
+    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectories_to_batch(steps)
     if compression is not Compression.NONE:
         sink = pa.BufferOutputStream()
         _write(sink, batch, compression)
@@ -66,13 +69,18 @@ def encode(steps: Trajectory | Rollout, compression: Compression | str = Compres
 
 def decode_trajectory(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Trajectory:
     """The trajectory in `data`; neither it nor what it decodes to may be longer than `max_bytes`."""
-    batch, layout = _read(data, max_bytes, Kind.TRAJECTORY)
-    if not batch.num_rows:
-        raise DecodeError("a trajectory without steps")
-    block = from_batch(batch, layout)
+    block = decode_block(data, max_bytes=max_bytes)
     if len(block) != 1:
         raise DecodeError(f"{len(block)} trajectories, expected one: column 'trajectory_id' holds more than one name")
     return block[0]
+
+
+def decode_block(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> TrajectoryBlock:
+    """All trajectories in `data`; neither it nor what it decodes to may be longer than `max_bytes`."""
+    batch, layout = _read(data, max_bytes, Kind.TRAJECTORY)
+    if not batch.num_rows:
+        raise DecodeError("a trajectory without steps")
+    return from_batch(batch, layout)
 
 
 def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollout:
@@ -80,8 +88,8 @@ def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollou
     return rollout_from_batch(*_read(data, max_bytes, Kind.ROLLOUT))
 
 
-def _trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
-    (block,) = layout_book().blocks([trajectory])
+def _trajectories_to_batch(given: Trajectory | TrajectoryBlock) -> pa.RecordBatch:
+    (block,) = layout_book().blocks(given if isinstance(given, TrajectoryBlock) else [given])
     return to_batch(block)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,13 +116,12 @@ class ClientCoordinator:
             self.lifecycle.become(AgentState.STOPPING)
             self._stop_watching()
             num_left = self.lifecycle.wait_until_idle(end_s)
-            for lane_key, trajectory in self.state.interrupt_all():
-                self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
+            self._put_last([*self.state.interrupt_all(), *self._environments.take_open_rows()])
             left, refused = self._dispatcher.stop(end_s)
-            self._environments.close()
+            late = self._environments.close()
             self.lifecycle.become(AgentState.STOPPED)
             report = ShutdownReport(
-                undelivered=tuple(entry.trajectory for entry in left),
+                undelivered=(*(entry.trajectory for entry in left), *(trajectory for _, trajectory in late)),
                 rejected=tuple((entry.trajectory, why) for entry, why in refused),
                 num_calls_cut_off=num_left,
                 seconds=time.monotonic() - start_s,
@@ -130,7 +129,7 @@ class ClientCoordinator:
         if not report.is_clean:
             _log.error(
                 "shutdown left something behind",
-                extra={"undelivered": len(left), "rejected": len(refused), "calls_cut_off": num_left},
+                extra={"undelivered": len(report.undelivered), "rejected": len(refused), "calls_cut_off": num_left},
             )
         return report
 
@@ -157,9 +156,9 @@ class ClientCoordinator:
         self.lifecycle.enter()
         try:
             handle, trajectory = self.state.remove(actor_id)
-            self._environments.drop(handle)
+            self._put_last(self._environments.drop(handle))
             if trajectory is not None:
-                self._dispatcher.put(handle.lane.key, trajectory, Priority.FLUSH)
+                self._put_last([(handle.lane.key, trajectory)])
             done = self._dispatcher.wait_until_durable(handle.lane.key, timeout_s)
             self._dispatcher.drop_lane(handle.lane.key)
             return done
@@ -187,9 +186,14 @@ class ClientCoordinator:
     def set_env(self, actor_id: UUID | Mapping[str, UUID], env: Any, settings: EnvSettings, seed: int) -> None:
         if isinstance(actor_id, Mapping):
             handles = {group: self.state.handle(each) for group, each in actor_id.items()}
-            self._environments.set_env(handles, env, settings, seed)
+            self._put_last(self._environments.set_env(handles, env, settings, seed))
         else:
-            self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
+            self._put_last(self._environments.set_env(self.state.handle(actor_id), env, settings, seed))
+
+    def _put_last(self, trajectories: Iterable[tuple[UUID, Trajectory]]) -> None:
+        """Hand over what nothing is added to any more."""
+        for lane_key, trajectory in trajectories:
+            self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
         """Step an actor's environments; ends early, with an error, when the agent shuts down."""
