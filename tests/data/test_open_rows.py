@@ -17,7 +17,7 @@ from test_splitting import one_lane
 
 from relayrl.bench.codec_rows import example_rollout
 from relayrl.data.arrow.codec import decode_block, encode
-from relayrl.data.columns import Rollout, Trajectory
+from relayrl.data.columns import Rollout, Trajectory, joined_rollouts
 from relayrl.data.open_rows import RolloutSplitter
 
 Episode = tuple[UUID, str, int]
@@ -38,10 +38,10 @@ def split(blocks: list[Rollout], *, saved: bool = False) -> list[Trajectory]:
 
 def paid(blocks: list[Rollout]) -> tuple[dict[Episode, float], dict[Episode, str]]:
     """Row by row: what lanes were paid from their first action of an episode to its end, and how it ended. A failure on the
-    first row of a block is left out for lanes that were about to act."""
+    first row of a block is left out for lanes that did not wait when the block with their last action ended."""
     sums: dict[Episode, float] = {}
     ends: dict[Episode, str] = {}
-    over, about_to_act = set(), np.ones(blocks[0].num_lanes, bool)
+    over, waited = set(), np.zeros(blocks[0].num_lanes, bool)
     for block in blocks:
         assert block.env_episode is not None
         for t, lane in np.ndindex(block.reward.shape):
@@ -54,9 +54,10 @@ def paid(blocks: list[Rollout]) -> tuple[dict[Episode, float], dict[Episode, str
                     sums[key] += float(block.reward[t, lane])
                 if block.ended[t, lane]:
                     over.add(key)
-                    if not (block.failed[t, lane] and t == 0 and about_to_act[lane]):
+                    if not (block.failed[t, lane] and t == 0 and not waited[lane]):
                         ends[key] = "".join("01"[int(flag[t, lane])] for flag in flags(block))
-        about_to_act = np.ones(block.num_lanes, bool) if block.waits is None else ~block.waits
+        waits = np.zeros_like(waited) if block.waits is None else block.waits
+        waited = np.where(block.valid.any(0), waits, waited)
     return sums, ends
 
 
@@ -65,14 +66,22 @@ def flags(block: Rollout) -> tuple[np.ndarray, ...]:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@given(st.integers(0, 2**32), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1, max_size=6), moods)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    st.integers(1, 3),
+    moods,
+)
 @slow_enough
 def test_every_reward_and_end_is_in_the_trajectories(
-    saved: bool, seed: int, envs: int, lengths: list[int], mood: Moods
+    saved: bool, seed: int, envs: int, lengths: list[int], portion: int, mood: Moods
 ) -> None:
+    """As recorders do, `portion` blocks at a time. What a lane does in an episode is tiled by its trajectories."""
     rollouts = collect(Worlds(seed, envs, mood), lengths)
     for name in GROUPS:
-        blocks = [each[name] for each in rollouts]
+        parts_of = (rollouts[i : i + portion] for i in range(0, len(rollouts), portion))
+        blocks = [joined_rollouts([each[name] for each in some]) for some in parts_of]
         found: dict[Episode, list[Trajectory]] = {}
         for each in split(blocks, saved=saved):
             found.setdefault((each.env_id, each.agent_id, each.episode), []).append(each)
@@ -121,7 +130,7 @@ def test_a_lane_that_acts_again_gets_what_arrived_until_then() -> None:
     assert not splitter.split(one_lane("1..", waits=WAITS))
     assert not splitter.split(after(one_lane("..", waits=WAITS), 3))
     held, new = splitter.split(after(one_lane(".11"), 5))
-    assert summary(held) == (7, 10, [0], [0 + 1 + 2 + 0 + 1 + 0], "000", 102)
+    assert summary(held) == (7, 12, [0], [0 + 1 + 2 + 0 + 1 + 0], "000", 101)
     assert summary(new) == (12, 15, [1, 2], [1, 2], "000", 102)
 
 

@@ -222,8 +222,7 @@ class RolloutBuilder:
         self._first_step = np.where(has_acted, rows_since, 0)
 
     def _count_by_clock(self, clock: _Clock, rollout: Rollout) -> None:
-        """The same where environments are counted. A lane that was silent in the block keeps its `first_step`: its next
-        fragment covers the block as well."""
+        """The same where environments are counted."""
         ended, valid, episodes = rollout.ended, rollout.valid, rollout.env_episode
         assert episodes is not None
         T, num_agents = len(ended), len(self._header.agent_ids)
@@ -235,7 +234,7 @@ class RolloutBuilder:
         has_left = np.where(last_end >= 0, end_episode == episode, self._first_episode > episode)
         goes_on = (last_end < 0) & (self._first_step > 0)
         self._first_episode = episode + has_left
-        self._first_step = np.where(last_valid > last_end, step, np.where(goes_on, self._first_step, 0))
+        self._first_step = np.where((last_valid > last_end) | goes_on, step, 0)
 
 
 class _Clock:

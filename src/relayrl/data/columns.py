@@ -17,7 +17,7 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `env_episode` and `env_step`, where an environment has several agents, are its clock: which of its episodes a row belongs to,
   and the row's step in it. A lane's own numbers say what of that it has handed over already: `first_episode` is the
   environment's episode that the lane's next action belongs to (the next one, where the lane has ended in the running one),
-  `first_step` the step from which on nothing of the lane is in an earlier block, 0 where it has not acted in the episode yet.
+  `first_step` the step of the block's first row, or 0 where the lane has not acted in the episode yet.
 - `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
   rollout, whose successors hold the state that followed beside the observation.
 

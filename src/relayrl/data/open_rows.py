@@ -5,8 +5,8 @@ before: in a game of turns, the loser's reward and end arrive on the winner's mo
 a block ends (`Rollout.waits`) is held back, as a trajectory of one row, until the lane acts again or its episode ends:
 
 - what arrives until then is added to its reward;
-- an end that comes before the next action is its end, with the step, the flags and what followed;
-- otherwise its numbers stay those of its block, and the lane's next trajectory covers the steps that it waited.
+- it covers the blocks in which the lane does nothing, and what followed them is what followed it;
+- an end that comes before the next action is its end.
 
 Where every lane acts on every row, nothing is held back and nothing is done here. One end is not recorded: where an environment
 fails on the first row of a block and a lane was about to act, that action is void and the trajectory before is written already.
@@ -125,7 +125,8 @@ def _with_arrivals(block: TrajectoryBlock, rollout: Rollout) -> tuple[Trajectory
     is_complete = settles.any(0)
     row = np.where(is_complete, settles.argmax(0), T - 1)
     ends = is_complete & ~(valid | is_given_up)[row, which]
-    arrives = (np.arange(T)[:, None] < row + (ends | ~is_complete)) & ~failed
+    covers = ends | ~is_complete  # the row, and all before it
+    arrives = (np.arange(T)[:, None] < row + covers) & ~failed
     with np.errstate(invalid="ignore", over="ignore"):
         later = np.where(arrives, rollout.reward[:, lane], np.float32(0.0)).sum(0, dtype=np.float64)
         reward = (block.arrays[0] + later).astype(np.float32)
@@ -135,11 +136,11 @@ def _with_arrivals(block: TrajectoryBlock, rollout: Rollout) -> tuple[Trajectory
     }
     end_step = headers.end_step
     if end_step is not None:
-        end_step = np.where(ends, step[row, which] + 1, end_step)
+        end_step = np.where(covers, step[row, which] + 1, end_step)
     successors = rollout.successors.step * L + rollout.successors.lane
-    after = np.searchsorted(successors, (row * L + lane)[ends])
+    after = np.searchsorted(successors, (row * L + lane)[covers])
     finals = tuple(
-        _changed(final, ends, leaf[after])
+        _changed(final, covers, leaf[after])
         for final, leaf in zip(block.finals, followed(block.layout, rollout), strict=True)
     )
     headers = replace(headers, **flags, end_step=end_step)

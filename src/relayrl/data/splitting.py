@@ -5,7 +5,7 @@ Each lane is cut where its episodes end, and rows on which it did not act are fo
 - a reward on such a row goes to the lane's last valid row before it in the block; after the lane's end it has no action to
   belong to and is dropped, and so it is with no such row, unless the block before is known (`open_rows`);
 - an end on such a row stays where it was: the fragment covers the steps up to it, and has rows for the actions before it;
-- a fragment without valid rows yields nothing: the next one of the lane covers its steps as well;
+- a fragment without valid rows yields nothing;
 - a failed row is void: its reward does not count, and the fragment before it is `failed` and `truncated`.
 
 Rows are numbered by the environment's clock, so that `stacking` puts agents beside each other again as they were. A rollout

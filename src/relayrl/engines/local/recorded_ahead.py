@@ -119,9 +119,10 @@ def _position(trajectory: Trajectory) -> Position:
 
 
 def _digest(trajectory: Trajectory) -> bytes:
-    """Of what was seen, done and earned, by which policy, and how it ended; bit for bit."""
+    """Of what was seen, done and earned, by which policy, and how and when it ended; bit for bit."""
     digest = hashlib.blake2b(bytes((trajectory.terminated, trajectory.truncated, trajectory.failed)), digest_size=16)
     columns = (trajectory.obs, trajectory.action, trajectory.reward, trajectory.policy_version, trajectory.final_obs)
+    digest.update(trajectory.num_env_steps.to_bytes(8, "little"))
     for _, leaf in leaves(columns):
         digest.update(np.asarray(leaf).tobytes())
     return digest.digest()
