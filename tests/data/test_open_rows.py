@@ -16,7 +16,7 @@ from test_aligned_records import moods
 from test_splitting import one_lane
 
 from relayrl.bench.codec_rows import example_rollout
-from relayrl.data.arrow.codec import decode_block, encode
+from relayrl.data.arrow.codec import decode_block, encode_block
 from relayrl.data.columns import Rollout, Trajectory, joined_rollouts
 from relayrl.data.open_rows import RolloutSplitter
 
@@ -32,7 +32,7 @@ def split(blocks: list[Rollout], *, saved: bool = False) -> list[Trajectory]:
         found += splitter.split(block)
         if saved:
             rows = splitter.open_rows
-            splitter = RolloutSplitter(None if rows is None else decode_block(encode(rows)))
+            splitter = RolloutSplitter(None if rows is None else decode_block(encode_block(rows)))
     return [*found, *(splitter.take_open_rows() or ())]
 
 

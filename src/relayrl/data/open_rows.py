@@ -98,14 +98,15 @@ def _without_open_rows(block: TrajectoryBlock, rollout: Rollout) -> _Cut:
     is_kept[rows] = False
     # What followed the action before is what the lane saw when it chose the one that is held back.
     seen = (block.column(leaf)[rows] for leaf in block.layout.followed)
-    shorter = TrajectoryBlock(
+    has_rows = headers.num_steps > 0
+    kept = TrajectoryBlock(
         block.layout,
-        headers,
+        headers.taken(np.flatnonzero(has_rows)),
         tuple(array[is_kept] for array in block.arrays),
-        tuple(_changed(final, is_open, own) for final, own in zip(block.finals, seen, strict=True)),
+        tuple(_changed(final, is_open, own)[has_rows] for final, own in zip(block.finals, seen, strict=True)),
         None if block.steps is None else steps[is_kept],
     )
-    return _Cut(shorter.chosen(headers.num_steps > 0), opened)
+    return _Cut(kept, opened)
 
 
 def _with_arrivals(block: TrajectoryBlock, rollout: Rollout) -> tuple[TrajectoryBlock, Array]:

@@ -14,6 +14,7 @@ taken than a small multiple of `max_bytes`, whatever lengths the bytes claim. No
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import TypeAlias
@@ -46,15 +47,22 @@ class Compression(Enum):
     ZSTD = "zstd"
 
 
-def encode(
-    steps: Trajectory | TrajectoryBlock | Rollout, compression: Compression | str = Compression.NONE
-) -> pa.Buffer:
-    """The bytes of a trajectory, of at least one in a block, or of a rollout: a buffer that `memoryview` and `bytes` take.
+def encode(steps: Trajectory | Rollout, compression: Compression | str = Compression.NONE) -> pa.Buffer:
+    """The bytes of a trajectory or rollout, as a buffer that `memoryview` and `bytes` take.
 
     `compression` is `none`, `lz4` or `zstd`. `ConfigError` if columns and spaces do not fit each other.
     """
     compression = member_of(Compression, compression, "compression")
-    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectories_to_batch(steps)
+    batch = rollout_to_batch(steps) if isinstance(steps, Rollout) else _to_batch([steps])
+    return _encoded(batch, compression)
+
+
+def encode_block(block: TrajectoryBlock) -> pa.Buffer:
+    """The same for a block of at least one trajectory, without compression."""
+    return _encoded(_to_batch(block), Compression.NONE)
+
+
+def _encoded(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
     if compression is not Compression.NONE:
         sink = pa.BufferOutputStream()
         _write(sink, batch, compression)
@@ -88,8 +96,9 @@ def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollou
     return rollout_from_batch(*_read(data, max_bytes, Kind.ROLLOUT))
 
 
-def _trajectories_to_batch(given: Trajectory | TrajectoryBlock) -> pa.RecordBatch:
-    (block,) = layout_book().blocks(given if isinstance(given, TrajectoryBlock) else [given])
+def _to_batch(trajectories: Sequence[Trajectory]) -> pa.RecordBatch:
+    """Of one layout."""
+    (block,) = layout_book().blocks(trajectories)
     return to_batch(block)
 
 

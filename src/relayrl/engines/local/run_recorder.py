@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from relayrl.data.arrow.codec import decode_block, encode
+from relayrl.data.arrow.codec import decode_block, encode_block
 from relayrl.data.columns import Rollout, copied_rollout, joined_rollouts
 from relayrl.data.open_rows import RolloutSplitter
 from relayrl.data.splitting import on_branch
@@ -58,7 +58,9 @@ class Recorder:
     def state_dict(self) -> dict[str, Any]:
         """What decides the next trajectories and their ids; after `flush`."""
         open_rows = {group: splitter.open_rows for group, splitter in self._splitters.items()}
-        held = {group: np.frombuffer(encode(rows), np.uint8) for group, rows in open_rows.items() if rows is not None}
+        held = {
+            group: np.frombuffer(encode_block(rows), np.uint8) for group, rows in open_rows.items() if rows is not None
+        }
         return {"branch": self._branch, "open_rows": held}
 
     def go_on(self, state: Mapping[str, Any] | None, ahead: RecordedAhead) -> None:
