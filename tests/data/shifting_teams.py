@@ -91,9 +91,9 @@ def collect(worlds: Worlds, lengths: list[int]) -> list[dict[str, Rollout]]:
 
     found, columns = [], {name: [AGENTS.index((name, a)) for a in agents] for name, agents in GROUPS.items()}
     state, views = noise(B, 3), {name: noise(B, len(a), 2) for name, a in GROUPS.items()}
+    acts = worlds.acting()
     for length in lengths:
         for _ in range(length):
-            acts = worlds.acting()
             states.add(state)
             for name, own in columns.items():
                 builders[name].add(views[name], noise(B, len(own), 1), acts[:, own])
@@ -112,7 +112,11 @@ def collect(worlds: Worlds, lengths: list[int]) -> list[dict[str, Rollout]]:
             # Of an environment that failed, the last good state is the one that was acted in.
             states.finish_row(over, np.where(failed[:, None], state, noise(B, 3))[over])
             state, views = noise(B, 3), {name: noise(B, len(a), 2) for name, a in GROUPS.items()}
-        rollouts = {name: builder.build(views[name].reshape(-1, 2), 0) for name, builder in builders.items()}
+            acts = worlds.acting()
+        rollouts = {
+            name: builder.build(views[name].reshape(-1, 2), 0, next_active=acts[:, columns[name]])
+            for name, builder in builders.items()
+        }
         block = states.build(state)
         found.append({name: copied_rollout(block.beside(rollout)) for name, rollout in rollouts.items()})
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,24 +75,6 @@ def outline(t: Trajectory) -> tuple[Any, ...]:
         flags,
         t.reward.tolist(),
     )
-
-
-@given(st.integers(0, 2**32), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1, max_size=4), moods)
-@slow_enough
-def test_the_trajectories_of_a_lane_tile_its_episodes(seed: int, envs: int, lengths: list[int], mood: Moods) -> None:
-    found: dict[tuple[Any, ...], list[Trajectory]] = {}
-    ids = set()
-    for block in collect(Worlds(seed, envs, mood), lengths):
-        for t in trajectories_of(block):
-            found.setdefault((t.env_id, t.agent_id, t.episode), []).append(t)
-            assert t.trajectory_id not in ids
-            ids.add(t.trajectory_id)
-    for fragments in found.values():
-        assert fragments[0].first_step == 0
-        for one, other in pairwise(fragments):
-            assert one.end_step == other.first_step
-            assert not one.terminated
-            assert not one.truncated
 
 
 def replayed(rollouts: list[dict[str, Rollout]], n: int) -> Iterator[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from relayrl.data.columns import LaneHeader, Rollout, Successors, Trajectory
 from relayrl.data.row_rules import rows_with_successor
-from relayrl.data.splitting import _trajectory_ids, split_rollout
+from relayrl.data.splitting import split_rollout, trajectory_ids
 from relayrl.errors import ConfigError
 
 WORLD = uuid.UUID(int=1)
@@ -198,7 +198,7 @@ def test_ids_are_the_same_when_cut_again_and_differ_between_fragments() -> None:
 def test_ids_are_uuids_of_version_5(agent: str) -> None:
     envs = [uuid.UUID(int=n * 2**120 + n) for n in range(5)]
     episodes, first_steps = np.array([0, 9, 10**6, 2**62, -1]), np.array([0, 1, 500, 2**62, 7])
-    ids = _trajectory_ids([env.bytes for env in envs], [agent] * 5, episodes, first_steps)
+    ids = trajectory_ids([env.bytes for env in envs], [agent] * 5, episodes, first_steps)
     named = zip(envs, episodes, first_steps, strict=True)
     assert ids == [uuid.uuid5(env, f"{agent}/{episode}/{step}").bytes for env, episode, step in named]
 

@@ -53,8 +53,9 @@ SAVED: dict[str, tuple[str, dict[str, Any]]] = {
     "in a worker": ("CartPole-v1", PPO | {"environment.workers": 1}),
     "several groups": ("mpe2:simple_adversary_v3", PPO | {"trainer.max_steps": 320}),
     "blocks of two steps": ("Pendulum-v1", TD3),
+    "players in turn": ("turn_games:Standoff", PPO | {"trainer.time_horizon": 7}),
 }
-Row = tuple[str, int, int, bytes, bytes, float, int]
+Row = tuple[str, int, int, bytes, bytes, float, int, bool]
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +111,9 @@ def envs_in(url: str) -> Counter[tuple[Row, ...]]:
             obs, action = (next(leaf for _, leaf in leaves(tree)) for tree in (each.obs, each.action))
             rows.setdefault(each.env_id, []).extend(
                 (
-                    *(each.agent_id, each.episode, each.first_step + i, obs[i].tobytes(), action[i].tobytes()),
+                    *(each.agent_id, each.episode, int(each.steps[i]), obs[i].tobytes(), action[i].tobytes()),
                     *(float(each.reward[i]), int(each.policy_version[i])),
+                    i == len(each) - 1 and (each.terminated or each.truncated),
                 )
                 for i in range(len(each))
             )
@@ -141,11 +143,14 @@ def _killed_at(settings: RunSettings, path: Path, step: int, *, durable_steps: i
     assert child.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("kind", ["arrow", "sqlite", "postgresql"])
-def test_kill_9_and_resume_record_each_step_once(kind: str, place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [*((kind, "CartPole-v1") for kind in ("arrow", "sqlite", "postgresql")), ("arrow", "players in turn")],
+)
+def test_kill_9_and_resume_record_each_step_once(kind: str, case: str, place: Place, tmp_path: Path) -> None:
     calm, fire = place(kind), place(kind)
-    train(settings_of(SAVED["CartPole-v1"], calm), tmp_path / "calm")
-    settings = settings_of(SAVED["CartPole-v1"], fire)
+    train(settings_of(SAVED[case], calm), tmp_path / "calm")
+    settings = settings_of(SAVED[case], fire)
     for step in (16, 240, 208, 464):
         _killed_at(settings, tmp_path / "fire", step)
     train(settings, tmp_path / "fire")

@@ -2,7 +2,7 @@
 
     builder.add(obs, action, active, action_mask, logp, value)           before the environment steps
     builder.finish_row(reward, terminated, truncated, failed, final, episode_over)     after it
-    rollout = builder.build(next_obs, policy_version, next_mask)         after the block's last row
+    rollout = builder.build(next_obs, policy_version, next_mask, next_active)     after the block's last row
 
 Arrays have leading axes `[B, N, …]` or, the same thing, `[L, …]`. They are copied, so an environment may reuse them.
 
@@ -140,10 +140,16 @@ class RolloutBuilder:
         self._row = row + 1
         self._row_is_open = False
 
-    def build(self, next_obs: Tree, policy_version: int, next_mask: Array | None = None) -> Rollout:
+    def build(
+        self,
+        next_obs: Tree,
+        policy_version: int,
+        next_mask: Array | None = None,
+        next_active: Array | None = None,
+    ) -> Rollout:
         """The block, with `next_obs` as what followed for lanes that go on; the next `add` begins a new one.
 
-        `next_mask` is what those lanes are allowed to do then; None means everything.
+        `next_mask` is what those lanes are allowed to do then, `next_active` which of them act; None means everything and all.
         """
         columns, T = self._filling, self._row
         if self._row_is_open or T == 0:
@@ -153,6 +159,8 @@ class RolloutBuilder:
             self._require_final_observations(ended)
         columns.successors.complete_last_row(T - 1, ended[-1], next_obs, next_mask)
         rollout = columns.rollout(self._header, T, policy_version, self._first_episode, self._first_step)
+        if next_active is not None and np.count_nonzero(next_active) < next_active.size:
+            rollout = replace(rollout, waits=~next_active.reshape(-1))
         if self._clock is None:
             self._count(ended, rollout.valid)
         else:
@@ -214,8 +222,7 @@ class RolloutBuilder:
         self._first_step = np.where(has_acted, rows_since, 0)
 
     def _count_by_clock(self, clock: _Clock, rollout: Rollout) -> None:
-        """The same where environments are counted. A lane that was silent in the block keeps its `first_step`: its next
-        fragment covers the block as well."""
+        """The same where environments are counted."""
         ended, valid, episodes = rollout.ended, rollout.valid, rollout.env_episode
         assert episodes is not None
         T, num_agents = len(ended), len(self._header.agent_ids)
@@ -227,7 +234,7 @@ class RolloutBuilder:
         has_left = np.where(last_end >= 0, end_episode == episode, self._first_episode > episode)
         goes_on = (last_end < 0) & (self._first_step > 0)
         self._first_episode = episode + has_left
-        self._first_step = np.where(last_valid > last_end, step, np.where(goes_on, self._first_step, 0))
+        self._first_step = np.where((last_valid > last_end) | goes_on, step, 0)
 
 
 class _Clock:

@@ -17,7 +17,7 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `env_episode` and `env_step`, where an environment has several agents, are its clock: which of its episodes a row belongs to,
   and the row's step in it. A lane's own numbers say what of that it has handed over already: `first_episode` is the
   environment's episode that the lane's next action belongs to (the next one, where the lane has ended in the running one),
-  `first_step` the step from which on nothing of the lane is in an earlier block, 0 where it has not acted in the episode yet.
+  `first_step` the step of the block's first row, or 0 where the lane has not acted in the episode yet.
 - `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
   rollout, whose successors hold the state that followed beside the observation.
 
@@ -97,6 +97,9 @@ class Rollout:
         None  # [T, B] int64 the environment's clock; None: each lane is an environment of its own
     )
     env_step: Array | None = None  # [T, B] int64
+    waits: Array | None = (
+        None  # [L] lanes that do not act on what followed the last row; None: all act, or nobody knows
+    )
 
     @property
     def num_steps(self) -> int:
@@ -131,7 +134,8 @@ class Rollout:
         return map_tree(lambda leaf: leaf.reshape(leaf.shape[0], *shape, *leaf.shape[2:]), column)  # type: ignore[no-any-return]
 
     def trajectories(self) -> TrajectoryBlock:
-        """Every lane cut at its episode ends, invalid rows folded away: what sinks and servers take."""
+        """Every lane cut at its episode ends, invalid rows folded away. Of consecutive blocks, `open_rows` also keeps what
+        arrives for a lane before its first action of a block."""
         from relayrl.data.splitting import split_rollout
 
         return split_rollout(self)
@@ -142,7 +146,8 @@ class Trajectory:
     """What one lane did in the steps `first_step … end_step - 1` of its environment's episode: a row `[T, …]` for each action.
 
     `step[t]` is the environment's step of row `t`. Steps without a row are those on which the lane did not act; rewards that
-    arrived there are part of the row before. The flags are those of step `end_step - 1`, and `final_obs` is what followed it.
+    arrived there are part of the row before, which for steps before the first row is the last of the trajectory before. The
+    flags are those of step `end_step - 1`, and `final_obs` is what followed it.
     The trajectories of a lane in one episode follow each other without a gap, the first from step 0 on.
 
     Without `end_step`, nobody knows the environment's steps: rows are counted from `first_step` on.
@@ -241,7 +246,7 @@ def joined_rollouts(blocks: Sequence[Rollout]) -> Rollout:
         parts.append({**part, "step": part["step"] + offset})
         offset += block.num_steps
     successors = Successors(**map_tree(lambda *same: np.concatenate(same), *parts))
-    return replace(first, **columns, successors=successors)
+    return replace(first, **columns, successors=successors, waits=blocks[-1].waits)
 
 
 def _columns_of(successors: Successors) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 Each lane is cut where its episodes end, and rows on which it did not act are folded away:
 
-- a reward on such a row goes to the lane's last valid row before it in the block; with no such row, or after the lane's end, it
-  has no action to belong to and is dropped;
+- a reward on such a row goes to the lane's last valid row before it in the block; after the lane's end it has no action to
+  belong to and is dropped, and so it is with no such row, unless the block before is known (`open_rows`);
 - an end on such a row stays where it was: the fragment covers the steps up to it, and has rows for the actions before it;
-- a fragment without valid rows yields nothing: the next one of the lane covers its steps as well;
+- a fragment without valid rows yields nothing;
 - a failed row is void: its reward does not count, and the fragment before it is `failed` and `truncated`.
 
 Rows are numbered by the environment's clock, so that `stacking` puts agents beside each other again as they were. A rollout
@@ -39,7 +39,7 @@ def on_branch(block: TrajectoryBlock, branch: str) -> TrajectoryBlock:
     if not branch:
         return block
     headers = block.headers
-    ids = _trajectory_ids(headers.trajectory_ids, [branch] * len(headers), headers.episode, headers.first_step)
+    ids = trajectory_ids(headers.trajectory_ids, [branch] * len(headers), headers.episode, headers.first_step)
     return replace(block, headers=replace(headers, trajectory_ids=ids))
 
 
@@ -69,7 +69,7 @@ def split_rollout(rollout: Rollout) -> TrajectoryBlock:
         layout,
         headers,
         tuple(_lane_by_lane(leaf, rows) for leaf in _stored(layout, rollout)),
-        tuple(leaf[finals] for leaf in _followed(layout, rollout)),
+        tuple(leaf[finals] for leaf in followed(layout, rollout)),
         numbers.steps,
     )
 
@@ -137,7 +137,7 @@ def _stored(layout: Layout, rollout: Rollout) -> Iterator[Array]:
             yield np.repeat(leaf, num_agents, axis=1)
 
 
-def _followed(layout: Layout, rollout: Rollout) -> Iterator[Array]:
+def followed(layout: Layout, rollout: Rollout) -> Iterator[Array]:
     """What followed rows, in the order of `layout.followed`."""
     followed = rollout.successors
     yield from tree_leaves(layout.observation_space, followed.obs, "successors.obs")
@@ -157,7 +157,7 @@ def _headers(rollout: Rollout, fragments: _Fragments, numbers: _Numbers) -> Traj
     agent_ids = [header.agent_ids[i] for i in agent.tolist()]
     flags = (np.ascontiguousarray(column.T).reshape(-1)[fragments.ends] for column in _flags(rollout))
     episode, first_step, end_step, _ = numbers
-    ids = _trajectory_ids(env_ids, agent_ids, episode, first_step)
+    ids = trajectory_ids(env_ids, agent_ids, episode, first_step)
     return TrajectoryHeaders(
         ids, env_ids, agent_ids, episode, first_step, fragments.num_steps, *flags, end_step=end_step
     )
@@ -167,7 +167,7 @@ def _flags(rollout: Rollout) -> tuple[Array, Array, Array]:
     return rollout.terminated, rollout.truncated, rollout.failed
 
 
-def _trajectory_ids(env_ids: list[bytes], agent_ids: list[str], episodes: Array, first_steps: Array) -> list[bytes]:
+def trajectory_ids(env_ids: list[bytes], agent_ids: list[str], episodes: Array, first_steps: Array) -> list[bytes]:
     """As `trajectory_id` for each, in bytes."""
     names = zip(env_ids, agent_ids, episodes.tolist(), first_steps.tolist(), strict=True)
     digests = [_sha1(env + f"{agent}/{episode}/{step}".encode()) for env, agent, episode, step in names]

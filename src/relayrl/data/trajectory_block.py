@@ -152,12 +152,23 @@ class TrajectoryBlock(Sequence[Trajectory]):
         if trajectory_ids.isdisjoint(own) and len(set(own)) == len(own):
             return self
         seen = set(trajectory_ids)
-        kept = []
+        kept = np.zeros(len(own), bool)
         for i, name in enumerate(own):
             if name not in seen:
                 seen.add(name)
-                kept.append(i)
-        return joined_blocks([self.between(i, i + 1) for i in kept]) if kept else None
+                kept[i] = True
+        return self.chosen(kept) if kept.any() else None
+
+    def chosen(self, which: Array) -> TrajectoryBlock:
+        """Those of the trajectories where `which` [K] is True; copies, in order."""
+        rows = np.repeat(which, self.headers.num_steps)
+        return TrajectoryBlock(
+            self.layout,
+            self.headers.taken(np.flatnonzero(which)),
+            tuple(array[rows] for array in self.arrays),
+            tuple(final[which] for final in self.finals),
+            None if self.steps is None else self.steps[rows],
+        )
 
     def _trajectories(self, first: int, stop: int) -> Iterator[Trajectory]:
         layout, headers = self.layout, self.headers

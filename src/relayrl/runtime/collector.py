@@ -118,10 +118,10 @@ class Collector:
                 memory.forget(ended_lanes(step, name))
             self._episodes.add(step)
             self._see(step)
-        rollouts = {
-            name: builder.build(lanes(self._views[name].obs), versions[name], self._views[name].action_mask)
-            for name, builder in self._builders.items()
-        }
+        rollouts = {}
+        for name, builder in self._builders.items():
+            view = self._views[name]
+            rollouts[name] = builder.build(lanes(view.obs), versions[name], view.action_mask, view.active)
         if self._states is None:
             return rollouts
         block = self._states.build(self._state)

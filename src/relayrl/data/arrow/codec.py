@@ -1,4 +1,4 @@
-"""Trajectories and rollouts as bytes: an Arrow IPC stream of one record batch in the schema of `schema`.
+"""Trajectories, blocks of them and rollouts as bytes: an Arrow IPC stream of one record batch in the schema of `schema`.
 
     data = encode(trajectory, Compression.ZSTD)
     trajectory = decode_trajectory(data, max_bytes=64 << 20)
@@ -15,6 +15,7 @@ taken than a small multiple of `max_bytes`, whatever lengths the bytes claim. No
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import TypeAlias
@@ -53,7 +54,7 @@ def encode(steps: Trajectory | Rollout, compression: Compression | str = Compres
     `compression` is `none`, `lz4` or `zstd`. `ConfigError` if columns and spaces do not fit each other.
     """
     compression = member_of(Compression, compression, "compression")
-    return _encoded(rollout_to_batch(steps) if isinstance(steps, Rollout) else _trajectory_to_batch(steps), compression)
+    return _encoded(rollout_to_batch(steps) if isinstance(steps, Rollout) else _to_batch([steps]), compression)
 
 
 def encode_block(block: TrajectoryBlock, compression: Compression | str = Compression.NONE) -> pa.Buffer:
@@ -95,8 +96,9 @@ def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollou
     return rollout_from_batch(*_read(data, max_bytes, Kind.ROLLOUT))
 
 
-def _trajectory_to_batch(trajectory: Trajectory) -> pa.RecordBatch:
-    (block,) = layout_book().blocks([trajectory])
+def _to_batch(trajectories: Sequence[Trajectory]) -> pa.RecordBatch:
+    """Of one layout."""
+    (block,) = layout_book().blocks(trajectories)
     return to_batch(block)
 
 

@@ -95,8 +95,11 @@ def find_ahead(url: str, positions: Mapping[Lane, Position]) -> RecordedAhead:
         return RecordedAhead(ahead, source.abandoned())
 
 
-def lane_positions(collector: Mapping[str, Any], groups: Mapping[str, AgentGroup]) -> dict[Lane, Position]:
-    """Where each lane was in the saved state of a collector; empty where that has no ids of environments (older versions)."""
+def lane_positions(
+    collector: Mapping[str, Any], groups: Mapping[str, AgentGroup], open_rows: Iterable[Iterable[Trajectory]]
+) -> dict[Lane, Position]:
+    """From where on each lane is written anew, by the saved state of a collector and what the recorder held back; empty where
+    the state has no ids of environments (older versions)."""
     env_ids = [UUID(text) for text in collector.get("env_ids", ())]
     found: dict[Lane, Position] = {}
     for name, group in groups.items():
@@ -104,7 +107,7 @@ def lane_positions(collector: Mapping[str, Any], groups: Mapping[str, AgentGroup
         lanes = [(env_id, agent_id) for env_id in env_ids for agent_id in group.agent_ids]
         positions = zip(numbers["first_episode"].tolist(), numbers["first_step"].tolist(), strict=True)
         found |= zip(lanes, positions, strict=bool(lanes))
-    return found
+    return found | {_lane(held): _position(held) for block in open_rows for held in block}
 
 
 def _lane(trajectory: Trajectory) -> Lane:
@@ -116,9 +119,10 @@ def _position(trajectory: Trajectory) -> Position:
 
 
 def _digest(trajectory: Trajectory) -> bytes:
-    """Of what was seen, done and earned, by which policy, and how it ended; bit for bit."""
+    """Of what was seen, done and earned, by which policy, and how and when it ended; bit for bit."""
     digest = hashlib.blake2b(bytes((trajectory.terminated, trajectory.truncated, trajectory.failed)), digest_size=16)
     columns = (trajectory.obs, trajectory.action, trajectory.reward, trajectory.policy_version, trajectory.final_obs)
+    digest.update(trajectory.num_env_steps.to_bytes(8, "little"))
     for _, leaf in leaves(columns):
         digest.update(np.asarray(leaf).tobytes())
     return digest.digest()

@@ -69,8 +69,10 @@ def record_continuation(state: Mapping[str, Any], parts: RunParts, settings: Run
     if recorder is None or url is None:
         return lambda: None
     from relayrl.engines.local.recorded_ahead import find_ahead, lane_positions
+    from relayrl.engines.local.run_recorder import saved_open_rows
 
-    saved, positions = state.get("recorder"), lane_positions(state["collector"], parts.env.groups)
+    saved = state.get("recorder")
+    positions = lane_positions(state["collector"], parts.env.groups, saved_open_rows(saved).values())
     return lambda: recorder.go_on(saved, find_ahead(url, positions)) if positions else None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,17 +147,16 @@ class ClientCoordinator:
             self.lifecycle.become(AgentState.STOPPING)
             self._stop_watching()
             num_left = self.lifecycle.wait_until_idle(end_s)
-            for lane_key, trajectory in self.state.interrupt_all():
-                self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
+            self._put_last([*self.state.interrupt_all(), *self._environments.take_open_rows()])
             unlearned, error = ([], None) if self._link is None else self._link.stop(end_s)
             left, refused = self._dispatcher.stop(end_s)
             self._stop_inference()
-            self._environments.close()
+            late = self._environments.close()
             if self._server is not None:
                 self._server.stop(end_s)
             self.lifecycle.become(AgentState.STOPPED)
             report = ShutdownReport(
-                undelivered=tuple(entry.trajectory for entry in left),
+                undelivered=(*(entry.trajectory for entry in left), *(trajectory for _, trajectory in late)),
                 rejected=tuple((entry.trajectory, why) for entry, why in refused),
                 unlearned=tuple(unlearned),
                 learning_error=error,
@@ -168,7 +167,7 @@ class ClientCoordinator:
             _log.error(
                 "shutdown left something behind",
                 extra={
-                    "undelivered": len(left),
+                    "undelivered": len(report.undelivered),
                     "rejected": len(refused),
                     "unlearned": len(unlearned),
                     "learning_error": None if error is None else repr(error),
@@ -253,9 +252,9 @@ class ClientCoordinator:
         self.lifecycle.enter()
         try:
             handle, trajectory = self.state.remove(actor_id)
-            self._environments.drop(handle)
+            self._put_last(self._environments.drop(handle))
             if trajectory is not None:
-                self._dispatcher.put(handle.lane.key, trajectory, Priority.FLUSH)
+                self._put_last([(handle.lane.key, trajectory)])
             done = self._dispatcher.wait_until_durable(handle.lane.key, timeout_s)
             self._dispatcher.drop_lane(handle.lane.key)
             return done
@@ -283,9 +282,14 @@ class ClientCoordinator:
     def set_env(self, actor_id: UUID | Mapping[str, UUID], env: Any, settings: EnvSettings, seed: int) -> None:
         if isinstance(actor_id, Mapping):
             handles = {group: self.state.handle(each) for group, each in actor_id.items()}
-            self._environments.set_env(handles, env, settings, seed)
+            self._put_last(self._environments.set_env(handles, env, settings, seed))
         else:
-            self._environments.set_env(self.state.handle(actor_id), env, settings, seed)
+            self._put_last(self._environments.set_env(self.state.handle(actor_id), env, settings, seed))
+
+    def _put_last(self, trajectories: Iterable[tuple[UUID, Trajectory]]) -> None:
+        """Hand over what nothing is added to any more."""
+        for lane_key, trajectory in trajectories:
+            self._dispatcher.put(lane_key, trajectory, Priority.FLUSH)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:
         """Step an actor's environments; ends early, with an error, when the agent shuts down."""

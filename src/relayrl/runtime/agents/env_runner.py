@@ -6,7 +6,8 @@ like: trajectories carry the environment's episodes and steps. Log-probabilities
 masks and global states where the environment has them.
 
 Steps go through the same `Collector` as training, and from there as trajectories to the actor's router. A block of steps is
-played with one version of the policy; the next block takes the newest.
+played with one version of the policy; the next block takes the newest. The last action of an agent that waits when a block ends
+follows when it is known what came of it (`data.open_rows`), or when its environments are closed.
 
 Not its job: making environments (`relayrl.envs.environment_registry`), or acting for simulators that ask by themselves.
 """
@@ -16,11 +17,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
 
+from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Array, Tree
 from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor, Decision
@@ -30,10 +32,13 @@ from relayrl.runtime.routing.router import RouterDispatcher
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 if TYPE_CHECKING:
+    from relayrl.data.open_rows import RolloutSplitter
     from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
     from relayrl.envs.environment_settings import EnvSettings
 
 MAX_BLOCK_STEPS = 128
+OpenRows: TypeAlias = list[tuple[UUID, Trajectory]]
+"""With the key of the actor's lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class ActorEnvironment:
         self._lock, self._is_closed = threading.Lock(), False
         self._collector: Collector | None = None
         self._max_block_steps = 0
+        self._splitters: dict[str, RolloutSplitter] = {}
 
     def run(
         self, num_steps: int, dispatcher: RouterDispatcher, before_block: Callable[[Sequence[UUID]], None]
@@ -98,21 +104,38 @@ class ActorEnvironment:
                 block_steps = min(self._max_block_steps, num_steps - done)
                 versions = {name: actor.take_newest() for name, actor in self._actors.items()}
                 for name, rollout in collector.collect(versions, block_steps).items():
-                    for trajectory in rollout.trajectories():
+                    for trajectory in self._splitters[name].split(rollout):
                         ended = trajectory.terminated or trajectory.truncated
                         dispatcher.put(keys[name], trajectory, Priority.EPISODE if ended else Priority.FRAGMENT)
                 done += block_steps
             returns, lengths = collector.take_episodes()
         return EnvRunSummary(done * self._env.num_envs, tuple(returns), tuple(lengths))
 
-    def close(self) -> None:
-        """Close the environments; who plays in them stops before the next block."""
+    def take_open_rows(self) -> OpenRows:
+        """What agents that wait did last, of which it is not known yet what comes of it; nothing while somebody plays."""
+        if not self._lock.acquire(blocking=False):
+            return []
+        try:
+            return self._open_rows()
+        finally:
+            self._lock.release()
+
+    def _open_rows(self) -> OpenRows:
+        taken = ((name, splitter.take_open_rows()) for name, splitter in self._splitters.items())
+        return [(self.handles[name].lane.key, each) for name, rows in taken for each in rows or ()]
+
+    def close(self) -> OpenRows:
+        """Close the environments and return their open rows; who plays in them stops before the next block."""
         self._is_closed = True
         with self._lock:
             self._env.close()
+            return self._open_rows()
 
     def _start(self, num_steps: int) -> Collector:
         if self._collector is None:
+            from relayrl.data.open_rows import RolloutSplitter  # loads Arrow's library
+
+            self._splitters = {name: RolloutSplitter() for name in self._env.groups}
             self._max_block_steps = min(num_steps, MAX_BLOCK_STEPS)
             self._collector = Collector(
                 self._env,
@@ -135,8 +158,8 @@ class EnvRunner:
 
     def set_env(
         self, handles: ActorHandle | Mapping[str, ActorHandle], env: Any, settings: EnvSettings, seed: int
-    ) -> None:
-        """Give an actor, or one for each group of agents, environments, in place of those they have."""
+    ) -> OpenRows:
+        """Give an actor, or one for each group of agents, environments; returns the open rows of those that they replace."""
         from relayrl.envs.environment_registry import make_vector
         from relayrl.envs.vector.on_host import on_host
 
@@ -152,8 +175,7 @@ class EnvRunner:
             for each in old.values():
                 self._forget(each)
             self._environments |= dict.fromkeys(keys, new)
-        for each in old.values():
-            each.close()
+        return [rows for each in old.values() for rows in each.close()]
 
     def _forget(self, environment: ActorEnvironment) -> None:
         """No actor has it any more; who calls holds the lock."""
@@ -165,21 +187,26 @@ class EnvRunner:
                 raise ConfigError(f"actor {handle.actor_id} has no environment; give it one with set_env()")
             return self._environments[handle.lane.key]
 
-    def drop(self, handle: ActorHandle) -> None:
-        """The actor is gone; so are its environments."""
+    def drop(self, handle: ActorHandle) -> OpenRows:
+        """The actor is gone; so are its environments. Returns their open rows."""
         with self._lock:
             environment = self._environments.get(handle.lane.key)
             if environment is not None:
                 self._forget(environment)
-        if environment is not None:
-            environment.close()
+        return [] if environment is None else environment.close()
 
-    def close(self) -> None:
-        """Close all environments."""
+    def take_open_rows(self) -> OpenRows:
+        """Those of all environments in which nobody plays."""
+        with self._lock:
+            environments = list({id(each): each for each in self._environments.values()}.values())
+        return [rows for environment in environments for rows in environment.take_open_rows()]
+
+    def close(self) -> OpenRows:
+        """Close all environments; returns the open rows that nobody has taken."""
         with self._lock:
             environments, self._environments = self._environments, {}
-        for environment in {id(each): each for each in environments.values()}.values():
-            environment.close()
+        unique = {id(each): each for each in environments.values()}
+        return [rows for environment in unique.values() for rows in environment.close()]
 
 
 def _by_group(handles: ActorHandle | Mapping[str, ActorHandle], env: VectorEnvironment) -> Mapping[str, ActorHandle]:
