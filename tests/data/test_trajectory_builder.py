@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from relayrl.data.arrow.codec import decode_trajectory, encode
 from relayrl.data.columns import LaneHeader, Trajectory
-from relayrl.data.trajectory_builder import TrajectoryBuilder
+from relayrl.data.steps.trajectory_builder import TrajectoryBuilder
 from relayrl.errors import ConfigError
 
 WORLD = uuid.UUID(int=1)

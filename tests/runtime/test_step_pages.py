@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relayrl.data.columns import LaneHeader
-from relayrl.data.trajectory_builder import TrajectoryBuilder
+from relayrl.data.steps.step_pages import PAGE_ROWS, StepPages
+from relayrl.data.steps.step_rows import ActingLayout
+from relayrl.data.steps.trajectory_builder import TrajectoryBuilder
 from relayrl.errors import ConfigError
-from relayrl.runtime.routing.step_pages import PAGE_ROWS, StepPages
-from relayrl.runtime.routing.step_rows import ActingLayout
 
 OBS, ACT = spaces.Box(-1e6, 1e6, (1,), np.float32), spaces.Discrete(4)
 LAYOUT = ActingLayout("agent", OBS, ACT, 4, needs_mask=False, has_logp=True, has_value=True)

@@ -10,9 +10,9 @@ import torch
 from runtime_fakes import ListSink, export, make_policy, obs, steps_of
 from test_step_pages import LAYOUT
 
+from relayrl.data.steps.step_pages import StepPages
 from relayrl.errors import ConfigError
 from relayrl.runtime.agents.agent_builder import AgentBuilder
-from relayrl.runtime.routing.step_pages import StepPages
 from waiting import DEADLINE_S
 
 NUM_THREADS, NUM_REQUESTS, NUM_VERSIONS = 8, 400, 6

@@ -21,7 +21,7 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
   rollout, whose successors hold the state that followed beside the observation.
 
-This file only holds, slices, copies and joins; filling is `builders`, bytes are `codec`.
+This file only holds, slices, copies and joins; filling is `rollout_builder`, bytes are `codec`.
 """
 
 from __future__ import annotations

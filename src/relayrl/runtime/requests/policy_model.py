@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from relayrl.accelerator.mlp_actor import accelerated
+from relayrl.data.steps.step_rows import ActingLayout
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, example_rows
-from relayrl.runtime.routing.step_rows import ActingLayout
 
 if TYPE_CHECKING:
     from relayrl.models.policy import Policy

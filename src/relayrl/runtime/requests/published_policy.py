@@ -24,6 +24,7 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
+from relayrl.data.steps.step_pages import Lane, StepPages
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.acting.actor import Decision
@@ -32,7 +33,6 @@ from relayrl.runtime.agents.client_config import BatchingSettings
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.policy_model import PolicyModel
 from relayrl.runtime.requests.request_batcher import RequestBatcher
-from relayrl.runtime.routing.step_pages import Lane, StepPages
 
 MAX_VERSION_COLUMNS = 64
 Fragments = list[tuple[UUID, Trajectory]]

@@ -23,7 +23,7 @@ from uuid import UUID
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from relayrl.runtime.routing.step_pages import Lane
+    from relayrl.data.steps.step_pages import Lane
 
 
 class EnvClock:

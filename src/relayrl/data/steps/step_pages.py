@@ -9,7 +9,7 @@ open at once, not the longest possible episode: pages are used again and never g
     end(…)          the last row's reward and the episode's end; returns the lane's trajectory
     interrupt(…)    ends the lane's episode as truncated and failed; returns its trajectory, if it has rows
 
-Steps are cut into trajectories as by `relayrl.data.trajectory_builder`, lane by lane; a property test holds the two to each
+Steps are cut into trajectories as by `relayrl.data.steps.trajectory_builder`, lane by lane; a property test holds the two to each
 other.
 
 Invariants: a lane's rows are in the order of its requests; a call that raises `ConfigError` has written nothing; trajectories
@@ -34,10 +34,10 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory, trajectory_id
+from relayrl.data.steps.env_clock import EnvClock
+from relayrl.data.steps.step_rows import ActingLayout, StepRows
 from relayrl.data.trees import Array, Tree, allocate, index, write
 from relayrl.errors import ConfigError
-from relayrl.runtime.routing.env_clock import EnvClock
-from relayrl.runtime.routing.step_rows import ActingLayout, StepRows
 
 PAGE_ROWS = 64
 _FIRST_PAGES = 16

@@ -10,7 +10,7 @@ observation. Columns grow by doubling; trajectories own their memory.
 Where several agents share an environment, `step` says at which of its steps an action was chosen, so that their trajectories
 can be put side by side. Give it for every action or for none; without it, steps are not known.
 
-Not its job: many lanes at once (`builders`), choosing actions, or sending trajectories anywhere.
+Not its job: many lanes at once (`rollout_builder`), choosing actions, or sending trajectories anywhere.
 """
 
 from __future__ import annotations
