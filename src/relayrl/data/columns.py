@@ -39,8 +39,8 @@ from relayrl.data.trees import Array, Space, Tree, index, map_tree
 if TYPE_CHECKING:
     from relayrl.data.trajectory_block import TrajectoryBlock
 
-_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
-_OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "env_episode", "env_step")
+COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
+OPTIONAL_COLUMNS = ("action_mask", "logp", "value", "memory", "state", "env_episode", "env_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,4 +250,4 @@ def _columns_of(successors: Successors) -> dict[str, Any]:
 
 
 def _columns_in(rollout: Rollout) -> list[str]:
-    return [*_COLUMNS, *(name for name in _OPTIONAL if getattr(rollout, name) is not None)]
+    return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if getattr(rollout, name) is not None)]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from gymnasium import spaces
 
 from relayrl.accelerator.mlp_actor import accelerated
 from relayrl.data.steps.step_rows import ActingLayout
@@ -138,5 +139,5 @@ def _layout(
         needs_mask=needs_mask,
         has_logp=actor.head.has_log_prob,
         has_value=has_value,
-        memory_width=actor.memory_width,
+        memory_space=spaces.Box(-np.inf, np.inf, (actor.memory_width,)) if actor.memory_width else None,
     )

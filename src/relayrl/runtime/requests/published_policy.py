@@ -132,7 +132,7 @@ class PublishedPolicy:
                 raise self._failure(error) from error
             self._require_finite(decision, actor_ids)
             action, logp, value, _ = decision
-            cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+            cut = self.pages.append_one(lane, (obs, action, logp, value, self.version, mask, None), reward)
             taken = action if self._to_environment is None else self._to_environment(action)
             return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
         request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
@@ -192,19 +192,16 @@ class PublishedPolicy:
         self._require_finite(decision, request.actor_ids)
         action, logp, value, after = decision
         reward, pages, memory = request.reward, self.pages, request.memory
+        step = request.obs, action, logp, value, self.version, request.mask, memory
         if request.num_rows == 1:
             one = reward if reward is None or isinstance(reward, float) else float(reward[0])
-            request.cut = pages.append_one(
-                request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one, memory
-            )
+            request.cut = pages.append_one(request.lanes[0], step, one)
         else:
             assert request.numbers is not None
             assert not isinstance(reward, float)
             with pages.lock:
                 self._require_open(request)
-                request.cut = pages.append(
-                    request.numbers, request.obs, action, logp, value, self.version, request.mask, reward, memory
-                )
+                request.cut = pages.append(request.numbers, step, reward)
         if memory is not None and after is not None:
             for row, lane in zip(after, request.lanes, strict=True):
                 lane.memory, lane.memory_episode = row, lane.episode
