@@ -19,7 +19,7 @@ OBS, ACT = spaces.Box(-1e6, 1e6, (1,), np.float32), spaces.Discrete(4)
 LAYOUT = ActingLayout("agent", OBS, ACT, 4, needs_mask=False, has_logp=True, has_value=True)
 COLUMNS = ("obs", "action", "logp", "value", "policy_version", "action_mask")
 ONE = np.zeros(1, np.float32)
-STEP = (ONE[None], np.array([1]), ONE, ONE, 0, None, None)
+STEP = (ONE, 1, 0.0, 0.0, 0, None, None)
 
 
 @dataclass
@@ -95,11 +95,13 @@ def test_agents_and_builders_give_what_lists_give(max_length, moves):
             for_builders[i].act(row, float(t + i))
             fragment = builders[i].record_action(obs[k], action[k], mask[k], float(logp[k]), 0.5 * t, t)
             built[i] += [] if fragment is None else [fragment]
-        whole = (obs, action, logp, value, t, mask, None)
         if len(rows) == 1:
-            cut = pages.append_one(lanes[rows[0]], whole, float(reward[0]))
+            (row,) = rows
+            cut = pages.append_one(
+                lanes[row], (obs[0], action[0], logp[0], value[0], t, mask[0], None), float(reward[0])
+            )
         else:
-            cut = pages.append(numbers[rows], whole, reward)
+            cut = pages.append(numbers[rows], (obs, action, logp, value, t, mask, None), reward)
         for key, trajectory in cut:
             got[key.int - 1].append(trajectory)
 
@@ -174,7 +176,7 @@ def test_what_is_no_row_leaves_a_lane_as_it_was(num_before):
     for _ in range(num_before):
         pages.append_one(lane, STEP, None)
     with pytest.raises(ValueError, match="broadcast"):
-        pages.append_one(lane, (np.zeros((1, 2)), *STEP[1:]), None)
+        pages.append_one(lane, (np.zeros(2), *STEP[1:]), None)
     assert pages.num_open_steps(lane) == num_before
     cut = pages.append_one(lane, STEP, None)
     assert [len(fragment) for _, fragment in cut] == [100] * (num_before == 100)

@@ -39,7 +39,7 @@ def worth_its_version(folder, version: int):
 
 
 def append(pages: StepPages, lane) -> None:
-    assert pages.append_one(lane, (ONE[None], np.array([1]), ONE, ONE, 0, None, None), None) == []
+    assert pages.append_one(lane, (ONE, 1, 0.0, 0.0, 0, None, None), None) == []
 
 
 @pytest.mark.usefixtures("hasty_threads")

@@ -167,12 +167,18 @@ class StepPages:
         return cut
 
     def append_one(self, lane: Lane, step: Step, reward: float | None) -> list[tuple[UUID, Trajectory]]:
-        """The same for one lane, at a third of the cost. Arrays are rows, or have an axis [1, …] before them."""
+        """The same for one lane, whose arrays have no axis before the row's own, at a third of the cost."""
         while (cut := self._at(lane, self._append_one, step, reward)) is None:
             with self.lock:
                 self._wait_for_lanes()
                 self._provide_page()
         return cut
+
+    def append_alone(self, lane: Lane, step: Step) -> Trajectory | None:
+        """The same where no other thread uses the pages, nor another lane; rewards are given to `add_reward`."""
+        while (cut := self._append_one(lane, step, None)) is None:
+            self._provide_page()
+        return cut[0][1] if cut else None
 
     def end(
         self,
@@ -198,14 +204,15 @@ class StepPages:
             raise ConfigError(_no_action(lane))
 
     def add_reward(self, lane: Lane, reward: float) -> None:
-        """Add to the reward of the lane's last step."""
-        self.require_steps(lane)
-        self._rows.add_reward(int(self._last[lane.number]), reward)
+        """Add to the reward of the last step of a lane that has steps."""
+        self._rows.add_reward(self._last.item(lane.number), reward)
 
     def cut(self, lane: Lane, next_obs: Tree, next_mask: Array | None) -> Trajectory:
-        """What the lane has while its episode goes on; `next_obs` is what followed, where `next_mask` was allowed."""
-        self.require_steps(lane)
-        return self._cut(lane, next_obs, next_mask)
+        """The steps of a lane that has any, while its episode goes on; `next_obs` followed, where `next_mask` was allowed."""
+        end_step = lane.first_step + self.num_open_steps(lane) if lane.counts_rows else lane.next_step
+        fragment = self._take(lane, end_step, False, False, False, next_obs, next_mask)
+        lane.first_step += fragment.num_env_steps
+        return fragment
 
     def interrupt(self, lane: Lane, *, is_void: bool = False) -> Trajectory | None:
         """The lane stops in the middle of an episode: what came of its last action will never be known.
@@ -345,7 +352,7 @@ class StepPages:
         length = self.num_open_steps(lane)
         if length >= self.max_length:
             try:
-                cut.append((lane.key, self._cut(lane, obs, mask)))
+                cut.append((lane.key, self.cut(lane, obs, mask)))
             except Exception:
                 self._free_pages.append(page)
                 raise
@@ -367,12 +374,6 @@ class StepPages:
             self._idle.add(lane.number)
         self._stop[lane.number] = self._last[lane.number]
 
-    def _cut(self, lane: Lane, next_obs: Tree, next_mask: Array | None) -> Trajectory:
-        end_step = lane.first_step + self.num_open_steps(lane) if lane.counts_rows else lane.next_step
-        fragment = self._take(lane, end_step, False, False, False, next_obs, next_mask)
-        lane.first_step += fragment.num_env_steps
-        return fragment
-
     def _take(
         self,
         lane: Lane,
@@ -387,12 +388,12 @@ class StepPages:
         """The first `length` rows, by default all; the lane then has none."""
         if length is None:
             length = self.num_open_steps(lane)
-        starts = np.asarray(lane.pages, np.int64) * PAGE_ROWS
-        rows = (starts[:, None] + np.arange(PAGE_ROWS)).reshape(-1)[:length]
+        starts = [page * PAGE_ROWS for page in lane.pages]
+        parts = [slice(start, start + min(PAGE_ROWS, length - i * PAGE_ROWS)) for i, start in enumerate(starts)]
         layout = self.layout
         final = allocate(layout.observation_space, ())
         write(final, ..., final_obs)
-        columns = self._rows.gather(rows)
+        columns = self._rows.gather(parts)
         last_mask = None
         if "action_mask" in columns:
             last_mask = np.ones(columns["action_mask"].shape[1:], bool)

@@ -11,7 +11,7 @@ Not its job: which rows belong to whom (`step_pages`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
@@ -171,7 +171,7 @@ def checked_flags(name: str, value: Any, num_rows: int) -> Array:
 
 
 Step: TypeAlias = "tuple[Tree, Tree, Array | float | None, Array | float | None, int, Array | None, Tree | None]"
-"""What is written of a lane, or of several: obs, action, logp, value, policy_version, action_mask, memory."""
+"""What is written of one lane, or of several [L, …]: obs, action, logp, value, policy_version, action_mask, memory."""
 
 UNKNOWN = math.nan
 """The log-probability or value of a step whose actor gave none, though its policy has them."""
@@ -190,32 +190,37 @@ class StepRows:
         self._has_logp, self._has_value = "logp" in columns, "value" in columns
         self.has_masks = False
         self._store = self._allocate(num_rows)
-        self._scratch = self._allocate(1)
+        self._scratch: _Store | None = None
+        self._scratch_version = -1
 
     def __len__(self) -> int:
         return len(self._store.records)
 
     def write(self, rows: Array, step: Step) -> None:
         """Steps without a reward yet, in `rows` [L], which differ."""
-        L = len(rows)
-        if len(self._scratch.records) < L:
-            self._scratch = self._allocate(2 * L)
-        scratch, store = self._scratch, self._store
+        L, scratch, store = len(rows), self._scratch, self._store
+        if scratch is None or len(scratch.records) < L:
+            scratch, self._scratch_version = self._allocate(2 * L), -1
+            self._scratch = scratch
+        if step[4] != self._scratch_version:
+            scratch.columns["policy_version"][:] = self._scratch_version = step[4]
         self._fill(scratch.columns, slice(L), step)
         store.records[rows] = scratch.records[:L]
         for name, column in store.large.items():
             column[rows] = scratch.large[name][:L]
 
     def write_one(self, row: int, step: Step) -> None:
-        """The same for one row; arrays are rows, or have an axis [1, …] before them."""
-        self._fill(self._store.columns, slice(row, row + 1), step)
+        """The same for one row, without an axis before it."""
+        columns = self._store.columns
+        columns["reward"][row] = 0.0
+        columns["policy_version"][row] = step[4]
+        self._fill(columns, row, step)
 
-    def _fill(self, columns: dict[str, Any], where: slice, step: Step) -> None:
-        obs, action, logp, value, policy_version, mask, memory = step
+    def _fill(self, columns: dict[str, Any], where: int | slice, step: Step) -> None:
+        """All of it but the reward, which is zero, and the version."""
+        obs, action, logp, value, _, mask, memory = step
         write(columns["obs"], where, obs)
         write(columns["action"], where, action)
-        columns["reward"][where] = 0.0
-        columns["policy_version"][where] = policy_version
         if self._has_logp:
             columns["logp"][where] = UNKNOWN if logp is None else logp
         if self._has_value:
@@ -244,12 +249,13 @@ class StepRows:
         """The action mask of one row, as a copy; None where there are none."""
         return np.array(self._store.columns["action_mask"][row]) if self.has_masks else None
 
-    def gather(self, rows: Array) -> dict[str, Any]:
-        """The columns of a trajectory, by the names of its fields; fresh arrays."""
-        taken = _views(self._store.records[rows], self._record)
-        flat = {name: np.ascontiguousarray(column) for name, column in taken.items()}
-        flat |= {name: column.take(rows, 0) for name, column in self._store.large.items()}
-        columns: dict[str, Any] = map_tree(flat.__getitem__, self._names)
+    def gather(self, parts: Sequence[slice]) -> dict[str, Any]:
+        """The columns of a trajectory whose rows lie in `parts`, by the names of its fields; fresh arrays."""
+
+        def taken(column: Array) -> Array:
+            return column[parts[0]].copy() if len(parts) == 1 else np.concatenate([column[part] for part in parts])
+
+        columns: dict[str, Any] = map_tree(taken, self._store.columns)
         if not self.has_masks:
             columns.pop("action_mask", None)
         return columns
@@ -265,7 +271,8 @@ class StepRows:
     def _allocate(self, num_rows: int) -> _Store:
         records = np.zeros(num_rows, self._record).view(f"V{self._record.itemsize}")  # opaque: copied as a whole, fast
         large: dict[str, Array] = zero_columns(self._large_kinds, (num_rows,))
-        columns = map_tree((_views(records, self._record) | large).__getitem__, self._names)
+        fields = records.view(self._record)
+        columns = map_tree(lambda name: large[name] if name in large else fields[name], self._names)
         if "action_mask" in columns:
             columns["action_mask"][:] = True
         return _Store(records, large, columns)
@@ -289,9 +296,3 @@ def _padded(fields: dict[str, np.dtype[Any]]) -> np.dtype[Any]:
     size = -(-end // WORD_BYTES) * WORD_BYTES
     description = {"names": order, "formats": [fields[name] for name in order], "offsets": offsets, "itemsize": size}
     return np.dtype(description)  # type: ignore[call-overload, no-any-return]
-
-
-def _views(records: Array, record: np.dtype[Any]) -> dict[str, Array]:
-    """The fields of opaque records, without a copy."""
-    structured = records.view(record)
-    return {name: structured[name] for name in record.names or ()}

@@ -47,7 +47,7 @@ class TrajectoryBuilder:
         self._pages = StepPages(layout, max_length, num_pages=2)
         self._lane = self._pages.open_lane(header.env_ids[0], header.agent_ids[0])
         self._lane.episode, self._lane.counts_rows = first_episode, False
-        self._columns = frozenset(layout.columns)
+        self._is_given = {"logp": with_logp, "value": with_value, "memory": memory_space is not None}
         self._all_allowed = None if mask_width is None else np.ones(mask_width, dtype=bool)
         self._gives_steps = False
 
@@ -68,20 +68,21 @@ class TrajectoryBuilder:
     ) -> Trajectory | None:
         """Append a step. Gives the fragment before it if that has `max_length` steps: `obs` is what followed it."""
         for name, item in (("logp", logp), ("value", value), ("memory", memory)):
-            if (item is None) != (name not in self._columns):
+            if (item is not None) != self._is_given[name]:
                 raise ConfigError(f"{name} must be given exactly when the builder was made with it")
         if action_mask is None:
             action_mask = self._all_allowed
         elif self._all_allowed is None:
             raise ConfigError("action_mask was given, but the builder was made without mask_width")
-        self._require_step(step)
+        if step is not None or self._gives_steps:
+            self._require_step(step)
         lane = self._lane
         lane.next_step, self._gives_steps = step, step is not None
         row = obs, action, logp, value, policy_version, action_mask, memory
-        cut = self._pages.append_one(lane, row, None)
+        fragment = self._pages.append_alone(lane, row)
         if step is not None:
             lane.steps.append(step)
-        return cut[0][1] if cut else None
+        return fragment
 
     def _require_step(self, step: int | None) -> None:
         lane = self._lane

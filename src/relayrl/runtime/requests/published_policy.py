@@ -25,7 +25,8 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.steps.step_pages import Lane, StepPages
-from relayrl.data.trees import Array, Tree, map_tree
+from relayrl.data.steps.step_rows import Step
+from relayrl.data.trees import Array, Tree, index, map_tree
 from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.acting.actor import Decision
 from relayrl.models.heads.action_head import ActionHead
@@ -132,7 +133,7 @@ class PublishedPolicy:
                 raise self._failure(error) from error
             self._require_finite(decision, actor_ids)
             action, logp, value, _ = decision
-            cut = self.pages.append_one(lane, (obs, action, logp, value, self.version, mask, None), reward)
+            cut = self.pages.append_one(lane, _only_row(obs, decision, self.version, mask, None), reward)
             taken = action if self._to_environment is None else self._to_environment(action)
             return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
         request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
@@ -192,15 +193,16 @@ class PublishedPolicy:
         self._require_finite(decision, request.actor_ids)
         action, logp, value, after = decision
         reward, pages, memory = request.reward, self.pages, request.memory
-        step = request.obs, action, logp, value, self.version, request.mask, memory
         if request.num_rows == 1:
             one = reward if reward is None or isinstance(reward, float) else float(reward[0])
+            step = _only_row(request.obs, decision, self.version, request.mask, memory)
             request.cut = pages.append_one(request.lanes[0], step, one)
         else:
             assert request.numbers is not None
             assert not isinstance(reward, float)
             with pages.lock:
                 self._require_open(request)
+                step = request.obs, action, logp, value, self.version, request.mask, memory
                 request.cut = pages.append(request.numbers, step, reward)
         if memory is not None and after is not None:
             for row, lane in zip(after, request.lanes, strict=True):
@@ -243,6 +245,20 @@ def _is_finite(numbers: Array) -> bool:
 
 def _removed(actor_id: UUID) -> ConfigError:
     return ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
+
+
+def _only_row(obs: Tree, decision: Decision, version: int, mask: Array | None, memory: Array | None) -> Step:
+    """The step of a request of one row, without the axis of rows."""
+    action, logp, value, _ = decision
+    return (
+        obs[0] if isinstance(obs, np.ndarray) else index(obs, 0),
+        action[0],
+        None if logp is None else logp[0],
+        None if value is None else value[0],
+        version,
+        None if mask is None else mask[0],
+        None if memory is None else memory[0],
+    )
 
 
 def _rows_of(decision: Decision, rows: slice) -> Decision:
