@@ -188,6 +188,7 @@ class StepRows:
         self._large_kinds = {name: kind for name, kind in kinds.items() if name not in small}
         self._record = _padded(small)
         self._has_logp, self._has_value = "logp" in columns, "value" in columns
+        self._is_plain = all(isinstance(columns[name], np.dtype) for name in ("obs", "action"))
         self.has_masks = False
         self._store = self._allocate(num_rows)
         self._scratch: _Store | None = None
@@ -219,8 +220,11 @@ class StepRows:
     def _fill(self, columns: dict[str, Any], where: int | slice, step: Step) -> None:
         """All of it but the reward, which is zero, and the version."""
         obs, action, logp, value, _, mask, memory = step
-        write(columns["obs"], where, obs)
-        write(columns["action"], where, action)
+        if self._is_plain:
+            columns["obs"][where], columns["action"][where] = obs, action
+        else:
+            write(columns["obs"], where, obs)
+            write(columns["action"], where, action)
         if self._has_logp:
             columns["logp"][where] = UNKNOWN if logp is None else logp
         if self._has_value:
