@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from relayrl.data.columns import LaneHeader as LaneHeader
     from relayrl.data.columns import Rollout as Rollout
     from relayrl.data.columns import Trajectory as Trajectory
-    from relayrl.data.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
+    from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.plugins import register_algorithm as register_algorithm
     from relayrl.engines.plugins import register_environment as register_environment
     from relayrl.engines.plugins import register_network as register_network
@@ -128,7 +128,7 @@ _HOMES = {
     "Trajectory": "relayrl.data.columns",
     "Rollout": "relayrl.data.columns",
     "LaneHeader": "relayrl.data.columns",
-    "TrajectoryBuilder": "relayrl.data.trajectory_builder",
+    "TrajectoryBuilder": "relayrl.data.steps.trajectory_builder",
     "encode": "relayrl.data.arrow.codec",
     "decode_trajectory": "relayrl.data.arrow.codec",
     # sinks

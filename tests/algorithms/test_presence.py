@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from relayrl.algorithms.critics.critic_sight import CriticSight
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
-from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
+from relayrl.data.steps.rollout_builder import RolloutBuilder
 from relayrl.envs.environment_contract import FinalObservations
 
 BOX = spaces.Box(-np.inf, np.inf, (1,), np.float32)

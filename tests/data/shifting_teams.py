@@ -13,9 +13,9 @@ from gymnasium import spaces
 from relayrl.algorithms.critics.critic_sight import CriticSight, StateOffer
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
 from relayrl.algorithms.returns import gae, with_successor_values
-from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory, copied_rollout
 from relayrl.data.state_rows import StateBuilder
+from relayrl.data.steps.rollout_builder import RolloutBuilder
 from relayrl.envs.environment_contract import FinalObservations
 
 SEEN, DONE, STATE = (spaces.Box(-np.inf, np.inf, (width,), np.float32) for width in (2, 1, 3))

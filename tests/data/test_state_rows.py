@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from relayrl.data.arrow.codec import decode_rollout, encode
-from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout, joined_rollouts
 from relayrl.data.stacking import stack_jointly
 from relayrl.data.state_rows import StateBuilder, states_after
+from relayrl.data.steps.rollout_builder import RolloutBuilder
 from relayrl.envs.environment_contract import FinalObservations
 from relayrl.errors import ConfigError, DecodeError, EnvError
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from relayrl.data.arrow.codec import decode_trajectory, encode
 from relayrl.data.columns import LaneHeader, Trajectory
-from relayrl.data.trajectory_builder import TrajectoryBuilder
+from relayrl.data.steps.trajectory_builder import TrajectoryBuilder
 from relayrl.errors import ConfigError
 
 WORLD = uuid.UUID(int=1)
@@ -206,3 +206,34 @@ def test_steps_increase_and_are_given_for_all_actions_or_none() -> None:
     recorder.record_action(np.zeros(1, np.float32), 0, step=4)
     failed = recorder.fail()
     assert (failed.steps.tolist(), failed.end_step) == ([3], 5)
+
+
+def test_trees_of_actions_and_memory_are_recorded_by_the_names_of_their_spaces() -> None:
+    pair = spaces.Dict(left=spaces.Discrete(3), right=spaces.Box(-1, 1, (200,)))
+    memory = spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,))))
+    header = LaneHeader("g", (WORLD,), ("a",), spaces.Box(-1, 1, (1,)), pair)
+    recorder = TrajectoryBuilder(header, max_length=100, memory_space=memory)
+    for number in range(70):
+        action = {"right": np.full(200, number / 100), "left": number % 3}
+        recorder.record_action([0.5], action, memory=([number], [1, number]))
+    trajectory = recorder.end(True, False, [1.0])
+    assert trajectory is not None
+    assert list(trajectory.action) == ["left", "right"]
+    assert trajectory.action["left"].tolist() == [number % 3 for number in range(70)]
+    assert trajectory.action["right"][:, 7] == pytest.approx(np.arange(70) / 100)
+    assert trajectory.memory[1].tolist() == [[1, number] for number in range(70)]
+
+
+def test_a_call_that_raises_leaves_the_steps_as_they_were() -> None:
+    recorder = builder()
+    with pytest.raises(ValueError, match="broadcast"):
+        recorder.record_action(np.zeros(2), 0)
+    assert len(recorder) == 0
+    act(recorder, 1, 1.0)
+    with pytest.raises(ValueError, match="broadcast"):
+        recorder.record_action(np.zeros(2), 0)
+    with pytest.raises(ConfigError, match="none for the actions"):
+        recorder.end(True, False, np.array([2.0]), step=4)
+    trajectory = recorder.end(True, False, np.array([2.0]))
+    assert trajectory is not None
+    assert (trajectory.obs.tolist(), trajectory.reward.tolist(), trajectory.episode) == ([[1]], [1], 0)

@@ -10,9 +10,9 @@ import torch
 from runtime_fakes import ListSink, export, make_policy, obs, steps_of
 from test_step_pages import LAYOUT
 
+from relayrl.data.steps.step_pages import StepPages
 from relayrl.errors import ConfigError
 from relayrl.runtime.agents.agent_builder import AgentBuilder
-from relayrl.runtime.routing.step_pages import StepPages
 from waiting import DEADLINE_S
 
 NUM_THREADS, NUM_REQUESTS, NUM_VERSIONS = 8, 400, 6
@@ -39,7 +39,7 @@ def worth_its_version(folder, version: int):
 
 
 def append(pages: StepPages, lane) -> None:
-    assert pages.append_one(lane, ONE[None], np.array([1]), ONE, ONE, 0, None, None) == []
+    assert pages.append_one(lane, (ONE, 1, 0.0, 0.0, 0, None, None), None) == []
 
 
 @pytest.mark.usefixtures("hasty_threads")

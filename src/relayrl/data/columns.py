@@ -21,7 +21,7 @@ steps of `L` lanes of one policy group, columns `[T, L, …]`; lanes are environ
 - `state`, where it is recorded, is the global state of the lane's environment: one column `[T, B, …]` for all lanes of a
   rollout, whose successors hold the state that followed beside the observation.
 
-This file only holds, slices, copies and joins; filling is `builders`, bytes are `codec`.
+This file only holds, slices, copies and joins; filling is `rollout_builder`, bytes are `codec`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from relayrl.data.trees import Array, Space, Tree, index, map_tree
 if TYPE_CHECKING:
     from relayrl.data.trajectory_block import TrajectoryBlock
 
-_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
-_OPTIONAL = ("action_mask", "logp", "value", "memory", "state", "env_episode", "env_step")
+COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version")
+OPTIONAL_COLUMNS = ("action_mask", "logp", "value", "memory", "state", "env_episode", "env_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,4 +255,4 @@ def _columns_of(successors: Successors) -> dict[str, Any]:
 
 
 def _columns_in(rollout: Rollout) -> list[str]:
-    return [*_COLUMNS, *(name for name in _OPTIONAL if getattr(rollout, name) is not None)]
+    return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if getattr(rollout, name) is not None)]

@@ -5,8 +5,8 @@
     states = builder.build(next_state)              after the block's last row
     rollout = states.beside(rollout)                for the rollout of every group
 
-As with `builders`, columns live in two sets of buffers that take turns. Trajectories hold the states of their agent's own
-steps; `joint_states` gives their environment's. Not its job: what lanes see (`builders`).
+As with `rollout_builder`, columns live in two sets of buffers that take turns. Trajectories hold the states of their agent's
+own steps; `joint_states` gives their environment's. Not its job: what lanes see (`rollout_builder`).
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.action_masks import allows_nothing, mask_parts
-from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.state_rows import StateBuilder
+from relayrl.data.steps.rollout_builder import RolloutBuilder
 from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.envs.environment_contract import (
     AgentGroup,

@@ -24,13 +24,13 @@ import numpy as np
 
 from relayrl.accelerator.mlp_actor import RowGenerator
 from relayrl.data.columns import Trajectory
+from relayrl.data.steps.env_clock import EnvClock
+from relayrl.data.steps.step_pages import Lane, StepPages
+from relayrl.data.steps.step_rows import ActingLayout
 from relayrl.errors import ConfigError
 from relayrl.runtime.agents.client_config import BatchingSettings
 from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel, fitting_group, load_model
 from relayrl.runtime.requests.published_policy import ActionChoice, PublishedPolicy
-from relayrl.runtime.routing.env_clock import EnvClock
-from relayrl.runtime.routing.step_pages import Lane, StepPages
-from relayrl.runtime.routing.step_rows import ActingLayout
 
 
 class InferenceMode(Enum):

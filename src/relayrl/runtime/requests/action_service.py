@@ -21,6 +21,9 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
+from relayrl.data.steps.env_clock import EnvClock
+from relayrl.data.steps.step_pages import Lane
+from relayrl.data.steps.step_rows import checked_flags, checked_reward, checked_rewards
 from relayrl.data.trees import Array, Tree, index, leaves, map_tree
 from relayrl.errors import ConfigError, RelayRLError
 from relayrl.runtime.agents.lifecycle_manager import LifecycleManager
@@ -28,11 +31,8 @@ from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.state_manager import ActorHandle, PolicySlot, StateManager
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.published_policy import ActionRequest, PublishedPolicy
-from relayrl.runtime.routing.env_clock import EnvClock
 from relayrl.runtime.routing.learner_link import LearnerLink
 from relayrl.runtime.routing.router import RouterDispatcher
-from relayrl.runtime.routing.step_pages import Lane
-from relayrl.runtime.routing.step_rows import checked_flags, checked_reward, checked_rewards
 from relayrl.runtime.routing.trajectory_buffer import Priority
 
 MAX_PLANS = 64

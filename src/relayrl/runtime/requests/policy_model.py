@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from gymnasium import spaces
 
 from relayrl.accelerator.mlp_actor import accelerated
+from relayrl.data.steps.step_rows import ActingLayout
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor, ForwardActor
@@ -26,7 +28,6 @@ from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.live_policy import LivePolicy
 from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, example_rows
-from relayrl.runtime.routing.step_rows import ActingLayout
 
 if TYPE_CHECKING:
     from relayrl.models.policy import Policy
@@ -178,5 +179,5 @@ def _layout(
         needs_mask=needs_mask,
         has_logp=actor.head.has_log_prob,
         has_value=has_value,
-        memory_width=actor.memory_width,
+        memory_space=spaces.Box(-np.inf, np.inf, (actor.memory_width,)) if actor.memory_width else None,
     )

@@ -24,7 +24,9 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Array, Tree, map_tree
+from relayrl.data.steps.step_pages import Lane, StepPages
+from relayrl.data.steps.step_rows import Step
+from relayrl.data.trees import Array, Tree, index, map_tree
 from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.acting.actor import Decision
 from relayrl.models.heads.action_head import ActionHead
@@ -32,7 +34,6 @@ from relayrl.runtime.agents.client_config import BatchingSettings
 from relayrl.runtime.requests.action_record import ActionRecord
 from relayrl.runtime.requests.policy_model import PolicyModel
 from relayrl.runtime.requests.request_batcher import RequestBatcher
-from relayrl.runtime.routing.step_pages import Lane, StepPages
 
 MAX_VERSION_COLUMNS = 64
 Fragments = list[tuple[UUID, Trajectory]]
@@ -132,7 +133,7 @@ class PublishedPolicy:
                 raise self._failure(error) from error
             self._require_finite(decision, actor_ids)
             action, logp, value, _ = decision
-            cut = self.pages.append_one(lane, obs, action, logp, value, self.version, mask, reward)
+            cut = self.pages.append_one(lane, _only_row(obs, decision, self.version, mask, None), reward)
             taken = action if self._to_environment is None else self._to_environment(action)
             return ActionRecord(actor_ids, taken, logp, value, self._version_column(1)), cut
         request = ActionRequest(actor_ids, (lane,), None, -1, obs, mask, reward)
@@ -194,17 +195,15 @@ class PublishedPolicy:
         reward, pages, memory = request.reward, self.pages, request.memory
         if request.num_rows == 1:
             one = reward if reward is None or isinstance(reward, float) else float(reward[0])
-            request.cut = pages.append_one(
-                request.lanes[0], request.obs, action, logp, value, self.version, request.mask, one, memory
-            )
+            step = _only_row(request.obs, decision, self.version, request.mask, memory)
+            request.cut = pages.append_one(request.lanes[0], step, one)
         else:
             assert request.numbers is not None
             assert not isinstance(reward, float)
             with pages.lock:
                 self._require_open(request)
-                request.cut = pages.append(
-                    request.numbers, request.obs, action, logp, value, self.version, request.mask, reward, memory
-                )
+                step = request.obs, action, logp, value, self.version, request.mask, memory
+                request.cut = pages.append(request.numbers, step, reward)
         if memory is not None and after is not None:
             for row, lane in zip(after, request.lanes, strict=True):
                 lane.memory, lane.memory_episode = row, lane.episode
@@ -246,6 +245,20 @@ def _is_finite(numbers: Array) -> bool:
 
 def _removed(actor_id: UUID) -> ConfigError:
     return ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
+
+
+def _only_row(obs: Tree, decision: Decision, version: int, mask: Array | None, memory: Array | None) -> Step:
+    """The step of a request of one row, without the axis of rows."""
+    action, logp, value, _ = decision
+    return (
+        obs[0] if isinstance(obs, np.ndarray) else index(obs, 0),
+        action[0],
+        None if logp is None else logp[0],
+        None if value is None else value[0],
+        version,
+        None if mask is None else mask[0],
+        None if memory is None else memory[0],
+    )
 
 
 def _rows_of(decision: Decision, rows: slice) -> Decision:

@@ -1,4 +1,4 @@
-"""What the steps of a policy look like: checks requests by it, and stores steps by row number.
+"""What the steps of a policy look like: checks requests by it, and stores steps by row number, for lanes of their own pace.
 
 All small fields of a step (a vector observation, action, reward, log-probability, value, version, mask) lie side by side in
 one record, usually one cache line, so that a request of many actors is one indexed write; a field larger than
@@ -11,15 +11,17 @@ Not its job: which rows belong to whom (`step_pages`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.arrow.space_json import space_to_json
-from relayrl.data.trees import Array, Space, Tree, leaf_dtype, leaves, space_leaves, unflatten
+from relayrl.data.steps.step_columns import step_columns, zero_columns
+from relayrl.data.trees import Array, Space, Tree, leaf_dtype, leaves, map_tree, space_leaves, unflatten, write
 from relayrl.errors import ActionMaskError, ConfigError
 
 MAX_FIELD_BYTES = 512
@@ -37,7 +39,7 @@ class ActingLayout:
     needs_mask: bool
     has_logp: bool
     has_value: bool
-    memory_width: int = 0
+    memory_space: Space | None = None
     _leaves: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = field(init=False, repr=False, compare=False)
     _mask_parts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -51,8 +53,25 @@ class ActingLayout:
     @property
     def key(self) -> tuple[str, ...]:
         """Equal for layouts whose steps look alike; whether a mask is needed is the policy's own affair."""
-        flags = f"{self.mask_width}/{self.has_logp}/{self.has_value}/{self.memory_width}"
+        flags = f"{self.mask_width}/{self.has_logp}/{self.has_value}/{self.memory_space}"
         return self.group, space_to_json(self.observation_space), space_to_json(self.action_space), flags
+
+    @property
+    def memory_width(self) -> int:
+        """Numbers that an actor remembers."""
+        return 0 if self.memory_space is None else math.prod(self.memory_space.shape or ())
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is written of a step."""
+        return step_columns(
+            self.observation_space,
+            self.action_space,
+            mask_width=self.mask_width,
+            with_logp=self.has_logp,
+            with_value=self.has_value,
+            memory_space=self.memory_space,
+        )
 
     def observations(self, obs: Any, num_rows: int) -> Tree:
         """`obs` as arrays of the space's dtypes with `num_rows` rows: one observation per actor."""
@@ -151,167 +170,124 @@ def checked_flags(name: str, value: Any, num_rows: int) -> Array:
     return np.broadcast_to(array, num_rows)
 
 
+Step: TypeAlias = "tuple[Tree, Tree, Array | float | None, Array | float | None, int, Array | None, Tree | None]"
+"""What is written of one lane, or of several [L, …]: obs, action, logp, value, policy_version, action_mask, memory."""
+
 UNKNOWN = math.nan
 """The log-probability or value of a step whose actor gave none, though its policy has them."""
 
 
 class StepRows:
-    """`num_rows` rows of one layout. Row 0 may be written to by whoever has no row."""
+    """`num_rows` rows of `step_columns`. Row 0 may be written to by whoever has no row."""
 
-    def __init__(self, layout: ActingLayout, num_rows: int) -> None:
-        self._layout, self._has_logp, self._has_value = layout, layout.has_logp, layout.has_value
-        self._obs_names = tuple(f"obs.{path}" for path, _ in space_leaves(layout.observation_space))
-        fields = _fields(layout)
-        small = {name: kind for name, kind in fields.items() if kind.itemsize <= MAX_FIELD_BYTES}
-        self._large = {name: kind for name, kind in fields.items() if name not in small}
+    def __init__(self, columns: dict[str, Any], num_rows: int) -> None:
+        numbers = count()
+        self._names = map_tree(lambda _: f"leaf{next(numbers)}", columns)
+        kinds = dict(zip((name for _, name in leaves(self._names)), (kind for _, kind in leaves(columns)), strict=True))
+        small = {name: kind for name, kind in kinds.items() if kind.itemsize <= MAX_FIELD_BYTES}
+        self._large_kinds = {name: kind for name, kind in kinds.items() if name not in small}
         self._record = _padded(small)
+        self._has_logp, self._has_value = "logp" in columns, "value" in columns
+        self._is_plain = all(isinstance(columns[name], np.dtype) for name in ("obs", "action"))
         self.has_masks = False
-        self._columns = self._allocate(num_rows)
-        self._scratch = self._allocate(1)
+        self._store = self._allocate(num_rows)
+        self._scratch: _Store | None = None
         self._scratch_version = -1
 
     def __len__(self) -> int:
-        return len(self._columns["reward"])
+        return len(self._store.records)
 
-    def write(
-        self,
-        rows: Array,
-        obs: Tree,
-        action: Array,
-        logp: Array | None,
-        value: Array | None,
-        policy_version: int,
-        mask: Array | None,
-        memory: Array | None = None,
-    ) -> None:
+    def write(self, rows: Array, step: Step) -> None:
         """Steps without a reward yet, in `rows` [L], which differ."""
-        L = len(rows)
-        if len(self._scratch["reward"]) < L:
-            self._scratch, self._scratch_version = self._allocate(2 * L), -1
-        scratch = self._scratch
-        if len(self._obs_names) == 1:
-            scratch[self._obs_names[0]][:L] = obs
-        else:
-            for name, (_, leaf) in zip(self._obs_names, leaves(obs), strict=True):
-                scratch[name][:L] = leaf
-        scratch["action"][:L] = action
-        if self._has_logp:
-            scratch["logp"][:L] = UNKNOWN if logp is None else logp
-        if self._has_value:
-            scratch["value"][:L] = UNKNOWN if value is None else value
-        if memory is not None:
-            scratch["memory"][:L] = memory
-        if policy_version != self._scratch_version:
-            scratch["policy_version"][:] = self._scratch_version = policy_version
-        if mask is not None:
-            self.has_masks = True
-            scratch["action_mask"][:L] = mask
-        self._columns["records"][rows] = scratch["records"][:L]
-        for name in self._large:
-            self._columns[name][rows] = scratch[name][:L]
-        if mask is not None:
-            scratch["action_mask"][:L] = True
+        L, scratch, store = len(rows), self._scratch, self._store
+        if scratch is None or len(scratch.records) < L:
+            scratch, self._scratch_version = self._allocate(2 * L), -1
+            self._scratch = scratch
+        if step[4] != self._scratch_version:
+            scratch.columns["policy_version"][:] = self._scratch_version = step[4]
+        self._fill(scratch.columns, slice(L), step)
+        store.records[rows] = scratch.records[:L]
+        for name, column in store.large.items():
+            column[rows] = scratch.large[name][:L]
 
-    def write_one(
-        self,
-        row: int,
-        obs: Tree,
-        action: Array,
-        logp: Array | None,
-        value: Array | None,
-        policy_version: int,
-        mask: Array | None,
-        memory: Array | None = None,
-    ) -> None:
-        """The same for one row and arrays [1, …]."""
-        columns = self._columns
-        if len(self._obs_names) == 1:
-            columns[self._obs_names[0]][row] = obs[0]  # type: ignore[index]
-        else:
-            for name, (_, leaf) in zip(self._obs_names, leaves(obs), strict=True):
-                columns[name][row] = leaf[0]
-        columns["action"][row] = action[0]
+    def write_one(self, row: int, step: Step) -> None:
+        """The same for one row, without an axis before it."""
+        columns = self._store.columns
         columns["reward"][row] = 0.0
-        columns["policy_version"][row] = policy_version
+        columns["policy_version"][row] = step[4]
+        self._fill(columns, row, step)
+
+    def _fill(self, columns: dict[str, Any], where: int | slice, step: Step) -> None:
+        """All of it but the reward, which is zero, and the version."""
+        obs, action, logp, value, _, mask, memory = step
+        if self._is_plain:
+            columns["obs"][where], columns["action"][where] = obs, action
+        else:
+            write(columns["obs"], where, obs)
+            write(columns["action"], where, action)
         if self._has_logp:
-            columns["logp"][row] = UNKNOWN if logp is None else logp[0]
+            columns["logp"][where] = UNKNOWN if logp is None else logp
         if self._has_value:
-            columns["value"][row] = UNKNOWN if value is None else value[0]
+            columns["value"][where] = UNKNOWN if value is None else value
         if memory is not None:
-            columns["memory"][row] = memory[0]
+            write(columns["memory"], where, memory)
         if mask is not None:
             self.has_masks = True
-            columns["action_mask"][row] = mask[0]
+            columns["action_mask"][where] = mask
         elif self.has_masks:
-            columns["action_mask"][row] = True
+            columns["action_mask"][where] = True
 
     def set_rewards(self, rows: Array, reward: Array) -> None:
         """The rewards of steps that had none; rows that occur twice keep one of theirs."""
-        self._columns["reward"][rows] = reward
+        self._store.columns["reward"][rows] = reward
 
     def add_reward(self, row: int, reward: float) -> None:
-        self._columns["reward"][row] += reward
+        self._store.columns["reward"][row] += reward
 
     def observation(self, row: int) -> Tree:
         """The observation of one row, as a copy."""
-        tree: Tree = unflatten(
-            self._layout.observation_space, iter([np.array(self._columns[name][row]) for name in self._obs_names])
-        )
+        tree: Tree = map_tree(lambda column: np.array(column[row]), self._store.columns["obs"])
         return tree
 
     def mask(self, row: int) -> Array | None:
         """The action mask of one row, as a copy; None where there are none."""
-        return np.array(self._columns["action_mask"][row]) if self.has_masks else None
+        return np.array(self._store.columns["action_mask"][row]) if self.has_masks else None
 
-    def gather(self, rows: Array) -> dict[str, Any]:
-        """The columns of a trajectory, by the names of its fields; fresh arrays."""
-        taken = _views(self._columns["records"][rows], self._record)
-        result: dict[str, Any] = {
-            name: np.ascontiguousarray(taken[name]) for name in self._record.names or () if not name.startswith("obs.")
-        }
-        large = {name: self._columns[name].take(rows, 0) for name in self._large}
-        result |= {name: column for name, column in large.items() if not name.startswith("obs.")}
-        flat = [large[name] if name in large else np.ascontiguousarray(taken[name]) for name in self._obs_names]
-        result["obs"] = unflatten(self._layout.observation_space, iter(flat))
+    def gather(self, parts: Sequence[slice]) -> dict[str, Any]:
+        """The columns of a trajectory whose rows lie in `parts`, by the names of its fields; fresh arrays."""
+
+        def taken(column: Array) -> Array:
+            return column[parts[0]].copy() if len(parts) == 1 else np.concatenate([column[part] for part in parts])
+
+        columns: dict[str, Any] = map_tree(taken, self._store.columns)
         if not self.has_masks:
-            result.pop("action_mask", None)
-        return result
+            columns.pop("action_mask", None)
+        return columns
 
     def grow(self) -> None:
         """Twice as many rows; those there are keep their contents."""
-        old, num_rows = self._columns, len(self)
-        self._columns = self._allocate(2 * num_rows)
-        self._columns["records"][:num_rows] = old["records"]
-        for name in self._large:
-            self._columns[name][:num_rows] = old[name]
+        old, num_rows = self._store, len(self)
+        self._store = self._allocate(2 * num_rows)
+        self._store.records[:num_rows] = old.records
+        for name, column in self._store.large.items():
+            column[:num_rows] = old.large[name]
 
-    def _allocate(self, num_rows: int) -> dict[str, Array]:
+    def _allocate(self, num_rows: int) -> _Store:
         records = np.zeros(num_rows, self._record).view(f"V{self._record.itemsize}")  # opaque: copied as a whole, fast
-        columns = {"records": records, **_views(records, self._record)}
-        columns |= {name: np.zeros((num_rows, *kind.shape), kind.base) for name, kind in self._large.items()}
+        large: dict[str, Array] = zero_columns(self._large_kinds, (num_rows,))
+        fields = records.view(self._record)
+        columns = map_tree(lambda name: large[name] if name in large else fields[name], self._names)
         if "action_mask" in columns:
             columns["action_mask"][:] = True
-        return columns
+        return _Store(records, large, columns)
 
 
-def _fields(layout: ActingLayout) -> dict[str, np.dtype[Any]]:
-    """Name and type, shape included, of every field of a step."""
-    fields: dict[str, np.dtype[Any]] = {
-        f"obs.{path}": np.dtype((leaf_dtype(leaf), tuple(leaf.shape or ())))
-        for path, leaf in space_leaves(layout.observation_space)
-    }
-    ((_, action),) = space_leaves(layout.action_space)
-    fields["action"] = np.dtype((leaf_dtype(action), tuple(action.shape or ())))
-    fields["policy_version"], fields["reward"] = np.dtype(np.int64), np.dtype(np.float32)
-    if layout.has_logp:
-        fields["logp"] = np.dtype(np.float32)
-    if layout.has_value:
-        fields["value"] = np.dtype(np.float32)
-    if layout.memory_width:
-        fields["memory"] = np.dtype((np.float32, (layout.memory_width,)))
-    if layout.mask_width is not None:
-        fields["action_mask"] = np.dtype((np.bool_, (layout.mask_width,)))
-    return fields
+class _Store(NamedTuple):
+    """Rows in memory, and their columns as trees of views."""
+
+    records: Array
+    large: dict[str, Array]
+    columns: dict[str, Any]
 
 
 def _padded(fields: dict[str, np.dtype[Any]]) -> np.dtype[Any]:
@@ -324,9 +300,3 @@ def _padded(fields: dict[str, np.dtype[Any]]) -> np.dtype[Any]:
     size = -(-end // WORD_BYTES) * WORD_BYTES
     description = {"names": order, "formats": [fields[name] for name in order], "offsets": offsets, "itemsize": size}
     return np.dtype(description)  # type: ignore[call-overload, no-any-return]
-
-
-def _views(records: Array, record: np.dtype[Any]) -> dict[str, Array]:
-    """The fields of opaque records, without a copy."""
-    structured = records.view(record)
-    return {name: structured[name] for name in record.names or ()}

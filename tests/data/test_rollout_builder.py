@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from relayrl.data.arrow.codec import decode_rollout, encode
-from relayrl.data.builders import RolloutBuilder
 from relayrl.data.columns import LaneHeader
+from relayrl.data.steps.rollout_builder import RolloutBuilder
 from relayrl.errors import ConfigError, EnvError
 
 ENV_IDS = (uuid.UUID(int=1), uuid.UUID(int=2))

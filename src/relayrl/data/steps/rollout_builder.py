@@ -1,4 +1,5 @@
-"""`RolloutBuilder`: what the collector writes steps into. Arrays are written into columns, nothing else happens per row.
+"""`RolloutBuilder`: steps of lanes that step together, for the collector. Arrays are written into columns, nothing else
+happens per row.
 
     builder.add(obs, action, active, action_mask, logp, value)           before the environment steps
     builder.finish_row(reward, terminated, truncated, failed, final, episode_over)     after it
@@ -9,7 +10,7 @@ Arrays have leading axes `[B, N, …]` or, the same thing, `[L, …]`. They are 
 Columns live in two sets of buffers that take turns: a `Rollout` stays as it is while the next block is filled and built,
 and is overwritten by the first `add` after that. Whoever keeps one longer copies it, or takes its `trajectories()`.
 
-Not its job: stepping environments, or one lane that a user's program drives (`trajectory_builder`).
+Not its job: stepping environments, or lanes that each step at their own pace (`step_pages`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,10 @@ from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.columns import LaneHeader, Rollout, Successors
-from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
+from relayrl.data.columns import COLUMNS, OPTIONAL_COLUMNS, LaneHeader, Rollout, Successors
+from relayrl.data.steps.step_columns import step_columns, zero_columns
+from relayrl.data.trees import Array, Space, Tree, index, map_tree, write
 from relayrl.errors import ConfigError, EnvError
-
-_COLUMN_NAMES = (
-    *("obs", "action", "reward", "terminated", "truncated", "valid", "failed", "policy_version"),
-    *("action_mask", "logp", "value", "memory", "env_episode", "env_step"),
-)
 
 
 class EndedLanes(Protocol):
@@ -59,9 +56,15 @@ class RolloutBuilder:
             raise ConfigError(f"a block needs at least one step and one lane, not {num_steps} and {header.num_lanes}")
         self._header = header
         self._num_steps = num_steps
-        self._filling, self._resting = (
-            _Columns(header, num_steps, mask_width, with_logp, with_value, memory_space, with_clock) for _ in range(2)
+        step = step_columns(
+            header.observation_space,
+            header.action_space,
+            mask_width=mask_width,
+            with_logp=with_logp,
+            with_value=with_value,
+            memory_space=memory_space,
         )
+        self._filling, self._resting = (_Columns(header, num_steps, step, with_clock) for _ in range(2))
         self._row = 0
         self._row_is_open = False
         self._first_episode = np.zeros(header.num_lanes, dtype=np.int64)
@@ -260,30 +263,20 @@ class _Clock:
 class _Columns:
     """One set of buffers `[T, L, …]`."""
 
-    def __init__(
-        self,
-        header: LaneHeader,
-        num_steps: int,
-        mask_width: int | None,
-        with_logp: bool,
-        with_value: bool,
-        memory_space: Space | None,
-        with_clock: bool,
-    ) -> None:
+    def __init__(self, header: LaneHeader, num_steps: int, step: dict[str, Any], with_clock: bool) -> None:
         leading = (num_steps, header.num_lanes)
-        self.obs: Any = allocate(header.observation_space, leading)
-        self.action: Any = allocate(header.action_space, leading)
-        self.reward = np.zeros(leading, dtype=np.float32)
+        columns: dict[str, Any] = zero_columns(step, leading)
+        self.obs, self.action, self.reward, self.policy_version = (
+            columns[name] for name in ("obs", "action", "reward", "policy_version")
+        )
+        self.action_mask, self.logp, self.value, self.memory = (
+            columns.get(name) for name in ("action_mask", "logp", "value", "memory")
+        )
         self.terminated, self.truncated, self.valid, self.failed = (np.zeros(leading, dtype=bool) for _ in range(4))
-        self.policy_version = np.zeros(leading, dtype=np.int64)
-        self.action_mask = None if mask_width is None else np.zeros((*leading, mask_width), dtype=bool)
-        self.logp = np.zeros(leading, dtype=np.float32) if with_logp else None
-        self.value = np.zeros(leading, dtype=np.float32) if with_value else None
-        self.memory: Any = None if memory_space is None else allocate(memory_space, leading)
         clock = (num_steps, len(header.env_ids))
         self.env_episode: Any = np.zeros(clock, np.int64) if with_clock else None
         self.env_step: Any = np.zeros(clock, np.int64) if with_clock else None
-        self.successors = _SuccessorRows(header.observation_space, 2 * header.num_lanes, mask_width)
+        self.successors = _SuccessorRows(step, 2 * header.num_lanes)
         self._has_failed_rows = False
         self._views: dict[str, Any] = {}  # of the rows of the last block
 
@@ -322,7 +315,7 @@ class _Columns:
     def rollout(self, header: LaneHeader, T: int, version: int, first_episode: Array, first_step: Array) -> Rollout:
         self.policy_version[:T] = version
         if len(self._views.get("reward", ())) != T:
-            present = (name for name in _COLUMN_NAMES if getattr(self, name) is not None)
+            present = (name for name in (*COLUMNS, *OPTIONAL_COLUMNS) if getattr(self, name, None) is not None)
             self._views = {name: index(getattr(self, name), slice(T)) for name in present}
         return Rollout(
             header=header,
@@ -334,19 +327,15 @@ class _Columns:
 
 
 class _SuccessorRows:
-    """Observations that followed rows where `obs[t + 1]` is not them, in the order of rows; with `mask_width`, masks as well.
+    """Observations that followed rows where `obs[t + 1]` is not them, in the order of rows; masks as well where there are any.
 
     Grows by doubling.
     """
 
-    def __init__(self, space: Space, capacity: int, mask_width: int | None = None) -> None:
-        self._columns: dict[str, Any] = {
-            "step": np.empty(capacity, dtype=np.int64),
-            "lane": np.empty(capacity, dtype=np.int64),
-            "obs": allocate(space, (capacity,), np.empty),
-        }
-        if mask_width is not None:
-            self._columns["action_mask"] = np.empty((capacity, mask_width), dtype=bool)
+    def __init__(self, step: dict[str, Any], capacity: int) -> None:
+        number = np.dtype(np.int64)
+        seen = {name: step[name] for name in ("obs", "action_mask") if name in step}
+        self._columns: dict[str, Any] = zero_columns({"step": number, "lane": number, **seen}, (capacity,))
         self.size = 0
 
     def append(self, row: int, lanes: Array, obs: Tree, mask: Array | None) -> None:

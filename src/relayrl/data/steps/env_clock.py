@@ -23,7 +23,7 @@ from uuid import UUID
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from relayrl.runtime.routing.step_pages import Lane
+    from relayrl.data.steps.step_pages import Lane
 
 
 class EnvClock:
@@ -65,13 +65,15 @@ class EnvClock:
 
     def act(self, lane: Lane) -> None:
         """The lane has acted at its `next_step`."""
+        step = lane.next_step
+        assert step is not None
         with self._lock:
-            if lane.next_step > self.step:
-                self.step = lane.next_step
+            if step > self.step:
+                self.step = step
                 self._acted.clear()
             self._acted.add(lane)
             self._members.add(lane)
-            lane.steps.append(lane.next_step)
+            lane.steps.append(step)
 
     def move_to(self, step: int) -> None:
         """The environment has come as far as `step`."""
