@@ -64,7 +64,7 @@ ROWS = (
         num_seeds=3,
     ),
     Row("mpe2:simple_spread_v3", "ippo", 30_000, num_seeds=3),
-    Row("InvertedPendulum-v5", "sac", 5_000, num_seeds=3),
+    Row("InvertedPendulum-v5", "sac", 5_000),
     Row("InvertedPendulum-v5", "td3", 5_000, num_seeds=3),
 )
 

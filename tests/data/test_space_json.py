@@ -22,8 +22,7 @@ from relayrl.errors import ConfigError, DecodeError
 def test_every_space_comes_back_exactly(space: Space) -> None:
     text = space_to_json(space)
     assert differences(space_from_json(text, max_elements=10_000), space) == []
-    assert "NaN" not in text
-    assert "Infinity" not in text
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def test_uniform_bounds_are_written_once_and_infinity_as_a_word() -> None:
