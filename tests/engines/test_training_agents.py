@@ -244,7 +244,7 @@ def test_a_trainer_joins_an_agent_that_runs(tmp_path):
 
 def test_a_policy_that_does_not_fit_the_actors_is_not_published(tmp_path):
     file = make_trainer(tmp_path, obs_dim=2, act_dim=7).acquire_model("onnx").path
-    with pytest.raises(ConfigError, match=r"leave default_model\(\) out"):
+    with pytest.raises(ConfigError, match=r"give default_model\(\) or trainer\(\), not both"):
         AgentBuilder().default_model(file).trainer(make_trainer(tmp_path)).build()
 
 
