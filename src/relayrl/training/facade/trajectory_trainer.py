@@ -165,7 +165,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def __init__(
         self, entry: AlgorithmEntry, args: TrainerArgs, params: AlgorithmParams | None, kernel: Kernel | None
     ) -> None:
-        if params is not None and not isinstance(params, entry.params):
+        if params is not None and type(params) is not entry.params:  # those of MADDPG are also those of DDPG, and more
             raise ConfigError(f"{entry.name} takes {entry.params.__name__}, not {type(params).__name__}")
         chosen: Any = entry.params() if params is None else params
         super().__init__(args.env_name, args.schedule, Statistics([]))
