@@ -199,6 +199,29 @@ def test_ctrl_c_in_an_update_ends_learning(tmp_path, monkeypatch):
         play(agent, agent.get_actor_ids())
 
 
+def test_what_ctrl_c_left_of_an_update_is_not_saved(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    trainer.save_model()
+    before = parameter_hash(trainer.policies["agent"])
+    learn = trainer.learner.advance
+
+    def interrupted() -> None:
+        learn()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.learner, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt), AgentBuilder().trainer(trainer).build() as agent:
+        play(agent, agent.get_actor_ids(), episodes=4)
+    for use in (trainer.save_model, AgentBuilder().trainer(trainer).build):
+        with pytest.raises(LearningError, match=r"load\(\) a checkpoint"):
+            use()
+    trainer.load()
+    assert parameter_hash(trainer.policies["agent"]) == before
+    with AgentBuilder().trainer(trainer).build() as agent:
+        play(agent, agent.get_actor_ids(), episodes=4)
+    assert trainer.policy_version == 1
+
+
 def test_episodes_under_way_reach_the_trainer_at_shutdown(tmp_path):
     trainer = make_trainer(tmp_path)
     with AgentBuilder().trainer(trainer).build() as agent:
