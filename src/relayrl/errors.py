@@ -24,7 +24,7 @@
     ├── AgentStateError           a verb that needs a running agent came before start() or after shutdown()
     ├── InferenceError            a policy could not act: its file, device or output is at fault; nothing was recorded
     ├── BufferFullError           a sink was too slow for longer than the push-back deadline; nothing was recorded, ask again
-    ├── LearningError             the trainer that an agent feeds failed; its own error is the cause
+    ├── LearningError             a trainer failed, and learns no more; its own error is the cause
     ├── SinkFailedError           a sink could not write or flush now; routers catch it and try again
     ├── ProtocolError             a message of another process is malformed, too large or of another version
     ├── ServerUnreachableError    a server did not answer before the deadline; ask again, it may come back
@@ -177,7 +177,7 @@ class BufferFullError(RelayRLError):
 
 
 class LearningError(RelayRLError):
-    """The trainer of an agent failed and learns no more; `__cause__` is what it raised."""
+    """A trainer failed and learns no more; `__cause__` is what it raised."""
 
 
 class SinkFailedError(RelayRLError):

@@ -81,6 +81,25 @@ def test_one_side_may_be_judged_alone(judge):
     assert alone.group_returns == alone.agent_returns == {"player_0": 7.0, "player_1": 0.0}
 
 
+def test_a_group_of_all_agents_plays_every_side_in_turn():
+    named, unnamed = (play(3, is_zero_sum=True, judge=judge) for judge in (Judge(group="player"), Judge()))
+    assert named.judged_by == "every side in turn, against random"
+    assert (named.returns, named.matches) == (unnamed.returns, unnamed.matches)
+    with pytest.raises(ConfigError, match=r"all agents are in group 'player'.*leave evaluation.group out"):
+        play(3, 1, judge=Judge(group="player"))
+
+
+def test_a_run_may_name_the_only_group_of_a_zero_sum_game(tmp_path):
+    settings = QUICK | {"evaluation.group": "player", "evaluation.episodes": 4}
+    run = relayrl.train(CONNECT_FOUR, steps=256, run_dir=tmp_path / "a", settings=settings, progress=False)
+    assert run.result.judged_by == "every side in turn, against random"
+    assert run.evaluate(episodes=4, group="player").judged_by == "every side in turn, against random"
+    settings |= {"evaluation.opponents": ["random"]}
+    with pytest.raises(ConfigError, match="all agents are in group 'player'"):
+        relayrl.train(CONNECT_FOUR, steps=256, run_dir=tmp_path / "b", settings=settings, progress=False)
+    assert not list((tmp_path / "b").rglob("*.ckpt"))
+
+
 def test_zero_sum_is_recognised_by_returns_that_cancel():
     assert play(2).is_zero_sum is None  # nobody won
     assert play(2).matches == {}

@@ -128,11 +128,13 @@ def test_a_record_holds_every_step_once_also_of_the_shorter_rollout(tmp_path):
         assert sum(len(trajectory) for trajectory in source) == 180
 
 
-def test_a_run_has_a_hundred_rows_unless_it_has_fewer_updates(tmp_path):
+def test_a_run_has_a_hundred_rows_unless_it_has_fewer_rollouts(tmp_path):
     many = train("native:CartPole", "ppo", ON_POLICY | {"time_horizon": 2, "num_minibatches": 1}, tmp_path / "a", 4_000)
     assert 100 <= len(rows(many.path)) <= 102
     few = train("native:CartPole", "ppo", ON_POLICY, tmp_path / "b", 640)
     assert len(rows(few.path)) == 10
+    replay = train("Pendulum-v1", "sac", REPLAY | {"learning_starts": 240}, tmp_path / "d", 480)
+    assert [int(row["num_env_steps"]) for row in rows(replay.path)] == list(range(48, 481, 48))
     asked = train("native:CartPole", "ppo", ON_POLICY | {"summary_freq": 320}, tmp_path / "c", 640)
     assert [int(row["num_env_steps"]) for row in rows(asked.path)] == [64, 320, 640]
 

@@ -199,6 +199,29 @@ def test_ctrl_c_in_an_update_ends_learning(tmp_path, monkeypatch):
         play(agent, agent.get_actor_ids())
 
 
+def test_what_ctrl_c_left_of_an_update_is_not_saved(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    trainer.save_model()
+    before = parameter_hash(trainer.policies["agent"])
+    learn = trainer.learner.advance
+
+    def interrupted() -> None:
+        learn()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.learner, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt), AgentBuilder().trainer(trainer).build() as agent:
+        play(agent, agent.get_actor_ids(), episodes=4)
+    for use in (trainer.save_model, AgentBuilder().trainer(trainer).build):
+        with pytest.raises(LearningError, match=r"load\(\) a checkpoint"):
+            use()
+    trainer.load()
+    assert parameter_hash(trainer.policies["agent"]) == before
+    with AgentBuilder().trainer(trainer).build() as agent:
+        play(agent, agent.get_actor_ids(), episodes=4)
+    assert trainer.policy_version == 1
+
+
 def test_episodes_under_way_reach_the_trainer_at_shutdown(tmp_path):
     trainer = make_trainer(tmp_path)
     with AgentBuilder().trainer(trainer).build() as agent:
@@ -244,7 +267,7 @@ def test_a_trainer_joins_an_agent_that_runs(tmp_path):
 
 def test_a_policy_that_does_not_fit_the_actors_is_not_published(tmp_path):
     file = make_trainer(tmp_path, obs_dim=2, act_dim=7).acquire_model("onnx").path
-    with pytest.raises(ConfigError, match=r"leave default_model\(\) out"):
+    with pytest.raises(ConfigError, match=r"give default_model\(\) or trainer\(\), not both"):
         AgentBuilder().default_model(file).trainer(make_trainer(tmp_path)).build()
 
 
@@ -355,6 +378,17 @@ def test_tasks_of_asyncio_learn_together(threaded, tmp_path):
     assert trainer.policy_version > 0
 
 
+def test_environments_may_bound_what_a_trainer_of_numbers_observes(tmp_path):
+    trainer = make_trainer(tmp_path, obs_dim=4)
+    with AgentBuilder().trainer(trainer).seed(0).build() as agent:
+        (actor_id,) = agent.get_actor_ids()
+        agent.set_env(actor_id, "CartPole-v1", 4)
+        agent.run_env(actor_id, 64)
+        assert trainer.policy_version == 1
+        with pytest.raises(ConfigError, match="group 'agent' of the environment"):
+            agent.set_env(actor_id, "Acrobot-v1")
+
+
 def test_environments_of_actors_are_learned_from(tmp_path):
     space = gymnasium.make("CartPole-v1").observation_space
     trainer = make_trainer(tmp_path, obs_dim=None, observation_space=space)
@@ -412,9 +446,8 @@ def test_several_agents_have_a_policy_each(algo, params, threaded, tmp_path):
 
 def test_several_policies_need_agents_by_name(tmp_path):
     trainer = team(tmp_path, "mappo", QUICK)
-    agent = AgentBuilder().trainer(trainer).build()
     with pytest.raises(ConfigError, match=r"new_actor\(agent_id=…\)"):
-        agent.start()
+        AgentBuilder().trainer(trainer).build()
     with AgentBuilder().actor_count(0).trainer(trainer).build() as agent:
         with pytest.raises(ConfigError, match="'middle' is not registered"):
             agent.new_actor(agent_id="middle")
@@ -422,6 +455,40 @@ def test_several_policies_need_agents_by_name(tmp_path):
         agent.new_actor(agent_id="left", env_id=env)
         with pytest.raises(ConfigError, match="has an agent 'left' already"):
             agent.new_actor(agent_id="left", env_id=env)
+
+
+def test_a_shared_policy_is_for_agents_by_name_too(tmp_path):
+    trainer = make_trainer(tmp_path, "mappo")
+    for name in ("left", "right"):
+        trainer.register_agent(name, "both")
+    with pytest.raises(ConfigError, match=r"new_actor\(agent_id=…\)"):
+        AgentBuilder().actor_count(2).trainer(trainer).build()
+    with AgentBuilder().actor_count(0).trainer(trainer).build() as agent:
+        env = uuid4()
+        for given in ({}, {"model": trainer.policies["both"], "group": "both"}):
+            with pytest.raises(ConfigError, match="'lft' is not registered"):
+                agent.new_actor(agent_id="lft", env_id=env, **given)
+        with pytest.raises(ConfigError, match=r"new_actor\(agent_id=…\)"):
+            agent.new_actor()
+        assert agent.get_actor_ids() == ()
+        ids = [agent.new_actor(agent_id=name, env_id=env) for name in ("left", "right")]
+        for _ in range(4):
+            play_in_turn(agent, ids)
+    assert trainer.policy_version == 1
+
+
+@pytest.mark.parametrize("other", [{"obs_dim": 3}, {"act_dim": 3}])
+def test_actors_that_the_trainer_could_not_learn_from_are_refused(other, tmp_path):
+    trainer, misfit = make_trainer(tmp_path / "one"), make_trainer(tmp_path / "other", **other)
+    file = trainer.acquire_model("onnx").path
+    with AgentBuilder().default_model(file).build() as agent:
+        with pytest.raises(ConfigError, match="give the trainer the actor's spaces"):
+            agent.train_with(misfit)
+        agent.train_with(trainer)
+        with pytest.raises(ConfigError, match="give the trainer the actor's spaces"):
+            agent.new_actor(model=misfit.policies["agent"])
+        play(agent, agent.get_actor_ids(), episodes=4)
+    assert trainer.policy_version == 1
 
 
 @pytest.mark.parametrize("threaded", [False, True])

@@ -214,6 +214,16 @@ def test_params_of_another_algorithm_are_an_error(tmp_path):
     args = TrainerArgs("env", str(tmp_path), obs_dim=3, act_dim=2)
     with pytest.raises(ConfigError, match="td3 takes TD3Params, not PPOParams"):
         RelayRLTrainer.td3(args, PPOParams())
+    with pytest.raises(ConfigError, match="ddpg takes DDPGParams, not MADDPGParams"):
+        RelayRLTrainer.ddpg(args, relayrl.MADDPGParams())
     with pytest.raises(ConfigError, match="maddpg takes MADDPGParams, not DDPGParams"):
         RelayRLTrainer.maddpg(args, relayrl.IDDPGParams())
     assert RelayRLTrainer.matd3(args, relayrl.MATD3Params(gamma=0.5)).params.gamma == 0.5
+
+
+def test_params_may_be_a_subclass_of_the_users(tmp_path):
+    class OwnParams(PPOParams):
+        """What a program adds for itself."""
+
+    args = TrainerArgs("env", str(tmp_path), obs_dim=3, act_dim=2)
+    assert RelayRLTrainer.ppo(args, OwnParams(gamma=0.5)).params.gamma == 0.5

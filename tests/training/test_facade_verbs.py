@@ -21,7 +21,7 @@ from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.trees import index
-from relayrl.errors import ActionMaskError, CheckpointError, ConfigError
+from relayrl.errors import ActionMaskError, CheckpointError, ConfigError, LearningError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.sinks.contract import open_sink
 from relayrl.training.facade.relayrl_trainer import MultiAgentTrainer
@@ -306,3 +306,48 @@ def collected(header: LaneHeader) -> Rollout:
         first_step=np.zeros(L, np.int64),
         successors=Successors(step, lane, rng.normal(size=(len(step), OBS_DIM)).astype(np.float32)),
     )
+
+
+class _Interrupting:
+    """An algorithm's update that Ctrl-C hits after its parameters have moved."""
+
+    def __init__(self, trainer):
+        self._trainer, self._advance = trainer, trainer.learner.advance
+        trainer.learner.advance = self
+
+    def __call__(self):
+        self._advance()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("verb", ["train_model", "advance"])
+def test_after_an_update_that_was_interrupted_only_load_goes_on(tmp_path, verb):
+    trainer = make_trainer("ppo", tmp_path)
+    train(trainer)
+    trainer.save_model()
+    good, version = hashes(trainer), trainer.policy_version
+    files = sorted(path.name for path in tmp_path.rglob("*"))
+    for trajectory in (more := epoch(trainer)):
+        trainer.receive_trajectory(trajectory)
+    _Interrupting(trainer)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(trainer, verb)()
+    assert hashes(trainer) != good
+    for use in (
+        trainer.train_model,
+        trainer.advance,
+        trainer.save_model,
+        trainer.acquire_model,
+        trainer.live_policies,
+        lambda: trainer.save("mine"),
+        lambda: trainer.receive_trajectory(more[0]),
+    ):
+        with pytest.raises(LearningError, match=r"KeyboardInterrupt.*load\(\) a checkpoint") as raised:
+            use()
+        assert isinstance(raised.value.__cause__, KeyboardInterrupt)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == files
+    trainer.load()
+    assert (hashes(trainer), trainer.policy_version) == (good, version)
+    train(trainer)
+    assert trainer.policy_version == version + 1
+    trainer.save_model()

@@ -123,3 +123,20 @@ def write(target: Any, where: Any, source: Any) -> None:
             write(value, where, part)
     else:
         target[where] = source
+
+
+def same_columns(one: Space, other: Space, *, by_dtype: bool = False) -> bool:
+    """Whether values of one space can be read as those of the other, whatever their bounds; `by_dtype`, whatever they mean."""
+    here, there = dict(space_leaves(one)), dict(space_leaves(other))
+    same = _same_array if by_dtype else _same_leaf
+    return list(here) == list(there) and all(same(leaf, there[path]) for path, leaf in here.items())
+
+
+def _same_array(one: Space, other: Space) -> bool:
+    return one.shape == other.shape and leaf_dtype(one) == leaf_dtype(other)
+
+
+def _same_leaf(one: Space, other: Space) -> bool:
+    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
+        return _same_array(one, other)
+    return bool(one == other)

@@ -96,7 +96,8 @@ class EvaluationResult:
     def judged_by(self) -> str:
         """Whose return `mean_return` is, in words; empty for a single agent."""
         for opponent in self.matches:
-            who = "every side in turn" if self.judge == EVERYBODY else self.judge.name
+            judges_all = all(self.judge.counts_agent(agent, self.groups) for agent in self.agent_episodes)
+            who = "every side in turn" if judges_all else self.judge.name
             return f"{who}, against {opponent}"
         if self.is_rated:
             return "performance_return of the environment"
@@ -152,6 +153,8 @@ def evaluate(
     """
     deadline_s = time.monotonic() + bounds.timeout_s
     judge.require_known(env.groups)
+    if opponents:
+        judge.require_rivals(env.groups)
 
     def play(count: int, side: Judge, rivals: _Rivals | None) -> EvaluationResult:
         return _play(env, actors, count, seed, rng, on_step, bounds.max_episode_steps, deadline_s, side, rivals)
@@ -163,8 +166,6 @@ def evaluate(
     matches: dict[str, Match] = {}
     for name, theirs in opponents.items():
         sides = judge.sides(env.groups)
-        if len(sides) < 2 and sides[0].counts_all(env.groups):
-            raise ConfigError("evaluation.opponents: the environment has one agent, and nobody to play against")
         parts = []
         for i, side in enumerate(sides[:episodes]):
             share = episodes // len(sides) + (i < episodes % len(sides))

@@ -56,6 +56,16 @@ class Judge:
         if self.agent is not None and self.agent not in agents:
             raise UnknownNameError("agent of evaluation.agent", self.agent, agents)
 
+    def require_rivals(self, groups: Groups) -> None:
+        """Raise where opponents that were named would have nobody to act for."""
+        if sum(group.num_agents for group in groups.values()) < 2:
+            raise ConfigError("evaluation.opponents: nobody plays against each other where one agent is; leave it out")
+        if self.group is not None and self.counts_all(groups):
+            raise ConfigError(
+                f"evaluation.opponents: all agents are in group {self.group!r}, and nobody is left to play against it; "
+                "leave evaluation.group out, so that every agent plays in turn, or name one with evaluation.agent"
+            )
+
     def counts(self, group: AgentGroup) -> Array:
         """[N] which agents of a group are judged."""
         if self.agent is not None:
@@ -79,8 +89,11 @@ class Judge:
         return np.asarray(total / sum(int(own.sum()) for own in who.values()))
 
     def sides(self, groups: Groups) -> list[Judge]:
-        """Who plays against opponents: the one that is named, else every group in turn, or every agent of the only group."""
-        if self.group is not None or self.agent is not None:
+        """Who plays against opponents: the one that is named, else every group in turn, or every agent of the only group.
+
+        The only group leaves nobody to play against; naming it is like naming nobody.
+        """
+        if not self.counts_all(groups):
             return [self]
         if len(groups) > 1:
             return [Judge(group=name) for name in groups]

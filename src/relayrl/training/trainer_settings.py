@@ -27,7 +27,7 @@ class TrainerSettings(Settings):
     summary_freq: int = Field(
         default_factory=lambda known: max(1, known.get("max_steps", 1) // ROWS_PER_RUN),
         ge=1,
-        description="steps between rows of statistics; not given: a hundredth of max_steps",
+        description="steps between rows of statistics, at most one per rollout; not given: a hundredth of max_steps",
     )
     checkpoint_interval: int = Field(
         500_000, ge=1, description="steps between checkpoints; one is always kept at the end"

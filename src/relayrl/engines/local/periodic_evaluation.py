@@ -21,7 +21,6 @@ import numpy as np
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import EndedEpisodes
@@ -63,8 +62,8 @@ class PeriodicEvaluation:
         if env.rates_episodes and self._judge == EVERYBODY and self._opponents is None:
             self._opponents = ()  # the environment itself says what counts
         num_agents = sum(group.num_agents for group in groups.values())
-        if self._opponents and (num_agents < 2 or self._judge.sides(groups)[0].counts_all(groups)):
-            raise ConfigError(f"evaluation.opponents: nobody plays against each other in {settings.env}; leave it out")
+        if self._opponents:
+            self._judge.require_rivals(groups)
         self._competes = num_agents > 1
         self._shows_agents = 1 < num_agents <= MAX_AGENTS_SHOWN
         self._env: VectorEnvironment | None = None
@@ -98,7 +97,7 @@ class PeriodicEvaluation:
         if cancels is None or self.is_zero_sum is False:
             return
         if cancels and self.is_zero_sum is None and self._opponents is None:
-            who = "every side in turn" if self._judge == EVERYBODY else self._judge.name
+            who = "every side in turn" if self._judge.counts_all(self._groups) else self._judge.name
             logger.warning(
                 "%s: the agents' returns cancel (zero-sum), so evaluations judge %s against random opponents; "
                 "set evaluation.opponents, evaluation.group or evaluation.agent to choose otherwise",

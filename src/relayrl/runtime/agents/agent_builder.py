@@ -188,6 +188,8 @@ class AgentBuilder:
         if self._trainer is not None:
             trainer, max_policy_lag, queue_size = self._trainer
             agent.train_with(trainer, max_policy_lag=max_policy_lag, queue_size=queue_size)
+            if self._actor_count:
+                coordinator.require_policy_for_unnamed()
         return agent
 
     @staticmethod

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
@@ -190,12 +190,19 @@ class ClientCoordinator:
                 queue_size=queue_size,
                 timeout_s=timeout_s,
             )
+            for handle in self.state.handles.values():
+                link.require_learnable(handle.named_agent_id, handle.actor_id, handle.pages.layout)
             for model in link.models:
                 if self.state.acts_with(model):
                     self.state.publish(model, None, None, in_place_of_same=True)
             self._link = link
             if self.lifecycle.state is AgentState.RUNNING:
                 self._learn_with(link)
+
+    def require_policy_for_unnamed(self) -> None:
+        """`ConfigError` where actors that name no agent could not act with the trainer's policies."""
+        if self._link is not None:
+            self._link.model_for(None, uuid4())
 
     def _learn_with(self, link: LearnerLink) -> None:
         link.start(self._publish)
@@ -216,13 +223,19 @@ class ClientCoordinator:
     ) -> tuple[UUID, ...]:
         """New actors with routes; they share one loaded model: the default's, trainer's or server's unless one is given."""
         chosen = list(places) if places is not None else [Place()] * len(actor_ids)
+        own_ids = [uuid4() if actor_id is None else actor_id for actor_id in actor_ids]
         policies: list[PublishedPolicy | None]
         if model is None and self._link is not None:
-            policies = [self.state.prepare(self._link.model_for(place.agent_id), device) for place in chosen]
+            models = [self._link.model_for(place.agent_id, own) for place, own in zip(chosen, own_ids, strict=True)]
+            policies = [self.state.prepare(each, device) for each in models]
         else:
-            policies = [self._shared_policy(model, device, group)] * len(actor_ids)
+            shared = self._shared_policy(model, device, group)
+            policies = [shared] * len(actor_ids)
+            if self._link is not None and shared is not None:
+                for place, own in zip(chosen, own_ids, strict=True):
+                    self._link.require_learnable(place.agent_id, own, shared.model.layout)
         made = []
-        for actor_id, policy, place in zip(actor_ids, policies, chosen, strict=True):
+        for actor_id, policy, place in zip(own_ids, policies, chosen, strict=True):
             handle = self.state.add(actor_id, policy, device, place)
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)

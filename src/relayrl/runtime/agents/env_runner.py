@@ -23,7 +23,7 @@ from uuid import UUID
 import numpy as np
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Array, Tree
+from relayrl.data.trees import Array, Tree, same_columns
 from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor, Decision
 from relayrl.runtime.agents.state_manager import ActorHandle
@@ -228,7 +228,8 @@ def _by_group(handles: ActorHandle | Mapping[str, ActorHandle], env: VectorEnvir
 
 def _check_spaces(handle: ActorHandle, group: AgentGroup) -> None:
     layout = handle.pages.layout
-    if group.observation_space != layout.observation_space or group.action_space != layout.action_space:
+    fits = same_columns(group.observation_space, layout.observation_space)
+    if not fits or group.action_space != layout.action_space:
         raise ConfigError(
             f"the policy maps {layout.observation_space} to {layout.action_space}, "
             f"group {group.name!r} of the environment {group.observation_space} to {group.action_space}"

@@ -65,6 +65,11 @@ class ActorHandle:
     def __init__(self, actor_id: UUID, lane: Lane, pages: StepPages, slot: PolicySlot) -> None:
         self.actor_id, self.lane, self.pages, self.slot = actor_id, lane, pages, slot
 
+    @property
+    def named_agent_id(self) -> str | None:
+        """The agent that it was given; None where it is called by its own id."""
+        return None if self.lane.agent_id == str(self.actor_id) else self.lane.agent_id
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -211,7 +216,7 @@ class StateManager:
                 return
             if new in self.handles:
                 raise ConfigError(f"there is an actor {new} already; remove it, or choose another id")
-            if handle.lane.agent_id == str(old):  # an agent keeps the name that it was given
+            if handle.named_agent_id is None:  # an agent keeps the name that it was given
                 with handle.pages.lock:
                     handle.pages.rename(handle.lane, str(new))
             handle.actor_id = new

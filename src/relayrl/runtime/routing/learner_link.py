@@ -21,8 +21,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
+from uuid import UUID
 
 from relayrl.data.columns import Trajectory
+from relayrl.data.steps.step_rows import ActingLayout
+from relayrl.data.trees import same_columns
 from relayrl.errors import BufferFullError, ConfigError, LearningError
 from relayrl.models.acting.live_policy import LivePolicy
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
@@ -95,19 +98,33 @@ class LearnerLink:
         """Trajectories that the learner has not taken, or is learning from."""
         return len(self._queue) + self._num_taken
 
-    def model_for(self, agent_id: str | None) -> PolicyModel:
-        """What an agent acts with; without an id, what all act with."""
-        if len(self._models) == 1:
-            return next(iter(self._models.values()))
-        if agent_id is None:
+    def model_for(self, agent_id: str | None, actor_id: UUID) -> PolicyModel:
+        """What an agent acts with; without an id, the actor's stands for it. `ConfigError` where the trainer knows no such."""
+        try:
+            group = self._learner.group_of(str(actor_id) if agent_id is None else agent_id)
+        except ConfigError as error:
+            if agent_id is not None:
+                raise
             raise ConfigError(
-                f"the trainer has policies {sorted(self._models)}; make actors with new_actor(agent_id=…), "
-                "and build the agent with actor_count(0)"
-            )
-        group = self._learner.group_of(agent_id)
+                f"the trainer has policies {sorted(self._models)} for agents that it knows by name; make actors with "
+                "new_actor(agent_id=…), and build the agent with actor_count(0)"
+            ) from error
         if group not in self._models:  # it was registered since
             self._take_policies()
         return self._models[group]
+
+    def require_learnable(self, agent_id: str | None, actor_id: UUID, layout: ActingLayout) -> None:
+        """`ConfigError` where the trainer would refuse what an actor with a policy of `layout` records."""
+        if agent_id is None and layout.group in self._models:  # environments of its own name the agents
+            own = self._models[layout.group].layout
+        else:
+            own = self.model_for(agent_id, actor_id).layout
+        fits = same_columns(layout.observation_space, own.observation_space)
+        if not fits or layout.action_space != own.action_space:
+            raise ConfigError(
+                f"an actor maps {layout.observation_space} to {layout.action_space}, the trainer "
+                f"{own.observation_space} to {own.action_space}; give the trainer the actor's spaces"
+            )
 
     @property
     def models(self) -> tuple[PolicyModel, ...]:

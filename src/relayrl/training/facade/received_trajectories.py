@@ -30,7 +30,7 @@ from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, VALUE
 from relayrl.data.arrow.space_json import space_of_tree
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock
-from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, tree_leaves, unflatten
+from relayrl.data.trees import Array, Space, Tree, leaf_dtype, same_columns, space_leaves, tree_leaves, unflatten
 from relayrl.errors import ConfigError
 from relayrl.sinks.buffered import checked_blocks, num_options, row_name
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
@@ -83,14 +83,14 @@ def with_known_state(trajectory: Trajectory, state_space: Space | None) -> Traje
         return replace(trajectory, state=None, final_state=None)
     if trajectory.state is None:
         raise ConfigError(f"{trajectory_name(trajectory)} has no state, and the trainer has a state_space")
-    if not _same_columns(space_of_tree(trajectory.state, 1), state_space, by_dtype=True):
+    if not same_columns(space_of_tree(trajectory.state, 1), state_space, by_dtype=True):
         raise ConfigError(f"{trajectory_name(trajectory)} has states that are not in {state_space}")
     return trajectory
 
 
 def adopted(trajectory: Trajectory, group: PolicyGroup, agent_id: str) -> Trajectory:
     """`trajectory` as one of the group's; `ConfigError` where its spaces, or its masks, are others."""
-    if not _same_columns(trajectory.observation_space, group.observation_space):
+    if not same_columns(trajectory.observation_space, group.observation_space):
         raise ConfigError(
             f"{trajectory_name(trajectory)} observes {trajectory.observation_space}, the trainer expects "
             f"{group.observation_space}; give the trainer that observation_space"
@@ -114,23 +114,6 @@ def adopted(trajectory: Trajectory, group: PolicyGroup, agent_id: str) -> Trajec
         observation_space=group.observation_space,
         action_space=group.action_space,
     )
-
-
-def _same_columns(one: Space, other: Space, *, by_dtype: bool = False) -> bool:
-    """Whether values of one space can be read as those of the other, whatever their bounds; `by_dtype`, whatever they mean."""
-    here, there = dict(space_leaves(one)), dict(space_leaves(other))
-    same = _same_array if by_dtype else _same_leaf
-    return list(here) == list(there) and all(same(leaf, there[path]) for path, leaf in here.items())
-
-
-def _same_array(one: Space, other: Space) -> bool:
-    return one.shape == other.shape and leaf_dtype(one) == leaf_dtype(other)
-
-
-def _same_leaf(one: Space, other: Space) -> bool:
-    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
-        return _same_array(one, other)
-    return bool(one == other)
 
 
 def checked(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -31,7 +31,7 @@ from gymnasium import spaces
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.params import AlgorithmParams
-from relayrl.algorithms.registry import AlgorithmEntry
+from relayrl.algorithms.registry import AlgorithmEntry, algorithms
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory
 from relayrl.data.stacking import unaligned
@@ -157,6 +157,12 @@ class TrainerArgs:
         return Path(self.save_model_path)
 
 
+def _fits(params: AlgorithmParams, entry: AlgorithmEntry) -> bool:
+    """Whether params are an algorithm's own, or a user's subclass; those of MADDPG are also those of DDPG, and more."""
+    others = {other.params for other in algorithms().values()} - {entry.params}
+    return isinstance(params, entry.params) and type(params) not in others
+
+
 class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     """Learns one policy from trajectories that a program hands in."""
 
@@ -165,7 +171,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def __init__(
         self, entry: AlgorithmEntry, args: TrainerArgs, params: AlgorithmParams | None, kernel: Kernel | None
     ) -> None:
-        if params is not None and not isinstance(params, entry.params):
+        if params is not None and not _fits(params, entry):
             raise ConfigError(f"{entry.name} takes {entry.params.__name__}, not {type(params).__name__}")
         chosen: Any = entry.params() if params is None else params
         super().__init__(args.env_name, args.schedule, Statistics([]))
@@ -263,6 +269,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         One that is already waiting is not taken again. All of a source are taken, or, when it raises, none of them: one
         whose columns do not fit its spaces, whose numbers are not finite, or whose action its mask forbids.
         """
+        self._require_whole_updates()
         received = [with_known_state(t, self.args.state_space) for t in read_trajectories(trajectory)]
         for each in received:
             self._adopted(each)  # other spaces are a better reason than columns that do not fit
@@ -336,10 +343,12 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def train_model(self) -> bool:
         """Learn from a complete epoch; False where there is none, or where replay is still being filled."""
         with self._learning:
-            return self.is_training and self.is_ready and self._update_policy()
+            self._require_whole_updates()
+            return self.is_training and self.is_ready and self._update_wholly()
 
     def advance(self) -> None:
         with self._learning:
+            self._require_whole_updates()
             super().advance()
 
     def _update_policy(self) -> bool:
@@ -412,6 +421,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         if file_format not in formats:
             raise UnknownNameError("model format", file_format, formats)
         with self._learning:
+            self._require_whole_updates()
             return self._exported(name, formats[file_format])
 
     def acquire_models(self, file_format: str = "onnx") -> dict[str, ModelModule]:
@@ -450,6 +460,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def live_policies(self) -> dict[str, LivePolicy]:
         """The policies as agents of this process take them, with how they explore now."""
         with self._learning:
+            self._require_whole_updates()
             exploration = self.learner.exploration(self.policies)
             return {
                 name: LivePolicy(policy, name, self.policy_version, exploration[name], self._groups[name].masks_actions)
@@ -490,6 +501,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def save(self, name: str) -> Path:
         """Write policies, algorithm, replay and waiting trajectories to `name.ckpt` in `save_model_path`."""
         with self._learning:
+            self._require_whole_updates()
             pending, reached = self.update_buffer.state()
             state = {
                 "algo": self.algo,
@@ -503,7 +515,8 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def load(self, name: str | None = None) -> None:
         """Continue from what `save(name)` wrote, with its agents; this trainer's params, network and kernel are kept.
 
-        Without a name, from the newest checkpoint that `advance` or `save_model` wrote.
+        Without a name, from the newest checkpoint that `advance` or `save_model` wrote. A trainer whose update was left by an
+        exception learns again after it.
         """
         with self._learning:
             saved = read_save(self.args.directory, name or self._newest_checkpoint(), self.algo, self._groups)
@@ -515,6 +528,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             self.reset_epoch()
             self._expect_agents()
             self.update_buffer.restore(saved.pending, saved.reached)
+            self._update_left_by = None
 
     def _newest_checkpoint(self) -> str:
         found = CheckpointSaver(self).paths()

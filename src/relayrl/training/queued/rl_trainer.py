@@ -21,7 +21,7 @@ import numpy as np
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import AgentGroup
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, LearningError
 from relayrl.models.policy import Policy
 from relayrl.training.queued.behavior_trainer import PolicySnapshot, Trainer
 from relayrl.training.statistics.run_statistics import Statistics
@@ -54,6 +54,8 @@ class RLTrainer(Trainer[T], Generic[T, Learner]):
 
     update_buffer: Sized
     """What was received and not learned from yet."""
+    _update_left_by: BaseException | None = None
+    """What an update was left by; its policies have then learned half of it."""
 
     def __init__(self, brain_name: str, trainer_settings: TrainerSettings, stats_reporter: Statistics) -> None:
         super().__init__(brain_name, trainer_settings, stats_reporter)
@@ -111,6 +113,7 @@ class RLTrainer(Trainer[T], Generic[T, Learner]):
         self._update_if_ready()
 
     def save_model(self) -> None:
+        self._require_whole_updates()
         saver = self.model_saver
         if saver is None:
             raise ConfigError("this trainer was given no place for checkpoints; make it with save=…")
@@ -119,9 +122,27 @@ class RLTrainer(Trainer[T], Generic[T, Learner]):
     def _update_if_ready(self) -> None:
         if not self.is_training or not self._is_ready_update():
             return
-        if self._update_policy():
+        if self._update_wholly():
             self._publish()
         self._keep_schedule()
+
+    def _update_wholly(self) -> bool:
+        """`_update_policy`; one that is left by an exception is the last."""
+        self._require_whole_updates()
+        try:
+            return self._update_policy()
+        except BaseException as error:
+            self._update_left_by = error
+            raise
+
+    def _require_whole_updates(self) -> None:
+        """`LearningError` after an update that was left in its middle."""
+        if self._update_left_by is not None:
+            kind = type(self._update_left_by).__name__
+            raise LearningError(
+                f"an update was left by {kind} in its middle, so nothing is learned, saved or exported after it; "
+                "load() a checkpoint, or make the trainer anew"
+            ) from self._update_left_by
 
     def _keep_schedule(self) -> None:
         """Write what has become due since the last update."""
