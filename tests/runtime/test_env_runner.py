@@ -156,6 +156,9 @@ def test_all_groups_keep_their_steps_when_one_fails_and_new_episodes_begin(at):
         with pytest.raises(InferenceError, match="no pass"):
             agent.run_env(ids["sheep"], 100)
         assert agent.run_env(ids["sheep"], 6).lengths == (6,)
+    for t in sink.trajectories:  # the state is the number of steps; that of a void step is where the episode ended
+        assert t.state[:, 0].tolist() == t.steps.tolist()
+        assert t.final_state.tolist() == [t.end_step - t.failed]
     first = [each for each in outline(sink.trajectories) if each[1] == 0]
     assert first == [
         ("sheep_0", 0, 0, [0, 1], 2, False, False),
