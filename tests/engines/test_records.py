@@ -13,7 +13,7 @@ from relayrl.engines.local.local_engine import LocalEngine, RunResult
 from relayrl.engines.local.run_recorder import DURABLE_ROWS, RECORDED_STEPS, Recorder
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import build_run_settings
-from relayrl.errors import ConfigError, SinkWriteError
+from relayrl.errors import ConfigError, EnvironmentFailedError, SinkWriteError
 from relayrl.sinks.contract import TrajectorySink, open_sink, open_source
 
 SMALL = {"environment.num_envs": 2, "network.hidden_sizes": (16,), "evaluation.episodes": 2}
@@ -54,6 +54,26 @@ def test_a_sink_that_appends_is_flushed_while_the_run_goes_on(kind, suffix, is_e
     recorder.close()
     with open_source(f"{kind}:{tmp_path}") as source:
         assert source.count().num_steps == rollout.reward.size
+
+
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_a_run_that_an_environment_ends_has_recorded_every_step_before(is_threaded, tmp_path):
+    url, world = f"arrow:{tmp_path}/records", "relayrl.testing.worlds:Crashing"
+    with pytest.raises(EnvironmentFailedError, match="as asked"):
+        run(
+            tmp_path / "run",
+            world,
+            algo="ppo",
+            record=url,
+            **{"environment.options": {"at_step": 38}, "trainer.time_horizon": 16, "trainer.threaded": is_threaded},
+        )
+    with open_source(url) as source:
+        trajectories = list(source)
+    assert sum(len(t) for t in trajectories) == 2 * 37
+    assert (
+        sorted((t.episode, t.steps.tolist(), t.end_step, t.truncated) for t in trajectories if t.failed)
+        == [(7, [0, 1], 3, True)] * 2
+    )
 
 
 def test_learning_from_records_repeats_and_steps_no_environment(tmp_path):

@@ -187,3 +187,18 @@ def described(settings: type[Settings], prefix: str = "", live: str = ""):
             default = field.get_default(call_default_factory=True)
             text = "[]" if default == () else str(getattr(default, "value", default))
             yield f"{prefix}{name}", text, applies, field.description
+
+
+def test_sinks_of_several_calls_add_up(tmp_path):
+    urls = [f"arrow:{tmp_path / name}" for name in ("one", "two")]
+    builder = AgentBuilder().default_model(fixed_policy()).sink(urls[0]).sink(urls[1])
+    with builder.build() as agent:
+        ids = agent.get_actor_ids()
+        agent.request_action(ids, obs(1))
+        agent.flag_last_action(ids)
+    for url in urls:
+        with open_source(url) as source:
+            assert source.count().num_steps == 1
+    for first, second in [("memory:a", ListSink()), (ListSink(), "memory:a"), (ListSink(), ListSink())]:
+        with pytest.raises(ConfigError, match="FanOutSink"):
+            AgentBuilder().sink(first).sink(second)

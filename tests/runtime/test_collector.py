@@ -1,10 +1,14 @@
 """The collector on environments whose every number is known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from relayrl.algorithms.returns import gae
 from relayrl.data.trees import Array, Tree
+from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.errors import ActionMaskError
@@ -28,7 +32,7 @@ class UniformActor(Actor):
         return self.head.parameters_numpy(np.zeros((len(leaf), self.head.num_outputs), np.float32), mask)
 
 
-def collector(env: str, num_envs: int, num_steps: int, **settings) -> Collector:
+def collector(env: Any, num_envs: int, num_steps: int, **settings) -> Collector:
     vector = make_vector(env, EnvSettings(num_envs=num_envs, **settings))
     actors = {name: UniformActor(group.action_space) for name, group in vector.groups.items()}
     return Collector(vector, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
@@ -121,6 +125,47 @@ def test_an_agent_that_may_do_nothing_is_an_error_of_its_name(stuck_at):
             ActionMaskError, match=rf"'sheep_1' of environment {env.env_ids[1]} \(environment 1\) at step 1"
         ):
             drawn()
+
+
+class PaidEarly(MultiAgentEnvironment):
+    """Two players take four turns; every turn pays the first 1 and the second -1, who has not acted on the first turn."""
+
+    possible_agents = ("player_0", "player_1")
+    observation_spaces = dict.fromkeys(possible_agents, spaces.Box(0, 9, (1,), np.float32))
+    action_spaces = dict.fromkeys(possible_agents, spaces.Discrete(2))
+    turn = 4
+
+    @property
+    def agents(self):
+        return self.possible_agents if self.turn < 4 else ()
+
+    def acting_agents(self):
+        return [self.possible_agents[self.turn % 2]] if self.turn < 4 else []
+
+    def build_observation(self):
+        return dict.fromkeys(self.possible_agents, np.array([self.turn], np.float32))
+
+    def reset(self, *, seed=None):
+        self.turn = 0
+        return MultiAgentReset(self.build_observation(), {})
+
+    def step(self, actions):
+        self.turn += 1
+        over = dict.fromkeys(self.possible_agents, self.turn == 4)
+        return MultiAgentStep(self.build_observation(), {"player_0": 1.0, "player_1": -1.0}, over, {}, {})
+
+
+def test_what_is_paid_before_the_first_action_is_in_returns_and_in_no_row():
+    one = collector(PaidEarly, 2, 8)
+    (rollout,) = one.collect(0).values()
+    (agents,) = one.take_ended().agent_returns.values()
+    assert np.concatenate(agents).tolist() == [[4.0, -4.0]] * 4
+    rewards = {(t.agent_id, t.steps[0], tuple(t.reward.tolist())) for t in rollout.trajectories()}
+    assert rewards == {("player_0", 0, (2.0, 2.0)), ("player_1", 1, (-2.0, -1.0))}
+    zero, flags = np.zeros_like(rollout.reward), (rollout.terminated, rollout.truncated, rollout.valid)
+    advantage = gae(rollout.reward, zero, zero, *flags, gamma=1.0, lam=1.0)
+    assert advantage[:2].tolist()[0][::2] == [4.0, 4.0]
+    assert advantage[:2].tolist()[1][1::2] == [-3.0, -3.0]
 
 
 def test_agents_that_wait_for_their_turn_are_not_valid_but_their_rewards_count():

@@ -5,10 +5,13 @@ import threading
 import numpy as np
 import pytest
 from gymnasium import spaces
-from runtime_fakes import ListSink, fixed_policy, obs
+from runtime_fakes import FixedActor, ListSink, fixed_policy, obs
 
-from relayrl.errors import ConfigError
+from relayrl.envs.environment_settings import EnvSettings
+from relayrl.errors import ConfigError, EnvironmentFailedError, InferenceError
 from relayrl.runtime.agents.agent_builder import AgentBuilder
+from relayrl.runtime.requests.policy_model import CustomPolicy
+from relayrl.testing.multi_agent_worlds import DyingAgents
 from waiting import DEADLINE_S
 
 COUNTING = "relayrl.testing.worlds:CountingWorld"
@@ -92,3 +95,90 @@ def test_an_actor_may_be_removed_while_it_plays():
         thread.join(DEADLINE_S)
     assert len(outcomes) == 1
     assert "was removed" in outcomes[0]
+
+
+def outline(trajectories) -> list[tuple[object, ...]]:
+    return sorted(
+        (t.agent_id, t.episode, t.first_step, t.steps.tolist(), t.end_step, t.truncated, t.failed) for t in trajectories
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_steps_before_an_environment_raises_are_kept_and_set_env_goes_on(num_workers):
+    sink = ListSink()
+    settings = EnvSettings(options={"at_step": 13}, workers=num_workers)
+    with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
+        (actor_id,) = agent.get_actor_ids()
+        agent.set_env(actor_id, "relayrl.testing.worlds:Crashing", 2, settings=settings)
+        assert agent.run_env(actor_id, 4).num_env_steps == 8
+        with pytest.raises(EnvironmentFailedError, match="as asked"):
+            agent.run_env(actor_id, 100)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="set_env"):
+                agent.run_env(actor_id, 3)
+        agent.flush()
+        assert sink.num_steps == 24
+        ends = sorted(
+            (t.episode, t.end_step, t.terminated, t.truncated, t.failed) for t in sink.trajectories if t.episode
+        )
+        # The failed step is void, and covered.
+        assert ends == [(1, 5, True, False, False)] * 2 + [(2, 3, False, True, True)] * 2
+        for t in sink.trajectories:
+            assert t.obs[:, 0].tolist() == t.steps.tolist()
+        agent.set_env(actor_id, COUNTING, 2)
+        assert agent.run_env(actor_id, 5).lengths == (5, 5)
+    assert sink.num_steps == 34
+
+
+class Failing(FixedActor):
+    """Raises in its `at`th pass."""
+
+    at = -1
+
+    def distribution(self, obs, mask=None):
+        self.at -= 1
+        if self.at == 0:
+            raise RuntimeError("no pass")
+        return super().distribution(obs, mask)
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_all_groups_keep_their_steps_when_one_fails_and_new_episodes_begin(at):
+    sink, world = ListSink(), DyingAgents()
+    actors = {name: Failing(1, action_space=world.action_spaces[name]) for name in ("sheep_0", "wolf_0")}
+    with AgentBuilder().actor_count(0).sink(sink).build() as agent:
+        ids = {}
+        for name, group in (("sheep_0", "sheep"), ("wolf_0", "wolf_0")):
+            policy = CustomPolicy(actors[name], world.observation_spaces[name], group=group, policy_version=1)
+            ids[group] = agent.new_actor(model=policy)
+        agent.set_env(ids, "relayrl.testing.multi_agent_worlds:DyingAgents")
+        actors["wolf_0"].at = at + 2  # in the middle of a row: the sheep have acted on it
+        with pytest.raises(InferenceError, match="no pass"):
+            agent.run_env(ids["sheep"], 100)
+        assert agent.run_env(ids["sheep"], 6).lengths == (6,)
+    for t in sink.trajectories:  # the state is the number of steps; that of a void step is where the episode ended
+        assert t.state[:, 0].tolist() == t.steps.tolist()
+        assert t.final_state.tolist() == [t.end_step - t.failed]
+    first = [each for each in outline(sink.trajectories) if each[1] == 0]
+    assert first == [
+        ("sheep_0", 0, 0, [0, 1], 2, False, False),
+        ("sheep_1", 0, 0, list(range(min(at + 1, 5))), at + 2 if at < 4 else 5, True, at < 4),
+        ("wolf_0", 0, 0, list(range(3, at + 1)), at + 2, True, True),
+    ]
+    assert [each for each in outline(sink.trajectories) if each[1] == 1] == [
+        ("sheep_0", 1, 0, [0, 1], 2, False, False),
+        ("sheep_1", 1, 0, [0, 1, 2, 3, 4], 5, True, False),
+        ("wolf_0", 1, 0, [3, 4, 5], 6, False, False),
+    ]
+
+
+def test_blocks_are_as_long_as_each_run_asks_for():
+    sink = ListSink()
+    with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
+        (actor_id,) = agent.get_actor_ids()
+        agent.set_env(
+            actor_id, "relayrl.testing.worlds:CountingWorld", settings=EnvSettings(options={"terminate_at": None})
+        )
+        for num_steps in (10, 100, 130):
+            agent.run_env(actor_id, num_steps)
+    assert sorted(len(t) for t in sink.trajectories) == [2, 10, 100, 128]

@@ -251,3 +251,37 @@ def test_a_live_policy_replaces_the_file_of_its_group(tmp_path) -> None:
         assert agent.get_model_version() == {wolf: 2, sheep: 2}
         with pytest.raises(ConfigError, match="says itself whose it is"):
             agent.new_actor(model=files["wolf"], group="sheep")
+
+
+def test_an_agent_that_was_removed_returns_with_the_next_episode():
+    sink, env_id = ListSink(), uuid4()
+    with AgentBuilder().actor_count(0).sink(sink).build() as agent:
+
+        def join(name: str) -> UUID:
+            return agent.new_actor(model=policy_of(name), agent_id=name, env_id=env_id)
+
+        one, two = join("sheep_0"), join("sheep_1")
+        for _ in range(3):
+            agent.request_action([one, two], OBS.T)
+        agent.remove_actor(two)
+        agent.request_action([one], OBS[:, :1])
+        two = join("sheep_1")
+        with pytest.raises(ConfigError, match=r"'sheep_1' has ended in episode 0 .* goes on with \['sheep_0'\]"):
+            agent.request_action([one, two], OBS.T)
+        agent.request_action([one], OBS[:, :1])
+        # One that has not acted in the episode yet may be replaced in it.
+        three = join("wolf_0")
+        agent.remove_actor(three)
+        three = join("wolf_0")
+        agent.request_action([three], OBS)
+        agent.flag_last_action([one, three])
+        agent.request_action([one, two], OBS.T)
+        agent.flag_last_action([one, two])
+    found = sorted((t.episode, t.agent_id, t.steps.tolist(), t.failed) for t in sink.trajectories)
+    assert found == [
+        (0, "sheep_0", [0, 1, 2, 3, 4], False),
+        (0, "sheep_1", [0, 1, 2], True),
+        (0, "wolf_0", [4], False),
+        (1, "sheep_0", [0], False),
+        (1, "sheep_1", [0], False),
+    ]

@@ -56,6 +56,12 @@ class StateBuilder:
             write(self._filling[1], (self._row, np.flatnonzero(episode_over)), _given(final_state, "final_state"))
         self._row += 1
 
+    def fail_row(self) -> None:
+        """Every environment broke down: episodes ended in the states of the row."""
+        self._over[self._row] = True
+        write(self._filling[1], self._row, index(self._filling[0], self._row))
+        self._row += 1
+
     def build(self, next_state: Tree | None) -> BlockStates:
         """The block's states; `next_state` [B, …] followed its last row where the episode goes on."""
         (now, after), T = self._filling, self._row

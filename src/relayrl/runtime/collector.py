@@ -27,7 +27,7 @@ from relayrl.envs.environment_contract import (
     VectorReset,
     VectorStep,
 )
-from relayrl.errors import ActionMaskError, ConfigError
+from relayrl.errors import ActionMaskError, ConfigError, EnvError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.lane_memory import LaneMemory
@@ -118,6 +118,35 @@ class Collector:
                 memory.forget(ended_lanes(step, name))
             self._episodes.add(step)
             self._see(step)
+        return self._build(versions)
+
+    def cut_off(self, policy_version: int | Mapping[str, int], error: BaseException) -> dict[str, Rollout]:
+        """What `collect` had when it raised `error`: the running episodes end behind their last good step, `failed`.
+
+        `restart` begins new ones. Where what came from the environment makes no block, gives nothing, and `error` says so.
+        """
+        versions = dict.fromkeys(self._builders, policy_version) if isinstance(policy_version, int) else policy_version
+        try:
+            if len({builder.num_rows for builder in self._builders.values()}) > 1:
+                raise EnvError("groups of agents have come to different steps")
+            for name, builder in self._builders.items():
+                builder.fail_row(self._views[name].obs, self._views[name].action_mask)
+            if self._states is not None:
+                self._states.fail_row()
+            rollouts = self._build(versions)
+        except (ConfigError, EnvError) as why:
+            error.add_note(f"the steps of this block are lost: {why}")
+            return {}
+        self._episodes.drop_running()
+        for memory in self._memories.values():
+            memory.forget(np.ones(len(memory.values), bool))
+        return rollouts
+
+    def restart(self) -> None:
+        """Begin new episodes in all environments, after `cut_off`."""
+        self._see(self._env.reset())
+
+    def _build(self, versions: Mapping[str, int]) -> dict[str, Rollout]:
         rollouts = {}
         for name, builder in self._builders.items():
             view = self._views[name]
@@ -255,6 +284,15 @@ class _EpisodeTracker:
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""
         return self._num_steps - self._began_at
+
+    def drop_running(self) -> None:
+        """A failure has cut all running episodes."""
+        self._began_at[:] = self._num_steps
+        for sums in self._sums.values():
+            sums[:] = 0.0
+        if self._rating is not None:
+            for b in range(len(self._began_at)):
+                self._rating.drop(b)
 
     def take(self) -> EndedEpisodes:
         """Episodes that ended since the last call."""

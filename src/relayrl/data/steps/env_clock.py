@@ -5,7 +5,7 @@ Actors made with the same `env_id` share one. The rule, where the program does n
 - Actors of one request act at the same step. The step advances when one of them has acted at the present step already.
 - An actor's end (`flag_last_action`) lies on the present step: what it saw last is what followed that step.
 - The episode is over when every actor that acted in it has ended; the next action begins the next one. Until then, an actor
-  that has ended stays out.
+  that has ended stays out; one that was removed is not replaced by another for the same agent.
 
 So a program that makes one request per step of its environment, of all actors that act then, has exact steps. Where actors are
 asked one by one and take turns, or come late, nobody can tell from the requests alone: such a program gives `step=`.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class EnvClock:
     """Of one environment. Any thread may call."""
 
-    __slots__ = ("_acted", "_ended", "_lock", "_members", "agent_ids", "env_id", "episode", "step")
+    __slots__ = ("_acted", "_ended", "_left", "_lock", "_members", "agent_ids", "env_id", "episode", "step")
 
     def __init__(self, env_id: UUID) -> None:
         self.env_id = env_id
@@ -39,12 +39,13 @@ class EnvClock:
         self._acted: set[Lane] = set()  # at the present step
         self._members: set[Lane] = set()  # acted in the episode
         self._ended: set[Lane] = set()
+        self._left: set[str] = set()  # agents whose actors were removed after they had acted in the episode
 
     def stamp(self, lanes: Sequence[Lane], step: int | None) -> None:
         """Lanes of one request are about to act, at `step` where the program knows; each then has its `next_step`."""
         with self._lock:
             for lane in lanes:
-                if lane in self._ended:
+                if lane in self._ended or lane.agent_id in self._left:
                     others = sorted(other.agent_id for other in self._members - self._ended)
                     raise ConfigError(
                         f"agent {lane.agent_id!r} has ended in episode {self.episode} of environment {self.env_id}, which goes "
@@ -90,8 +91,10 @@ class EnvClock:
             self._ended.add(lane)
             if is_removed:
                 self.agent_ids.discard(lane.agent_id)
+                if lane in self._members:
+                    self._left.add(lane.agent_id)
                 self._members.discard(lane)
             if self._members <= self._ended:
                 self.episode, self.step = self.episode + bool(self._members or is_removed), 0
-                for lanes in (self._acted, self._members, self._ended):
-                    lanes.clear()
+                for each in (self._acted, self._members, self._ended, self._left):
+                    each.clear()

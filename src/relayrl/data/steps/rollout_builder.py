@@ -143,6 +143,22 @@ class RolloutBuilder:
         self._row = row + 1
         self._row_is_open = False
 
+    def fail_row(self, obs: Tree, action_mask: Array | None = None) -> None:
+        """Every environment broke down: the open row, or else a new one on which lanes saw `obs`, is void and ends all
+        episodes."""
+        row, columns = self._row, self._filling
+        if row == self._num_steps:
+            raise ConfigError(f"fail_row() on row {row} of {self._num_steps}; call build() before it")
+        if not self._row_is_open:
+            _write_lanes(columns.obs, row, obs)
+            if columns.action_mask is not None:
+                columns.action_mask[row] = True
+                if action_mask is not None:
+                    _write_lanes(columns.action_mask, row, action_mask)
+            self._row_is_open = True
+        envs, lanes = np.ones(len(self._header.env_ids), bool), np.zeros(self._header.num_lanes, bool)
+        self.finish_row(lanes, lanes, lanes, envs, None, None if self._clock is None else envs)
+
     def build(
         self,
         next_obs: Tree,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayrl.data.columns import Rollout, copied_rollout
 from relayrl.engines.local.phase_clock import PhaseClock
-from relayrl.errors import QueueClosedError, TrainingDivergedError
+from relayrl.errors import EnvError, QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector, EndedEpisodes
 from relayrl.training.queued.behavior_trainer import PolicySnapshot
@@ -77,7 +77,13 @@ class Pace(ABC):
         """Stop what goes on beside."""
 
     def _collect(self, policy_version: int, num_steps: int) -> dict[str, Rollout]:
-        rollouts = self._collector.collect(policy_version, num_steps)
+        try:
+            rollouts = self._collector.collect(policy_version, num_steps)
+        except EnvError as error:
+            rest = self._collector.cut_off(policy_version, error)
+            if rest:
+                self._reward_rule(rest)  # which records it
+            raise
         self._reward_rule(rollouts)
         self._clock.lap("collect")
         return rollouts

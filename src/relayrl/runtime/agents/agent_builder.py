@@ -116,9 +116,13 @@ class AgentBuilder:
         return self
 
     def sink(self, *sinks: str | TrajectorySink) -> Self:
-        """Where trajectories go: URLs (`arrow:DIR`, `sqlite:FILE`, …), all of them; or one sink object of yours."""
-        urls = tuple(each for each in sinks if isinstance(each, str))
-        objects = [each for each in sinks if not isinstance(each, str)]
+        """Where trajectories go: URLs (`arrow:DIR`, `sqlite:FILE`, …), all of them; or one sink object of yours.
+
+        Several calls add up.
+        """
+        urls = (*(self._urls or ()), *(each for each in sinks if isinstance(each, str)))
+        before = () if self._given_sink is None else (self._given_sink,)
+        objects = [*before, *(each for each in sinks if not isinstance(each, str))]
         if objects and (urls or len(objects) > 1):
             raise ConfigError("give either URLs or one sink object; relayrl.FanOutSink joins several objects")
         self._urls, self._given_sink = urls, objects[0] if objects else None

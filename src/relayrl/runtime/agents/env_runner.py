@@ -9,6 +9,9 @@ Steps go through the same `Collector` as training, and from there as trajectorie
 played with one version of the policy; the next block takes the newest. The last action of an agent that waits when a block ends
 follows when it is known what came of it (`data.open_rows`), or when its environments are closed.
 
+When an environment raises, the steps before it are kept as episodes that failed; the next `run_env` begins new ones, or asks for
+`set_env` where the failure has closed environments.
+
 Not its job: making environments (`relayrl.envs.environment_registry`), or acting for simulators that ask by themselves.
 """
 
@@ -22,9 +25,9 @@ from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.columns import Trajectory
+from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.trees import Array, Tree, same_columns
-from relayrl.errors import ConfigError
+from relayrl.errors import ConfigError, EnvError
 from relayrl.models.acting.actor import Actor, Decision
 from relayrl.runtime.agents.state_manager import ActorHandle
 from relayrl.runtime.collector import Collector
@@ -84,8 +87,8 @@ class ActorEnvironment:
         self._actors = {name: NewestPolicy(handles[name]) for name in env.groups}
         self._lock, self._is_closed = threading.Lock(), False
         self._collector: Collector | None = None
-        self._max_block_steps = 0
         self._splitters: dict[str, RolloutSplitter] = {}
+        self._is_cut_off = self._is_broken = False
 
     def run(
         self, num_steps: int, dispatcher: RouterDispatcher, before_block: Callable[[Sequence[UUID]], None]
@@ -95,18 +98,22 @@ class ActorEnvironment:
             raise ConfigError(f"run_env() of {num_steps} steps; give at least one")
         keys = {name: handle.lane.key for name, handle in self.handles.items()}
         with self._lock:
-            collector = self._start(num_steps)
+            collector = self._start()
             done = 0
             while done < num_steps:
                 before_block(tuple(keys.values()))
                 if self._is_closed:
                     raise ConfigError("the actor was removed, or given other environments, while it played")
-                block_steps = min(self._max_block_steps, num_steps - done)
+                block_steps = min(MAX_BLOCK_STEPS, num_steps - done)
                 versions = {name: actor.take_newest() for name, actor in self._actors.items()}
-                for name, rollout in collector.collect(versions, block_steps).items():
-                    for trajectory in self._splitters[name].split(rollout):
-                        ended = trajectory.terminated or trajectory.truncated
-                        dispatcher.put(keys[name], trajectory, Priority.EPISODE if ended else Priority.FRAGMENT)
+                try:
+                    rollouts = collector.collect(versions, block_steps)
+                except BaseException as error:
+                    rollouts = collector.cut_off(versions, error)
+                    self._is_cut_off, self._is_broken = True, not rollouts
+                    self._put(rollouts, keys, dispatcher)
+                    raise
+                self._put(rollouts, keys, dispatcher)
                 done += block_steps
             returns, lengths = collector.take_episodes()
         return EnvRunSummary(done * self._env.num_envs, tuple(returns), tuple(lengths))
@@ -131,21 +138,37 @@ class ActorEnvironment:
             self._env.close()
             return self._open_rows()
 
-    def _start(self, num_steps: int) -> Collector:
+    def _put(self, rollouts: Mapping[str, Rollout], keys: Mapping[str, UUID], dispatcher: RouterDispatcher) -> None:
+        for name, rollout in rollouts.items():
+            for trajectory in self._splitters[name].split(rollout):
+                ended = trajectory.terminated or trajectory.truncated
+                dispatcher.put(keys[name], trajectory, Priority.EPISODE if ended else Priority.FRAGMENT)
+
+    def _start(self) -> Collector:
+        if self._is_broken:
+            raise ConfigError("the environments failed and cannot go on; give the actor others with set_env()")
         if self._collector is None:
             from relayrl.data.open_rows import RolloutSplitter  # loads Arrow's library
 
             self._splitters = {name: RolloutSplitter() for name in self._env.groups}
-            self._max_block_steps = min(num_steps, MAX_BLOCK_STEPS)
             self._collector = Collector(
                 self._env,
                 self._actors,
-                num_steps=self._max_block_steps,
+                num_steps=MAX_BLOCK_STEPS,
                 seed=self._seed,
                 rng=np.random.default_rng(self._seed),
                 records_logp=True,
                 records_states=self._env.state_space is not None,
             )
+        elif self._is_cut_off:
+            try:
+                self._collector.restart()
+            except EnvError as error:
+                raise ConfigError(
+                    f"the environments failed and cannot go on ({error}); give the actor others with set_env()"
+                ) from error
+            self._collector.take_episodes()  # of the run that raised
+        self._is_cut_off = False
         return self._collector
 
 
