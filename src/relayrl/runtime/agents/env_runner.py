@@ -9,8 +9,8 @@ Steps go through the same `Collector` as training, and from there as trajectorie
 played with one version of the policy; the next block takes the newest. The last action of an agent that waits when a block ends
 follows when it is known what came of it (`data.open_rows`), or when its environments are closed.
 
-When an environment raises, the steps before it are kept as episodes that failed; the next `run_env` begins new ones, or asks for
-`set_env` where the failure has closed environments.
+When an environment raises, the steps before it are kept as episodes that failed; the next `run_env` begins new ones, or asks
+for `set_env` where the failure has closed environments.
 
 Not its job: making environments (`relayrl.envs.environment_registry`), or acting for simulators that ask by themselves.
 """
