@@ -86,3 +86,26 @@ def test_an_actor_of_another_environment_is_told_so(tmp_path):
         server.start()
         with pytest.raises(ConfigError, match="play CartPole-v1"):
             run_remote_actor("Acrobot-v1", server.address, spool_base=tmp_path / "spool")
+
+
+def test_the_loser_of_a_game_of_turns_gets_its_reward_and_its_end(tmp_path):
+    env = "pettingzoo:classic.tictactoe_v3"
+    options = {
+        "settings": {**QUIET, "trainer.time_horizon": 64, "environment.num_envs": 2},
+        "run_dir": tmp_path / "run",
+    }
+    with TrainingServer(env, algo="ppo", bind="tcp://127.0.0.1:0", steps=1_000_000, **options) as server:
+        server.start()
+        own = RemoteActorSettings(environment=EnvSettings(num_envs=2))
+        where = {"spool_base": tmp_path / "spool", "settings": own, "seed": 1}
+        run_remote_actor(env, server.address, max_steps=600, block_steps=3, **where)
+    games: dict = {}
+    with open_source(f"arrow:{tmp_path / 'run' / 'journal'}") as source:
+        for trajectory in source:
+            game = games.setdefault((trajectory.env_id, trajectory.episode), {"return": 0.0, "ended": set()})
+            game["return"] += trajectory.episode_return
+            if trajectory.terminated:
+                game["ended"].add(trajectory.agent_id)
+    whole = [game for (env_id, episode), game in games.items() if (env_id, episode + 1) in games]
+    assert len(whole) > 50
+    assert [game for game in whole if len(game["ended"]) != 2 or game["return"] != 0.0] == []

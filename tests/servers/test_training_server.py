@@ -130,6 +130,8 @@ def test_messages_in_anothers_name_are_refused(client):
         (lambda c: (b"no Arrow",), "Arrow"),
         (lambda c: frames(c, 0, obs=np.full((5, 4), np.nan, np.float32)), "NaN"),
         (lambda c: frames(c, 0, group="stranger"), "stranger"),
+        (lambda c: frames(c, 0, logp=None), "no logp"),
+        (lambda c: frames(c, 0, policy_version=np.full(5, 1 << 40)), "newer than version 0"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused_for_good_and_counted(server, client, payload, words):

@@ -252,3 +252,30 @@ def test_what_an_agent_writes_at_once_is_one_message(tmp_path):
         assert spool.next_number == 1
         (frame,) = spool.read(0)
         assert len(decode_block(frame)) == 20
+
+
+def test_an_actor_that_is_stopped_before_it_is_connected_ends(tmp_path):
+    asked = []
+
+    def should_stop():
+        asked.append(True)
+        return len(asked) > 2
+
+    report = run_remote_actor(
+        "CartPole-v1", "tcp://127.0.0.1:9", spool_base=tmp_path, connect_timeout_s=1e6, should_stop=should_stop
+    )
+    assert (report.num_env_steps, report.num_left) == (0, 0)
+
+
+def test_a_server_that_went_is_noticed_while_news_are_asked_for(tmp_path):
+    """Each question may be of before an answer is overdue: the clock runs from the first that was not answered."""
+    settings = LinkSettings(reply_timeout_s=1.0, status_interval_s=0.2)
+    with (
+        cartpole_server(tmp_path, steps=1_000_000) as server,
+        Spool(tmp_path / "spool") as spool,
+        ServerLink(server.address, spool, settings=settings) as link,
+    ):
+        link.connect(DEADLINE_S)
+        server.close()
+        wait_until(lambda: not link.is_connected)
+        assert link.wait_for_turn(0.0)

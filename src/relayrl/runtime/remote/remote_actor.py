@@ -21,6 +21,8 @@ import numpy as np
 
 from relayrl.config.settings import Settings, parse_settings
 from relayrl.data.arrow.space_json import space_to_json
+from relayrl.data.open_rows import RolloutSplitter
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
@@ -94,7 +96,10 @@ def run_remote_actor(
     with take_spool(base, settings.spool) as spool:
         link = ServerLink(server, spool, settings=settings.link, keys=keys)
         try:
-            welcome = link.connect(connect_timeout_s)
+            welcome = link.connect(connect_timeout_s, should_stop)
+            if welcome is None:
+                drain_s = 0.0
+                return ActorReport(num_left=spool.num_waiting)
             envs = on_host(make_vector(env, _as_the_run(settings.environment, welcome)))
             try:
                 _require_same_spaces(envs, welcome)
@@ -139,6 +144,7 @@ class RemoteActor:
             records_logp=welcome.needs_logp,
             records_states=welcome.needs_states,
         )
+        self._splitters = {name: RolloutSplitter() for name in envs.groups}
         self.report = ActorReport()
 
     def run(
@@ -155,15 +161,20 @@ class RemoteActor:
             self._play_block(should_stop)
             on_progress(report)
             self._link.wait_for_turn(_TURN_TIMEOUT_S)
+        self._send([rows for splitter in self._splitters.values() if (rows := splitter.take_open_rows())], should_stop)
         return report
 
     def _play_block(self, should_stop: Callable[[], bool]) -> None:
         version = min(actor.take_newest() for actor in self._actors.values())
         rollouts = self._collector.collect(version, self._num_steps())
-        frames = frames_of([rollout.trajectories() for rollout in rollouts.values()])
+        blocks = [self._splitters[name].split(rollout) for name, rollout in rollouts.items()]
         first = next(iter(rollouts.values()))
         self.report.num_env_steps += first.num_steps * self._envs.num_envs
         self.report.returns += self._collector.take_ended().returns
+        self._send(blocks, should_stop)
+
+    def _send(self, blocks: list[TrajectoryBlock], should_stop: Callable[[], bool]) -> None:
+        frames = frames_of(blocks)
         if frames:
             self._keep(frames, should_stop)
             self.report.num_messages += 1

@@ -69,6 +69,7 @@ class ServerConnection:
         try:
             self._link = ServerLink(self.address, self._spool, settings=self._link_settings, keys=self._keys)
             welcome = self._link.connect(self._timeout_s)
+            assert welcome is not None  # nobody stops it
             group = self._chosen(welcome)
             self._follower = ModelFollower(self._link, group, *spaces_of(welcome.behaviors[group]))
             self._follower.wait(self._timeout_s)

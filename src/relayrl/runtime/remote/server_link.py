@@ -22,7 +22,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Self
@@ -39,6 +39,7 @@ from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
 
 _log = logging.getLogger("relayrl.runtime.remote.server_link")
 MODEL_TOPIC, FLOW_TOPIC = "model", "flow"
+_STOP_LOOK_S = 0.2
 _LONGEST_WAIT_S = 1.0
 _MAX_UNANSWERED = 1
 """Messages that an actor whose server answers plays ahead: what it plays later has a newer policy."""
@@ -153,7 +154,7 @@ class ServerLink:
         self._next = 0
         self._window = 1
         self._sent: dict[int, int] = {}  # request number → message number
-        self._heard_s = self._asked_s = time.monotonic()
+        self._heard_s = self._asked_s = self._status_s = time.monotonic()
         self._hello_at_s, self._num_failures, self._waits_for_welcome = 0.0, 0, False
         self._pause_until_s = 0.0
         self._fetching: dict[str, float] = {}  # group → when it was asked for
@@ -163,10 +164,14 @@ class ServerLink:
 
     # ---- for others
 
-    def connect(self, timeout_s: float) -> Welcome:
-        """Wait for the server's welcome; `ServerUnreachableError` after `timeout_s`."""
+    def connect(self, timeout_s: float, should_stop: Callable[[], bool] = lambda: False) -> Welcome | None:
+        """Wait for the server's welcome; `ServerUnreachableError` after `timeout_s`, None where `should_stop()` came first."""
+        end_s = time.monotonic() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: self._welcome is not None or self._error is not None, timeout_s)
+            while self._welcome is None and self._error is None and (left_s := end_s - time.monotonic()) > 0.0:
+                if should_stop():
+                    return None
+                self._changed.wait(min(left_s, _STOP_LOOK_S))
             self._require_well()
             if self._welcome is None:
                 raise ServerUnreachableError(
@@ -391,9 +396,10 @@ class ServerLink:
     def _ask_for_news(self, now_s: float) -> None:
         """Announcements may be lost, and a silent client is forgotten."""
         interval_s = 0.25 if self._news.wait else self._settings.status_interval_s
-        if now_s - max(self._heard_s, self._asked_s) > interval_s:
+        if now_s - max(self._heard_s, self._status_s) > interval_s:
             self._endpoint.send(Message(Kind.STATUS, {}))
-            self._asked_s = now_s
+            self._status_s = now_s
+            self._asked()
 
     # ---- receiving
 

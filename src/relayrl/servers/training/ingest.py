@@ -27,6 +27,7 @@ from typing import Any
 from uuid import UUID
 
 from relayrl.data.arrow.codec import decode_block
+from relayrl.data.arrow.layout_book import trajectory_name
 from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.data.arrow.space_json import space_to_json
 from relayrl.data.columns import Trajectory
@@ -242,6 +243,8 @@ class Ingest:
             for block in blocks:
                 require_learnable(block)
             trajectories = [each for block in blocks for each in self._run.adopted(block)]
+            for trajectory in trajectories:
+                self._require_acted_here(trajectory)
             entry = replace(entry, blocks=blocks)
             self._journal.take(entry)
             received = Received.of(trajectories, is_single_agent=self._run.is_single_agent)
@@ -251,6 +254,14 @@ class Ingest:
             _log.warning("message %d of %s was refused: %s", number, client.client_id, error)
             entry = replace(entry, blocks=())
         return _Taken(client, request, entry, received, sum(map(len, payload)))
+
+    def _require_acted_here(self, trajectory: Trajectory) -> None:
+        """`ConfigError` where no policy of this run can have acted so."""
+        if trajectory.logp is None and self._run.needs_logp:
+            raise ConfigError(f"{trajectory_name(trajectory)} has no logp, which {self._run.algo} needs")
+        newest = self._publisher.versions.get(trajectory.group, 0)
+        if int(trajectory.policy_version.max()) > newest:
+            raise ConfigError(f"{trajectory_name(trajectory)} is of a policy newer than version {newest}, the newest")
 
     def _blocks(self, message: Message) -> list[TrajectoryBlock]:
         """The trajectories of a message: Arrow streams, or one of raw columns."""

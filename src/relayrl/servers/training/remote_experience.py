@@ -175,11 +175,13 @@ class LearningFromActors(Pace):
         """Learn from one block, of `num_steps` steps of each environment or more; returns without having learned where the
         actors have not sent enough within a moment."""
         self._note_save()
-        for received in self._intake.take(_LOOK_S):
+        wanted = max(1, num_steps * self._num_envs)
+        has_enough = sum(received.num_env_steps for received in self._waiting) >= wanted
+        for received in self._intake.take(0.0 if has_enough else _LOOK_S):
             self._episodes.add(received.trajectories)
             self._waiting.append(received)
         self._clock.lap("wait")
-        block = self._take_block(max(1, num_steps * self._num_envs))
+        block = self._take_block(wanted)
         if not block:
             return
         self._intake.learning(True)
