@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from remote_parts import cartpole_server, stored_ids
 
+import relayrl
 from relayrl.bench.servers.trajectory_producer import numbered_trajectory, trajectory_name
 from relayrl.data.arrow.schema import SCHEMA_VERSION
 from relayrl.errors import ServerRefusedError, ServerUnreachableError
@@ -13,6 +14,7 @@ from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink
 from relayrl.runtime.remote.spool import Spool
 from relayrl.runtime.remote.spool_sink import frames_of
+from relayrl.servers.training.training_server import _lag_bound
 from relayrl.sinks.buffered import checked_blocks
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.messages import Kind, Message
@@ -214,3 +216,28 @@ def test_what_was_acknowledged_and_not_learned_from_is_there_after_a_restart(tmp
         back = ClientEndpoint(again.address, client_id=client.client_id)
         assert hello(back, oldest_sequence=1).header["next_sequence"] == 3
         back.close()
+
+
+def test_a_resumed_server_keeps_its_lag_bound_and_counts_no_version_that_was_left_out(tmp_path):
+    with cartpole_server(tmp_path, steps=100_000) as server:
+        run_remote_actor("CartPole-v1", server.address, spool_base=tmp_path / "spool", max_steps=3_000, seed=1)
+        wait_until(lambda: server.metrics.updates.value >= 3)
+    with cartpole_server(tmp_path, steps=100_000, resume=True) as again:
+        run_remote_actor("CartPole-v1", again.address, spool_base=tmp_path / "spool", max_steps=2_000, seed=1)
+        wait_until(lambda: again.metrics.updates.value >= 2)
+        assert 0 <= again.metrics.lag.value <= 8
+        assert again.metrics.stale.value == 0
+
+
+def test_only_algorithms_that_correct_for_lag_learn_from_data_of_any_age():
+    bounds = [
+        _lag_bound(params, 8)
+        for params in (
+            relayrl.PPOParams(),
+            relayrl.PPOParams(max_policy_lag=None),  # as a run directory holds it
+            relayrl.PPOParams(max_policy_lag=2),
+            relayrl.APPOParams(),
+            relayrl.SACParams(),
+        )
+    ]
+    assert bounds == [8, 8, 2, None, None]

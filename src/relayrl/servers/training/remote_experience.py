@@ -151,8 +151,9 @@ class LearningFromActors(Pace):
         on_room: Callable[[], None],
         save_interval_s: float,
         num_learned: int,
+        learned_version: int,
     ) -> None:
-        """`num_learned` entries of the journal were learned from before this began."""
+        """`num_learned` entries of the journal, and `learned_version` versions, were learned before this began."""
         super().__init__(parts.collector, clock, lambda _: None)
         self._trainer, self._groups, self._statistics = parts.trainer, groups, statistics
         self._intake, self._metrics = intake, metrics
@@ -161,7 +162,8 @@ class LearningFromActors(Pace):
         self._num_envs = parts.env.num_envs
         self._is_on_policy = parts.trainer.uses_logp
         self._waiting: deque[Received] = deque()
-        self._num_learned = num_learned
+        self._num_learned, self._learned_version = num_learned, learned_version
+        self._first_version = parts.trainer.policy_version
         self._episodes = EpisodeReturns(groups)
         self._saved_at_s, self._next_save_s, self._has_news = time.monotonic(), save_interval_s, False
         self._save_began_s: float | None = None
@@ -226,7 +228,11 @@ class LearningFromActors(Pace):
         return bound is not None and self._lag(trajectory) > bound
 
     def _lag(self, trajectory: Trajectory) -> int:
-        return self._trainer.policy_version - int(trajectory.policy_version[0])
+        """Versions learned since its first step; those that a restart left out are none."""
+        acted = int(trajectory.policy_version[0])
+        if acted < self._first_version:
+            acted = self._first_version - max(0, self._learned_version - acted)
+        return self._trainer.policy_version - acted
 
     def _learn(self, block: list[Trajectory]) -> None:
         lags = [self._lag(trajectory) for trajectory in block]

@@ -265,7 +265,8 @@ class TrainingServer:
             for name, g in parts.env.groups.items()
         }
         server_state = ServerState(directory.path / "server.json")
-        parts.trainer.policy_version = max(parts.trainer.policy_version, server_state.versions_below)
+        learned_version = parts.trainer.policy_version
+        parts.trainer.policy_version = max(learned_version, server_state.versions_below)
         journal = Journal(settings.record or f"arrow:{directory.path / 'journal'}", directory.path / "journal.index")
         self._journal = journal
         is_on_policy = parts.trainer.uses_logp
@@ -298,6 +299,7 @@ class TrainingServer:
             on_room=lambda: self._endpoint.announce("flow", ingest.news()),
             save_interval_s=own.save_interval_s,
             num_learned=num_learned,
+            learned_version=learned_version,
         )
         pace.ingest = ingest
         ingest.start()
@@ -371,8 +373,9 @@ class _Stopper(Interrupt):
 
 def _lag_bound(params: Settings, default: int) -> int | None:
     """The largest policy lag of an algorithm's data; None where it learns from data of any age."""
-    bounded = getattr(params, "with_policy_lag_bound", None)  # a plugin's parameters may be any settings
-    bound: int | None = None if bounded is None else getattr(bounded(default), "max_policy_lag", None)
+    bound: int | None = getattr(params, "max_policy_lag", None)
+    if bound is None and hasattr(params, "max_policy_lag") and not getattr(params, "corrects_policy_lag", False):
+        return default
     return bound
 
 
