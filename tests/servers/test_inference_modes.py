@@ -242,7 +242,7 @@ def test_the_server_decides_which_policy_acts(files, server):
         agent.new_actors(1)
         with pytest.raises(ConfigError, match="inference server decides"):
             agent.update_model(files["discrete"])
-    with pytest.raises(ConfigError, match="leave default_model"):
+    with pytest.raises(ConfigError, match=r"give default_model\(\) or inference\(\)"):
         AgentBuilder().default_model(files["discrete"]).inference(server.address).build()
     with pytest.raises(ConfigError, match="serves the groups box, discrete"):
         AgentBuilder().inference(server.address, timeout_s=60.0).build().start()

@@ -246,6 +246,9 @@ class ServerEndpoint:
     def _admit(self, routing_id: bytes, frame: zmq.Frame, now_s: float) -> ClientAccount | None:
         """The account of a client that sends for the first time; None if its key was revoked since it connected."""
         connection = self._router_watch.of(frame)
+        if connection is not None and connection.routing_id:  # one before it, which had the same descriptor
+            self._router_watch.follow()
+            connection = self._router_watch.of(frame)
         key = user = ""
         if self._access is not None:
             key = str(frame.get("User-Id"))
