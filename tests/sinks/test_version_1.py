@@ -47,7 +47,8 @@ def old_record(kind: str, place: Place, tmp_path: Path) -> str:
 
 def old_postgres(url: str) -> str:
     """The tables of that version, with the rows of its SQLite file."""
-    psycopg = pytest.importorskip("psycopg")
+    import psycopg
+
     header = ["trajectory_id", "env_id", "layout", "episode", "first_step", "num_steps", "terminated", "truncated"]
     header += ["failed", "min_policy_version", "max_policy_version", "episode_return", "agent_group", "agent_id"]
     columns = [*header, *(f"{name}_data" for name in OLD_DATA)]
