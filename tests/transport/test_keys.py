@@ -183,6 +183,18 @@ def test_a_revoked_client_that_only_listens_gets_nothing(keys, make_server):
     assert server.count("undeliverable_replies_total") + server.count("revoked_connections_total") >= 1
 
 
+def test_a_change_that_a_knock_at_the_door_noticed_first_cuts_off_as_well(keys, make_server):
+    """Whoever connects has the file read again; those who are in are cut off all the same."""
+    access = Access.load(keys / "server.key")
+    server = make_server(access=access)
+    alice = server.client(client_keys(keys, "alice"))
+    assert_served(alice, user="alice")
+    revoke(keys / "authorised_keys", "alice")
+    access.refresh()
+    wait_until(lambda: server.endpoint.num_clients == 0)
+    assert_not_served(alice)
+
+
 def test_a_lost_file_of_keys_lets_nobody_in(keys, make_server):
     server = make_server(access=Access.load(keys / "server.key"))
     alice = server.client(client_keys(keys, "alice"))

@@ -100,6 +100,8 @@ class Access:
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         self._signature: tuple[int, int, int] | None = (0, 0, 0)
+        self.revision = 0
+        """How often the file was read: whoever keeps connections compares it with the one that they were checked by."""
         self.refresh()
 
     @classmethod
@@ -112,19 +114,19 @@ class Access:
         """The name of a key that is let in; None for any other."""
         return self._names.get(public)
 
-    def refresh(self) -> bool:
-        """Read the file again if it changed; whether it did. A file that is not there lets nobody in."""
+    def refresh(self) -> None:
+        """Read the file again if it changed. A file that is not there lets nobody in."""
         with self._lock:
             signature = _signature(self.authorised_file)
             if signature == self._signature:
-                return False
+                return
             self._signature = signature
             try:
                 self._names = dict(read_authorised(self.authorised_file))
             except ConfigError as error:
                 self._names = {}
                 _log.warning("nobody is let in", extra={"reason": str(error)})
-            return True
+            self.revision += 1
 
 
 def check_name(name: str) -> None:

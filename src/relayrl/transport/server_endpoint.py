@@ -86,7 +86,7 @@ class ServerEndpoint:
         self.metrics = metrics or MetricRegistry()
         self._accounts = ClientAccounts(limits)
         self._counts = EndpointMetrics(self.metrics, self._accounts)
-        self._access = access
+        self._access, self._checked_revision = access, 0
         self._polling = threading.Lock()
         self._owner = 0
         self._outbox: deque[Callable[[], None]] = deque()
@@ -371,10 +371,17 @@ class ServerEndpoint:
                 connection.delivered, account.has_delivered = True, False
         self._router_watch.cut_endless()
         self._publisher_watch.cut_endless()
-        if self._access is not None and self._access.refresh():
+        if self._access is not None:
+            self._cut_revoked(self._access)
+
+    def _cut_revoked(self, access: Access) -> None:
+        """The authenticator reads the file too: what counts is whether connections were checked by what it says now."""
+        access.refresh()
+        if access.revision != self._checked_revision:
+            self._checked_revision = access.revision
             for watch in (self._router_watch, self._publisher_watch):
                 for connection in watch:
-                    if connection.key and self._access.name_of(connection.key) is None:
+                    if connection.key and access.name_of(connection.key) is None:
                         self._counts.revoked.inc()
                         _log.warning("key revoked: connection cut", extra={"public_key": connection.key})
                         self._accounts.close(connection.routing_id)
