@@ -140,9 +140,16 @@ def _bare_sqlite(folder: Path) -> Path:
     path.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        for statement in SQLITE[0]:
-            connection.execute(statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", ""))
+        for statement in _bare_tables(SQLITE):
+            connection.execute(statement)
     return path
+
+
+def _bare_tables(migrations: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Statements that make the tables of trajectories and steps, without unique ids, indexes and views."""
+    statements = [each for migration in migrations for each in migration if "abandoned" not in each]
+    tables = [each for each in statements if each.startswith(("CREATE TABLE", "ALTER TABLE"))]
+    return [each.replace(" PRIMARY KEY", "").replace(" UNIQUE", "") for each in tables]
 
 
 def _cells(columns: list[Any], size: int) -> list[tuple[str, list[Any]]]:
@@ -213,9 +220,8 @@ def _postgres_row(chunks: Chunks, blocks: list[TrajectoryBlock]) -> Row:
 
         def raw() -> float:
             connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; CHECKPOINT")
-            for statement in POSTGRES[0][:-1]:
-                bare = statement.replace(" PRIMARY KEY", "").replace(" UNIQUE", "")
-                connection.execute(bare.encode())
+            for statement in _bare_tables(POSTGRES):
+                connection.execute(statement.encode())
             with psycopg.connect(url, autocommit=True) as fresh:  # as the sink has
                 return seconds_of(lambda: _raw_copies(fresh, streams))
 
