@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 
 KERNELS := setup.py $(wildcard src/relayrl/compiled/*.[ch])
 
-.PHONY: train test check lint setup setup-dev bench bench-peers bench-growth bench-phases kernels learning clean
+.PHONY: train test check lint docs setup setup-dev bench bench-peers bench-growth bench-phases kernels learning clean
 
 train: setup  ## install, then train CartPole-v1 to its solved return
 	$(BIN)/relayrl train CartPole-v1
@@ -22,6 +22,9 @@ lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup-dev  ## the documentation site, into build/site; opens from the disk, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 bench: setup-dev  ## our rows against their floors and peers
 	$(BIN)/relayrl bench

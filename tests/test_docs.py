@@ -1,5 +1,6 @@
 """What the docs say runs: every Python block of every page, in order, every file of settings, and every example."""
 
+import json
 import re
 import subprocess
 import sys
@@ -20,6 +21,8 @@ PAGES = [
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+REPOSITORY = re.compile(r"\]\(https://(?:github|raw\.githubusercontent)\.com/relayrl/relayrl/(?:blob/)?main/([^)#]+)")
+"""Links of the README, which PyPI shows as well."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -70,3 +73,28 @@ def test_examples_run(example, tmp_path):
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target in REPOSITORY.findall(page.read_text()):
+        assert (ROOT / target).exists(), f"{page.name} links to {target}"
+
+
+def test_links_of_the_readme_work_where_it_is_shown_alone():
+    assert LINK.findall((ROOT / "README.md").read_text()) == []
+
+
+def test_the_notebook_runs(tmp_path):
+    notebook = json.loads((ROOT / "examples" / "start.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    (tmp_path / "notebook.py").write_text("import matplotlib\nmatplotlib.use('agg')\n" + "\n".join(cells))
+    done = subprocess.run([sys.executable, "notebook.py"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*.html")}
+    assert {"start.html", "reference/commands.html", "reference/all-settings.html", "reference/python.html"} <= pages
+    assert "relayrl serve training" in (tmp_path / "site" / "reference" / "commands.html").read_text()
+    assert 'id="relayrl.api.train"' in (tmp_path / "site" / "reference" / "python.html").read_text()

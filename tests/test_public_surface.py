@@ -108,7 +108,7 @@ def test_the_api_page_lists_the_surface():
     for module in ("relayrl", "relayrl.extend", "relayrl.testing"):
         rows = re.findall(r"^\| `(\w+)` \|", chapters[module], re.MULTILINE)
         assert rows == [name for name in public_names(module) if f"relayrl.{name}" not in MODULES]
-    assert "(docs/api.md)" in (ROOT / "README.md").read_text()
+    assert "/docs/api.md)" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("path", [*PAGES, *PROGRAMS], ids=lambda path: path.name)
