@@ -118,7 +118,16 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
-    render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
+    render: Annotated[
+        str | None, typer.Option(help="gif or mp4: write the first episode beside the model; human: show a window.")
+    ] = None,
+    tiles: Annotated[int, typer.Option(min=1, max=64, help="Environments side by side in the picture.")] = 1,
+    num_envs: Annotated[
+        int | None, typer.Option(min=1, help="Environments to play in at once; default: the run's setting.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes for the environments; default: the run's setting.")
+    ] = None,
     trust: TrustFlag = False,
     max_episode_steps: Annotated[
         int | None, typer.Option(min=1, help="Cut an episode after so many steps; default: the run's setting.")
@@ -155,6 +164,9 @@ def evaluate(
         group=group,
         agent=agent,
         opponents=opponents,
+        tiles=tiles,
+        num_envs=num_envs,
+        workers=workers,
     )
     evaluate_command.run(request, as_json=as_json)
 

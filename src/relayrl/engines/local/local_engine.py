@@ -24,7 +24,7 @@ from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.local.run_parts import RunParts, build_parts, limit_threads
-from relayrl.engines.local.run_state import capture, record_continuation, restore, start_from
+from relayrl.engines.local.run_state import capture, environments_lent, record_continuation, restore, start_from
 from relayrl.engines.local.statistics_plan import make_statistics
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
@@ -74,9 +74,11 @@ class LocalEngine:
         self._pace_state: Mapping[str, Any] = {}
 
     def _make_evaluation(self) -> PeriodicEvaluation:
+        parts, settings, videos = self._parts, self._settings, self._directory.videos
+        lend = partial(environments_lent, parts, settings)
         try:
-            return PeriodicEvaluation(self._settings, self._parts.env, self._parts.policies, self._stop_if_asked)
-        except ConfigError:
+            return PeriodicEvaluation(settings, parts.env, parts.policies, self._stop_if_asked, lend, videos)
+        except BaseException:
             self._statistics.close()
             self._parts.close()
             raise
@@ -267,7 +269,7 @@ class LocalEngine:
         if not self._evaluation.is_due(steps_before, pace.num_env_steps):
             return {}
         pace.settle()
-        metrics, is_best = self._evaluation.during()
+        metrics, is_best = self._evaluation.during(pace.num_env_steps)
         if is_best:
             weights = {"trainer": weights_of(self._parts.trainer.state_dict()), "metrics": metrics}
             self._checkpoints.save_best(pace.num_env_steps, weights)

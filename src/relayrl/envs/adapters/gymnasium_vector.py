@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -24,6 +25,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
+from relayrl.envs.drawing import RenderMode, drawing_of, picture_of
 from relayrl.envs.environment_contract import (
     SINGLE_AGENT,
     AgentGroup,
@@ -52,6 +54,7 @@ class GymnasiumVector(VectorEnvironment):
         self._resets_some = mode is AutoresetMode.DISABLED or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed_list = True
         self._closed = False
+        self.drawing = drawing_of(env)
         width = mask_size(env.single_action_space)
         is_masked = width > 0 and "action_mask" in env.reset()[1]
         self._mask = np.ones((env.num_envs, 1, width), np.bool_) if is_masked else None
@@ -119,6 +122,12 @@ class GymnasiumVector(VectorEnvironment):
     def build_observation(self) -> VectorReset:
         """The current observations, as the last `reset` or `step` gave them."""
         return VectorReset({SINGLE_AGENT: GroupObservation(**self._observation())})
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        if mode not in self.drawing.modes:
+            return super().frames(envs, mode)
+        drawn = self._env.render() or ()
+        return [picture_of(partial(drawn.__getitem__, b)) for b in envs] if mode is RenderMode.RGB_ARRAY else []
 
     def close(self) -> None:
         if not self._closed:

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from relayrl.data.trees import index, map_tree
+from relayrl.data.trees import Array, index, map_tree
 from relayrl.envs.adapters import vmas_scenarios
 from relayrl.envs.adapters.vmas_random import VmasStream
 from relayrl.envs.agent_groups import group_agents
+from relayrl.envs.drawing import Drawing, RenderMode, picture_of
 from relayrl.envs.environment_contract import (
     AgentGroup,
     FinalObservations,
@@ -66,6 +68,7 @@ class VmasEnvironment(VectorEnvironment):
     """A batch of worlds of one VMAS scenario; all agents of a world act in each step and end together."""
 
     independent_streams = False
+    drawing = Drawing((RenderMode.RGB_ARRAY, RenderMode.HUMAN), 10.0, ("rgb_array", "human"))
 
     def __init__(self, name: str, device: str, options: Mapping[str, Any]) -> None:
         self.device = device
@@ -151,6 +154,14 @@ class VmasEnvironment(VectorEnvironment):
         return VectorReset(
             {name: GroupObservation(map_tree(self._out, self._seen[name]), self._active[name]) for name in self.groups}
         )
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        self._require_worlds()
+        render = partial(vmas_scenarios.render, self._env, mode=mode.value)
+        if mode is RenderMode.HUMAN:
+            render(env_index=envs[0])
+            return []
+        return [picture_of(partial(render, env_index=b)) for b in envs]
 
     def _begin_episodes(self, chosen: torch.Tensor) -> dict[str, Any]:
         """Reset the chosen worlds; the observations are right in those alone."""

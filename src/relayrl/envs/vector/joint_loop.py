@@ -16,6 +16,7 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import group_agents
+from relayrl.envs.drawing import drawing_of
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure
@@ -53,7 +54,8 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
         groups = group_agents(
             first.possible_agents, first.observation_spaces, first.action_spaces, masks_actions=first.masks_actions
         )
-        layout = EnvLayout(groups, first.state_space, first.state_repeats_observations, first.rates_episodes)
+        repeats, drawing = first.state_repeats_observations, drawing_of(first)
+        layout = EnvLayout(groups, first.state_space, repeats, first.rates_episodes, drawing)
         super().__init__(build, envs, layout)
         self._observation_spaces = first.observation_spaces
 
@@ -148,6 +150,7 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
             self.buffers.episode_over[b] = True
             if self.buffers.states is not None:
                 write(self.buffers.states.final, b, env.state())
+            self._keep_final_frame(b)
             self._begin(b, None)
 
     def _welcome(self, b: int, present: Sequence[str], observations: Mapping[str, Any]) -> None:
