@@ -178,7 +178,7 @@ class Run:
         rivals = None if names is None else named_opponents(names, self.policies)
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
         watcher = None if render is None else watcher_of(render, tiles)
-        most = 1 if isinstance(watcher, Window) else own.num_envs if num_envs is None else num_envs
+        most = 1 if isinstance(watcher, Window) else own.max_envs if num_envs is None else num_envs
         mode = None if watcher is None else watcher.mode
         with explaining_registrations(self.path):
             env = make_evaluation_env(

@@ -188,7 +188,7 @@ def test_evaluations_have_no_more_environments_than_training(tmp_path, monkeypat
     limited = train(tmp_path / "run", env="native:CartPole", num_envs=3)
     limited.evaluate(episodes=20)
     limited.evaluate(episodes=20, num_envs=5)
-    train(tmp_path / "set", env="native:CartPole", num_envs=3, **{"evaluation.num_envs": 1})
+    train(tmp_path / "set", env="native:CartPole", num_envs=3, **{"evaluation.max_envs": 1})
     assert asked == [(2, 0), (3, 0), (5, 0), (1, 0)]
 
 

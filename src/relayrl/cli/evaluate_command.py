@@ -63,7 +63,7 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         update["workers"] = request.workers
     environment = same.model_copy(update=update)
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
-    num_envs = evaluation.num_envs if request.num_envs is None else request.num_envs
+    num_envs = evaluation.max_envs if request.num_envs is None else request.num_envs
     num_envs = 1 if isinstance(watcher, Window) else num_envs  # each would open a window of its own
     judgement = _judgement(request, evaluation, actors)
     result = _play(request, actors, name, environment, trained, num_envs, bounds, judgement, watcher)

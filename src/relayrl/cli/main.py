@@ -220,14 +220,21 @@ def list_(
 def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
     num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Environments to check with.")] = 3,
+    steps: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Steps of each recording; episodes should end in them.")
+    ] = 60,
+    timeout_s: Annotated[float, typer.Option(min=1e-3, help="End after so many seconds; the rest is not run.")] = 300.0,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Run the public contract suite on an environment."""
+    """Check whether an environment can be trained on: the public contract suite, and the command to train with."""
     from relayrl.cli import check_env_command
 
-    raise typer.Exit(check_env_command.run(env, num_envs, assignments or [], as_json=as_json))
+    code = check_env_command.run(
+        env, num_envs, assignments or [], num_steps=steps, timeout_s=timeout_s, as_json=as_json
+    )
+    raise typer.Exit(code)
 
 
 @app.command()

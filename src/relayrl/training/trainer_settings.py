@@ -56,8 +56,10 @@ class EvaluationSettings(EvaluationBounds):
         None, ge=1, description="environment steps between evaluations during the run; null: none"
     )
     interval_episodes: int = Field(10, ge=1, le=MAX_EPISODES, description="episodes of each evaluation during the run")
-    num_envs: int | None = Field(
-        None, ge=1, description="environments that evaluations play in; null: as many as training has, 20 at most"
+    max_envs: int | None = Field(
+        None,
+        ge=1,
+        description="environments that evaluations play in at once; null: as many as training has, 20 at most",
     )
     video: VideoFormat | None = Field(
         None, description="gif or mp4: write the first episodes of evaluations into videos/ of the run directory"

@@ -215,7 +215,7 @@ class PeriodicEvaluation:
     def _make_env(self, episodes: int) -> VectorEnvironment:
         own, environment = self._settings.evaluation, self._settings.environment
         render = None if own.video is None else Film.mode
-        return make_evaluation_env(self._settings.env, environment, episodes, num_envs=own.num_envs, render=render)
+        return make_evaluation_env(self._settings.env, environment, episodes, num_envs=own.max_envs, render=render)
 
     def _film(self) -> Film | None:
         own = self._settings.evaluation
