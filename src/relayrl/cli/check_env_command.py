@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from relayrl.cli.terminal import invocation
 from relayrl.config.settings_text import parse_assignment
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
@@ -92,8 +92,8 @@ class _Printed:
         blocking = [check.name for check in report.failures if not check.is_optional]
         shown = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
         typer.echo(f"{self._env}: {len(report.checks)} checks: {shown}")
-        options = "".join(f" --set {shlex.quote(f'environment.options.{own}')}" for own in self._assignments)
-        command = f"relayrl train {shlex.quote(self._env)}{options}"
+        options = [part for own in self._assignments for part in ("--set", f"environment.options.{own}")]
+        command = invocation.command("relayrl", "train", self._env, *options)
         if report.can_train:
             failed = f"; {counts['FAIL']} optional checks fail" if report.failures else ""
             typer.echo(f"can be trained on{failed}: {command}")
