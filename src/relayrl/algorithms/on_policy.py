@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective
+from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
-from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
 from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.data.trees import Array, map_tree

@@ -10,14 +10,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from relayrl.algorithms.params import (
-    DDPGParams,
-    MADDPGParams,
-    PPOParams,
-    REINFORCEParams,
-    SACParams,
-    TD3Params,
-)
+from relayrl.algorithms.on_policy_params import PPOParams, REINFORCEParams
+from relayrl.algorithms.params import DDPGParams, MADDPGParams, SACParams, TD3Params
 from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.config.settings import Settings
 from relayrl.errors import ConfigError, UnknownNameError

@@ -20,15 +20,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relayrl.algorithms.params import (
-    AlgorithmParams,
-    DDPGParams,
-    MADDPGParams,
-    PPOParams,
-    REINFORCEParams,
-    SACParams,
-    TD3Params,
-)
+from relayrl.algorithms.on_policy_params import AlgorithmParams, PPOParams, REINFORCEParams
+from relayrl.algorithms.params import DDPGParams, MADDPGParams, SACParams, TD3Params
 from relayrl.algorithms.registry import algorithm
 from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.data.columns import Trajectory
