@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from relayrl.algorithms.params import MATD3Params as MATD3Params
     from relayrl.algorithms.params import SACParams as SACParams
     from relayrl.algorithms.params import TD3Params as TD3Params
+    from relayrl.algorithms.poca.poca_params import POCAParams as POCAParams
     from relayrl.algorithms.vtrace.vtrace_params import APPOParams as APPOParams
     from relayrl.algorithms.vtrace.vtrace_params import IMPALAParams as IMPALAParams
     from relayrl.api import Run as Run
@@ -90,6 +91,7 @@ _HOMES = {
     "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.on_policy_params",
     "PPOParams": "relayrl.algorithms.on_policy_params",
+    "POCAParams": "relayrl.algorithms.poca.poca_params",
     "IMPALAParams": "relayrl.algorithms.vtrace.vtrace_params",
     "APPOParams": "relayrl.algorithms.vtrace.vtrace_params",
     "DDPGParams": "relayrl.algorithms.params",

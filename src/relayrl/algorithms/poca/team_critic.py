@@ -104,6 +104,6 @@ class TeamCritic(nn.Module):
 
 
 def _weights(scores: Tensor, present: Tensor) -> Tensor:
-    """[M, H, N, N] how much each attends to each; absent agents get nothing. An empty team attends to all, which nobody uses."""
+    """[M, H, N, N] how much each attends to each; absent agents get nothing. An empty team attends to all, unused."""
     is_seen = present | ~present.any(-1, keepdim=True)
     return scores.masked_fill(~is_seen[:, None, None], -torch.inf).softmax(-1)
