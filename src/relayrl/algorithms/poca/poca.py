@@ -97,7 +97,7 @@ class POCABatch(Batch):
     def joined(cls, parts: Sequence[Batch]) -> POCABatch:
         teams = [part.teams for part in parts if isinstance(part, POCABatch) and part.teams is not None]
         columns = zip(*(team.columns() for team in teams), strict=True)
-        return cls(*Batch.joined(parts).columns(), TeamBatch(*(np.concatenate(same) for same in columns)))  # type: ignore[arg-type]
+        return cls(*Batch.joined(parts).columns(), TeamBatch(*(np.concatenate(same) for same in columns)))  # type: ignore[arg-type, call-arg]
 
 
 class POCA(OnPolicyAlgorithm):
@@ -150,9 +150,9 @@ class POCA(OnPolicyAlgorithm):
         evaluation = Evaluation(features, None, baseline.reshape(rollout.reward.shape), np.empty(0), logp)
         usable = self.usable_rows(rollout) if fresh is None else self.usable_rows(rollout) & fresh
         batch = self._update.batch(rollout, evaluation, Estimates(logp, advantage, of_agents), usable)
-        learns = rollout.joint(usable).any(-1)
+        learns = usable.reshape(rows.present.shape).any(-1)
         teams = TeamBatch(joint, actions, rows.present, target, value, baseline)
-        return POCABatch(*batch.columns(), teams.rows(learns))  # type: ignore[arg-type]
+        return POCABatch(*batch.columns(), teams.rows(learns))  # type: ignore[arg-type, call-arg]
 
     def _encoded_actions(self, rollout: Rollout) -> Array:
         """[M, A] actions as teammates' entities hold them."""

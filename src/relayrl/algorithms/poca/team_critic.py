@@ -80,7 +80,7 @@ class TeamCritic(nn.Module):
     def _query(self, entities: Tensor) -> Tensor:
         """[M, H, N, D] what is asked; divided by √D, so that scores have unit variance (Vaswani et al., 2017)."""
         asked = self._per_head(self.query(entities))
-        return asked * asked.shape[-1] ** -0.5
+        return asked / math.sqrt(asked.shape[-1])
 
     def _key(self, entities: Tensor) -> Tensor:
         return self._per_head(self.key(entities))
@@ -90,7 +90,7 @@ class TeamCritic(nn.Module):
 
     def _per_head(self, entities: Tensor) -> Tensor:
         """[M, H, N, D] of [M, N, H · D]."""
-        return entities.unflatten(-1, (self._num_heads, -1)).transpose(-2, -3)
+        return entities.reshape(*entities.shape[:-1], self._num_heads, -1).transpose(-2, -3)
 
     def _residual(self, entities: Tensor, attended: Tensor) -> Tensor:
         """[M, N, W] entities with what they attended to [M, H, N, D]."""

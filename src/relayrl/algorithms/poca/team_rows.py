@@ -36,24 +36,28 @@ class TeamRows:
 
 def team_rows(rollout: Rollout) -> TeamRows:
     """The teams of a group's rollout."""
-    valid, terminated, truncated = (
-        rollout.joint(column) for column in (rollout.valid, rollout.terminated, rollout.truncated)
-    )
+    columns = rollout.valid, rollout.terminated, rollout.truncated, rollout.reward
+    valid, terminated, truncated, reward = (_by_team(rollout, column) for column in columns)
     ended = terminated | truncated
-    _, was_in, is_in = membership(valid, ended, rollout.joint((rollout.first_step > 0)[None]))
-    is_over = was_in.any(-1) & ~is_in.any(-1)
-    is_cut = is_over & (truncated & was_in).any(-1)
-    reward = np.where(was_in, rollout.joint(rollout.reward), 0.0).sum(-1) / np.maximum(was_in.sum(-1), 1)
+    _, was_in, is_in = membership(valid, ended, _by_team(rollout, (rollout.first_step > 0)[None]))
+    is_over = np.asarray(was_in.any(-1) & ~is_in.any(-1))
+    is_cut = np.asarray(is_over & (truncated & was_in).any(-1))
+    mean_reward = np.where(was_in, reward, 0.0).sum(-1) / np.maximum(was_in.sum(-1), 1)
     goes_on = np.zeros_like(is_over)
     goes_on[-1] = is_in[-1].any(-1)
     step, env = np.nonzero(is_cut | goes_on)
     next_present = np.where(is_cut[step, env, None], (truncated & was_in)[step, env], is_in[step, env])
     if rollout.waits is not None:
-        next_present = _those_who_act(next_present, ~rollout.joint(rollout.waits[None])[0, env], goes_on[step, env])
-    return TeamRows(reward.astype(np.float32), valid, is_over & ~is_cut, is_cut, step, env, next_present)
+        next_present = _those_who_act(next_present, ~_by_team(rollout, rollout.waits[None])[0, env], goes_on[step, env])
+    return TeamRows(mean_reward.astype(np.float32), valid, is_over & ~is_cut, is_cut, step, env, next_present)
 
 
 def _those_who_act(present: Array, acts: Array, is_known: Array) -> Array:
     """[K, N] without those who wait for their turn, where that is known and leaves anybody."""
     acting = present & acts
     return np.where((is_known & acting.any(-1))[:, None], acting, present)
+
+
+def _by_team(rollout: Rollout, column: Array) -> Array:
+    """[T, B, N] of [T, L]."""
+    return np.asarray(rollout.joint(column))
