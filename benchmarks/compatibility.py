@@ -16,6 +16,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -202,10 +203,11 @@ def _complaint(error: subprocess.SubprocessError) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The line that a command ended with: RelayRL's own where there is one, without paths of this machine."""
+    """The line that a command ended with: RelayRL's own where there is one, without paths and addresses."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line.removeprefix("relayrl: ") for line in lines if line.startswith("relayrl: ")]
     line = (own or lines or ["it said nothing"])[-1]
+    line = re.sub(r" at 0x[0-9a-f]+", "", line)
     words = ("…" if word.startswith("/") and word.count("/") > 1 else word for word in line.split())
     return " ".join(words)[:200]
 

@@ -12,7 +12,7 @@ from PIL import Image
 import relayrl
 from cli_in_process import relayrl as command
 from engines.filmed_worlds import OneLicence, Undrawable
-from relayrl.envs.drawing import VideoFormat
+from relayrl.envs.rendering import VideoFormat
 from relayrl.errors import ConfigError, EnvError
 from relayrl.runtime.pictures.film import tiled
 from relayrl.runtime.pictures.video_files import encode, require_encoder

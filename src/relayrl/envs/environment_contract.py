@@ -39,7 +39,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, Tree, allocate, leaves, space_leaves, tree_leaves
-from relayrl.envs.drawing import NOT_DRAWN, Drawing, RenderMode
+from relayrl.envs.rendering import NOT_DRAWN, Drawing, RenderMode
 from relayrl.errors import ConfigError, EnvError
 
 SINGLE_AGENT = "agent"

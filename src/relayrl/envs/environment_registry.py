@@ -27,11 +27,11 @@ from relayrl.config.plugin_registry import plugin_environment
 from relayrl.config.settings import parse_settings
 from relayrl.envs.adapters import gymnasium_adapter
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.envs.failures import EnvFailure
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
 from relayrl.envs.vector.vectorise import run_in_process, vectorise

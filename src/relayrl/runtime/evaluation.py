@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from relayrl.data.trees import Array, map_tree
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import GroupObservation, VectorEnvironment, VectorStep
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
 from relayrl.models.acting.actor import Actor

@@ -7,8 +7,8 @@ from enum import Enum
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
-from relayrl.envs.drawing import VideoFormat
 from relayrl.envs.environment_settings import EvaluationBounds
+from relayrl.envs.rendering import VideoFormat
 
 MAX_EPISODES = 1_000_000
 ROWS_PER_RUN = 100

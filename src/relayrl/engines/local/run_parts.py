@@ -25,9 +25,9 @@ from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.plugins import algorithm_plugin, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor

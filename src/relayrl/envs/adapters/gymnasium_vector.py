@@ -25,7 +25,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
-from relayrl.envs.drawing import RenderMode, drawing_of, picture_of
 from relayrl.envs.environment_contract import (
     SINGLE_AGENT,
     AgentGroup,
@@ -38,6 +37,7 @@ from relayrl.envs.environment_contract import (
     env_seeds,
     new_env_ids,
 )
+from relayrl.envs.rendering import RenderMode, drawing_of, picture_of
 from relayrl.errors import ConfigError, EnvError, PartialResetError
 
 

@@ -26,7 +26,6 @@ from relayrl.data.trees import Array, index, map_tree
 from relayrl.envs.adapters import vmas_scenarios
 from relayrl.envs.adapters.vmas_random import VmasStream
 from relayrl.envs.agent_groups import group_agents
-from relayrl.envs.drawing import Drawing, RenderMode, picture_of
 from relayrl.envs.environment_contract import (
     AgentGroup,
     FinalObservations,
@@ -37,6 +36,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
     new_env_ids,
 )
+from relayrl.envs.rendering import Drawing, RenderMode, picture_of
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, UnknownNameError
 
 _SET_HERE = ("num_envs", "seed", "wrapper", "wrapper_kwargs", "dict_spaces", "grad_enabled", "terminated_truncated")

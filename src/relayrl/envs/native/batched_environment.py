@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.drawing import Drawing, RenderMode
 from relayrl.envs.environment_contract import (
     FinalObservations,
     StatefulEnvironment,
@@ -27,6 +26,7 @@ from relayrl.envs.native.episode_beginnings import EpisodeBeginnings
 from relayrl.envs.native.group_lanes import GroupLanes
 from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.random_streams import fresh_seed, world_keys
+from relayrl.envs.rendering import Drawing, RenderMode
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
-from relayrl.envs.drawing import NOT_DRAWN, Drawing
 from relayrl.envs.environment_contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
+from relayrl.envs.rendering import NOT_DRAWN, Drawing
 from relayrl.errors import EnvError
 
 Allocator: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]

@@ -16,7 +16,6 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import (
     GroupObservation,
     StatefulEnvironment,
@@ -28,6 +27,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import RenderMode
 from relayrl.errors import RelayRLError
 
 _MAX_NAMED_ENTRIES = 5

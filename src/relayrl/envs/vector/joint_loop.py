@@ -16,10 +16,10 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import group_agents
-from relayrl.envs.drawing import drawing_of
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure
+from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout, GroupBuffers
 from relayrl.envs.vector.env_loop import EnvLoop, EnvState, verify_observation
 from relayrl.errors import EnvError

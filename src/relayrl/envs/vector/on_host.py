@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array, map_tree
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorReset, VectorStep
+from relayrl.envs.rendering import RenderMode
 
 
 def on_host(env: VectorEnvironment) -> VectorEnvironment:

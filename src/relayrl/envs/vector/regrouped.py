@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array, allocate, index, leaves, map_tree
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import (
     AgentGroup,
     FinalObservations,
@@ -26,6 +25,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
     actions_by_group,
 )
+from relayrl.envs.rendering import RenderMode
 from relayrl.errors import ConfigError, EnvError, UnknownNameError
 
 SHARED, SEPARATE = "shared", "separate"

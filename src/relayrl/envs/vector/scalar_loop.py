@@ -15,10 +15,10 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
-from relayrl.envs.drawing import drawing_of
 from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
 from relayrl.envs.vector.env_loop import EnvLoop, verify_observation
 from relayrl.errors import ConfigError, EnvError

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.drawing import RenderMode
 from relayrl.envs.environment_contract import (
     AgentGroup,
     MultiAgentEnvironment,
@@ -30,6 +29,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind, RestartBudget, failure_set_aside
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.env_buffers import NO_SEED, allocate_buffers, copy_actions
 from relayrl.envs.vector.env_loop import EnvLoop, VectorRunner
 from relayrl.envs.vector.joint_loop import JointLoop

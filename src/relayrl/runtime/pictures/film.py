@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.drawing import RenderMode, VideoFormat
 from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.rendering import RenderMode, VideoFormat
 from relayrl.errors import ConfigError, EnvError, UnknownNameError
 from relayrl.runtime.pictures.video_files import encode, require_encoder, smaller
 

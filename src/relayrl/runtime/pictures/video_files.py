@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.envs.drawing import VideoFormat
+from relayrl.envs.rendering import VideoFormat
 from relayrl.errors import DiskError, MissingExtraError
 
 _GIF_MIN_FRAME_MS = 20
