@@ -87,7 +87,7 @@ def test_mp4_has_the_frames_and_the_rate(run):
 
 def test_odd_sizes_fit_into_mp4():
     frames = [np.full((15, 21, 3), grey, np.uint8) for grey in (0, 200)]
-    assert encode(frames, VideoFormat.MP4, 10.0)[4:8] == b"ftyp"
+    assert encode(frames, (15, 21, 3), VideoFormat.MP4, 10.0)[4:8] == b"ftyp"
 
 
 def test_a_missing_encoder_is_one_line(run, monkeypatch):
@@ -199,5 +199,5 @@ def test_tiles_are_as_square_as_they_can_be_and_fit():
     small = tiled(frames, max_side=210)
     assert small.shape == (104, 204, 3)
     assert [int(small[y, x, 0]) for y, x in ((0, 0), (0, 150), (60, 0), (60, 150))] == [10, 20, 30, 200]
-    with Image.open(io.BytesIO(encode([small, small], VideoFormat.GIF, 20.0))) as film:
+    with Image.open(io.BytesIO(encode([small, small], small.shape, VideoFormat.GIF, 20.0))) as film:
         assert film.size == (204, 104)

@@ -10,6 +10,7 @@ A tile stays on its last frame until the others have ended. Nothing of the episo
 from __future__ import annotations
 
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -19,10 +20,10 @@ from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.rendering import RenderMode, VideoFormat
 from relayrl.errors import ConfigError, EnvError, UnknownNameError
-from relayrl.runtime.pictures.video_files import encode, require_encoder, smaller
+from relayrl.runtime.pictures.video_files import encode, fitted, require_encoder, smaller
 
-MAX_FRAMES = {VideoFormat.GIF: 500, VideoFormat.MP4: 10_000}
-"""GIFs are held in memory, and read in browsers."""
+MAX_FRAMES = {VideoFormat.GIF: 500, VideoFormat.MP4: 3_000}
+"""They are held in memory, compressed, and GIFs are read in browsers."""
 MAX_FRAMES_PER_S = {VideoFormat.GIF: 25, VideoFormat.MP4: 60}
 """Of an environment that is faster, every second step is drawn, or every third, and so on."""
 MAX_TILED_SIDE = {VideoFormat.GIF: 640, VideoFormat.MP4: 1_920}
@@ -66,7 +67,7 @@ class Film(Watcher):
     def __init__(self, file_format: VideoFormat, num_tiles: int = 1) -> None:
         require_encoder(file_format)
         self.format, self._num_tiles = file_format, num_tiles
-        self._frames: list[Array] = []
+        self._frames: list[bytes] = []
         self._last: list[Array] = []
         self._running: set[int] = set()
         self._frames_per_s = 0.0
@@ -81,7 +82,8 @@ class Film(Watcher):
         self._steps_per_frame = math.ceil(steps_per_s / MAX_FRAMES_PER_S[self.format])
         self._frames_per_s = steps_per_s / self._steps_per_frame
         self._side = MAX_TILED_SIDE[self.format] if len(tiles) > 1 else None
-        self._frames = [tiled(self._last, self._side)]
+        self._frames = []
+        self._keep()
 
     def see(self, env: VectorEnvironment, over: Array) -> None:
         if not self._running:
@@ -98,9 +100,16 @@ class Film(Watcher):
         for b, frame in zip(running, env.frames(running), strict=True):
             self._last[b] = frame
         if running or final:
-            self._frames.append(tiled(self._last, self._side))
+            self._keep()
         if len(self._frames) >= MAX_FRAMES[self.format] and self._running:
             self.is_cut, self._running = True, set()
+
+    def _keep(self) -> None:
+        frame = tiled(self._last, self._side)
+        if not self._frames:
+            self._shape = frame.shape
+        # 500 frames of CartPole are 360 MB; most of it is paper.
+        self._frames.append(zlib.compress(fitted(frame, self._shape).tobytes(), 1))
 
     @property
     def num_frames(self) -> int:
@@ -108,7 +117,8 @@ class Film(Watcher):
 
     def content(self) -> bytes:
         """The film as a file of its format."""
-        return encode(self._frames, self.format, self._frames_per_s)
+        frames = (np.frombuffer(zlib.decompress(frame), np.uint8).reshape(self._shape) for frame in self._frames)
+        return encode(frames, self._shape, self.format, self._frames_per_s)
 
 
 def watcher_of(render: str, num_tiles: int) -> Watcher:

@@ -7,7 +7,7 @@ import importlib
 import io
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,11 @@ def require_encoder(file_format: VideoFormat) -> Any:
         raise MissingExtraError("an mp4 video", "video") from error
 
 
-def encode(frames: Sequence[Array], file_format: VideoFormat, frames_per_s: float) -> bytes:
-    """The content of a file of `frames` `[H, W, 3]` uint8, at least one; all take the size of the first."""
-    alike = [_fitted(frame, frames[0].shape) for frame in frames]
-    return (_gif if file_format is VideoFormat.GIF else _mp4)(alike, frames_per_s)
+def encode(frames: Iterable[Array], shape: tuple[int, ...], file_format: VideoFormat, frames_per_s: float) -> bytes:
+    """The content of a file of `frames`, `[H, W, 3]` uint8 of this shape each, at least one."""
+    if file_format is VideoFormat.GIF:
+        return _gif(frames, frames_per_s)
+    return _mp4(frames, shape, frames_per_s)
 
 
 def smaller(frame: Array, factor: int) -> Array:
@@ -44,7 +45,7 @@ def smaller(frame: Array, factor: int) -> Array:
     return frame if factor == 1 else np.asarray(require_encoder(VideoFormat.GIF).fromarray(frame).reduce(factor))
 
 
-def _gif(frames: Sequence[Array], frames_per_s: float) -> bytes:
+def _gif(frames: Iterable[Array], frames_per_s: float) -> bytes:
     pillow = require_encoder(VideoFormat.GIF)
     images = [pillow.fromarray(frame).quantize(_GIF_COLOURS, method=pillow.Quantize.FASTOCTREE) for frame in frames]
     frame_ms = max(_GIF_MIN_FRAME_MS, round(1000 / frames_per_s))
@@ -53,9 +54,9 @@ def _gif(frames: Sequence[Array], frames_per_s: float) -> bytes:
     return content.getvalue()
 
 
-def _mp4(frames: Sequence[Array], frames_per_s: float) -> bytes:
+def _mp4(frames: Iterable[Array], shape: tuple[int, ...], frames_per_s: float) -> bytes:
     program = require_encoder(VideoFormat.MP4).get_ffmpeg_exe()
-    height, width = (side + side % 2 for side in frames[0].shape[:2])  # H.264 halves both for its colours
+    height, width = (side + side % 2 for side in shape[:2])  # H.264 halves both for its colours
     taken = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{frames_per_s:g}", "-i", "-"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
@@ -66,14 +67,14 @@ def _mp4(frames: Sequence[Array], frames_per_s: float) -> bytes:
             # It may end early, of a wrong argument: what it has to say is read below.
             with contextlib.suppress(BrokenPipeError):
                 for frame in frames:
-                    encoder.stdin.write(_fitted(frame, (height, width, 3)).tobytes())  # type: ignore[union-attr]
+                    encoder.stdin.write(fitted(frame, (height, width, 3)).tobytes())  # type: ignore[union-attr]
             complaint = encoder.communicate(timeout=_ENCODER_TIMEOUT_S)[1].decode(errors="replace")
         if encoder.returncode:
             raise DiskError(f"ffmpeg wrote no mp4: {' '.join(complaint.split()):.300}")
         return path.read_bytes()
 
 
-def _fitted(frame: Array, shape: tuple[int, ...]) -> Array:
+def fitted(frame: Array, shape: tuple[int, ...]) -> Array:
     """The frame, cut or with its edge repeated so that it has this shape."""
     if frame.shape == shape:
         return frame
