@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,7 +13,9 @@ from PIL import Image
 import relayrl
 from cli_in_process import relayrl as command
 from engines.filmed_worlds import OneLicence, Undrawable
-from relayrl.envs.rendering import VideoFormat
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
+from relayrl.envs.rendering import RenderMode, VideoFormat
 from relayrl.errors import ConfigError, EnvError
 from relayrl.runtime.pictures.film import tiled
 from relayrl.runtime.pictures.video_files import encode, require_encoder
@@ -141,6 +144,20 @@ def test_libraries_are_drawn(tmp_path, monkeypatch, env):
         drawn = [np.asarray(film.convert("RGB")) for number in range(film.n_frames) if film.seek(number) is None]
     assert len(drawn) >= 5
     assert all((one != other).any() for one, other in itertools.pairwise(drawn))
+
+
+@pytest.mark.parametrize(
+    "factory", [None, lambda: gymnasium.make_vec("CartPole-v1", 2, "sync", render_mode="rgb_array")]
+)
+def test_vector_environments_of_gymnasium_are_drawn(factory, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    settings = EnvSettings(num_envs=2, vector="own" if factory is None else "auto")
+    env = make_vector(factory or "CartPole-v1", settings, render=RenderMode.RGB_ARRAY)
+    env.reset(seed=0)
+    first, second = env.frames([0, 1])
+    assert (first.shape, first.dtype) == ((400, 600, 3), np.uint8)
+    assert (first != second).any()
+    env.close()
 
 
 def test_exclusive_environments_are_one_set(tmp_path):

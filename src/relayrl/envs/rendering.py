@@ -8,9 +8,10 @@ attribute afterwards, `metadata["render_modes"]` lists those that exist, and `re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,9 @@ def picture_of(render: Callable[[], Any]) -> Array:
     if picture.ndim != _NUM_PICTURE_AXES or picture.shape[2] not in (3, 4) or not picture.size:
         raise EnvError(f"render() gave {picture.dtype}{list(picture.shape)}, not a picture [H, W, 3] of uint8")
     return np.ascontiguousarray(picture[..., :3]).astype(np.uint8)
+
+
+def pictures_of(render: Callable[[], Any], envs: Sequence[int]) -> list[Array]:
+    """Pictures of some environments, where `render()` draws all of them."""
+    drawn = render()
+    return [picture_of(partial(drawn.__getitem__, b)) for b in envs]

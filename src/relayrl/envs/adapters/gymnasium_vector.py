@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -37,7 +36,7 @@ from relayrl.envs.environment_contract import (
     env_seeds,
     new_env_ids,
 )
-from relayrl.envs.rendering import RenderMode, drawing_of, picture_of
+from relayrl.envs.rendering import RenderMode, drawing_of, pictures_of
 from relayrl.errors import ConfigError, EnvError, PartialResetError
 
 
@@ -126,8 +125,7 @@ class GymnasiumVector(VectorEnvironment):
     def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
         if mode not in self.drawing.modes:
             return super().frames(envs, mode)
-        drawn = self._env.render() or ()
-        return [picture_of(partial(drawn.__getitem__, b)) for b in envs] if mode is RenderMode.RGB_ARRAY else []
+        return pictures_of(self._env.render, envs) if mode is RenderMode.RGB_ARRAY else []
 
     def close(self) -> None:
         if not self._closed:
