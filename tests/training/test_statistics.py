@@ -171,6 +171,9 @@ def test_tensorboard_gets_the_settings_as_text_and_as_hyper_parameters(tmp_path)
     assert start.hparams["params.gamma"].number_value == 0.9
     assert start.hparams["params.clip"].bool_value is True
     assert (start.hparams["env"].string_value, start.hparams["record"].string_value) == ("X", "")
+    about = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    experiment = HParamsPluginData.FromString(about).experiment
+    assert [info.type for info in experiment.hparam_infos] == [1, 3, 2, 1]  # string, float64, bool, string
     (text,) = events.Tensors("settings")
     assert b"| params.gamma | `0.9` |" in text.tensor_proto.string_val[0]
     assert [event.value for event in events.Scalars("episode/return_mean")] == [1.0]

@@ -33,7 +33,7 @@ def settings_summary(settings: Mapping[str, Any]) -> Any:
     for name, value in flat.items():
         _put(session.hparams[name], value)
     experiment = Experiment(
-        hparam_infos=[HParamInfo(name=name) for name in flat],
+        hparam_infos=[HParamInfo(name=name, type=_type_of(value)) for name, value in flat.items()],
         metric_infos=[MetricInfo(name=MetricName(tag=metric)) for metric in METRICS],
     )
 
@@ -48,6 +48,13 @@ def settings_summary(settings: Mapping[str, Any]) -> Any:
             plugin_value(_SESSION, HParamsPluginData(session_start_info=session)),
         ]
     )
+
+
+def _type_of(value: Any) -> str:
+    """TensorBoard's name for the kind of value that `_put` makes of a setting."""
+    if isinstance(value, bool):
+        return "DATA_TYPE_BOOL"
+    return "DATA_TYPE_FLOAT64" if isinstance(value, int | float) else "DATA_TYPE_STRING"
 
 
 def _put(cell: Any, value: Any) -> None:
