@@ -30,6 +30,8 @@ empty_observation: Callable[[], Odd] = partial(Odd, spaces.Box(-1.0, 1.0, (0,), 
 empty_dict: Callable[[], Odd] = partial(Odd, spaces.Dict({}))
 sequence_action: Callable[[], Odd] = partial(Odd, BOX, spaces.Sequence(BOX))
 no_action_space: Callable[[], Odd] = partial(Odd, BOX, None)
+endless_choices: Callable[[], Odd] = partial(Odd, spaces.Discrete(1 << 40))
+endless_actions: Callable[[], Odd] = partial(Odd, BOX, spaces.Discrete(1 << 40))
 empty_action: Callable[[], Odd] = partial(Odd, BOX, spaces.Box(-1.0, 1.0, (0,), np.float32))
 
 
