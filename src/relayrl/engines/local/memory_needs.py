@@ -55,7 +55,8 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
     widths = [max(sizes) for sizes in [settings.network_of(g.name).hidden_sizes or (1,) for g in groups]]
     layers = [(features, *settings.network_of(g.name).hidden_sizes, _width(g.action_space)) for g in groups]
     weights = sum(a * b for sizes in layers for a, b in itertools.pairwise(sizes))
-    needs = {("the networks", "network.hidden_sizes, or the sizes of the environment's spaces"): 4 * _COPIES_OF_WEIGHTS * weights}
+    advice = "network.hidden_sizes, or the sizes of the environment's spaces"
+    needs = {("the networks", advice): 4 * _COPIES_OF_WEIGHTS * weights}
     # A plugin's params need not be ours.
     replay_size, batch_size = getattr(params, "replay_size", None), getattr(params, "batch_size", 0)
     if replay_size is not None:

@@ -6,7 +6,7 @@ Gymnasium knows three ways to begin the next episode; the contract knows one, in
 - `NEXT_STEP`   spends a step on the reset: the row after an end is handed out as inactive, its action ignored;
 - `DISABLED`    leaves it to the caller: ended environments are reset here, through `options["reset_mask"]`.
 
-Action masks come in `info["action_mask"]`, as from scalar environments; the first reset tells whether there are any.
+Action masks come in `info["action_mask"]`, as from scalar environments; the first reset shows whether there are any.
 
 An environment's randomness depends on `(seed, b)` alone where the environment takes a list of seeds; where it takes only one
 number, `independent_streams` is False.
@@ -171,16 +171,16 @@ class GymnasiumVector(VectorEnvironment):
         return rows
 
     def _final_masks(self, info: Mapping[str, Any], envs: Array) -> Array | None:
-        """[K, A] what was allowed at the ends of `envs`; None where the environment does not tell."""
+        """[K, A] what was allowed at the ends of `envs`; None where the environment gives none."""
         if self._mask is None:
             return None
-        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
+        given = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         if (
-            "action_mask" not in told
-            or not np.asarray(told.get("_action_mask", np.ones(self.num_envs, bool)))[envs].all()
+            "action_mask" not in given
+            or not np.asarray(given.get("_action_mask", np.ones(self.num_envs, bool)))[envs].all()
         ):
             return None
-        return _rows_of(told["action_mask"], envs, self._mask.shape[-1])
+        return _rows_of(given["action_mask"], envs, self._mask.shape[-1])
 
 
 def _rows_of(masks: Any, envs: Array, size: int) -> Array:
