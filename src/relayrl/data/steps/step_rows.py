@@ -26,6 +26,7 @@ from relayrl.errors import ActionMaskError, ConfigError
 
 MAX_FIELD_BYTES = 512
 WORD_BYTES = 8
+_MAX_REWARD = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class ActingLayout:
         """`mask` as bool `[num_rows, A]`, whatever it allows."""
         if self.mask_width is None:
             raise ConfigError(f"actions of {self.action_space} cannot be masked; leave the mask out")
-        array = np.asarray(mask, bool)
+        array = _given("mask", mask, bool)
         if array.shape != (num_rows, self.mask_width):
             raise ConfigError(
                 f"mask has shape {array.shape}, expected {(num_rows, self.mask_width)}: one row per actor"
@@ -142,16 +143,13 @@ def _flat(space: Space, obs: Any) -> Iterable[Any]:
 
 
 def checked_reward(reward: Any) -> float:
-    if type(reward) is float and math.isfinite(reward):
+    if type(reward) is float and -_MAX_REWARD <= reward <= _MAX_REWARD:  # False for NaN
         return reward
-    value = float(reward) if isinstance(reward, float | int) else float(checked_rewards(reward, 1)[0])
-    if not math.isfinite(value):
-        raise ConfigError(f"reward is {value}; it must be a finite number")
-    return value
+    return float(checked_rewards(reward, 1)[0])
 
 
 def checked_rewards(reward: Any, num_rows: int) -> Array:
-    array = np.asarray(reward, np.float32)
+    array = _given("reward", reward, np.float32)
     if array.shape == ():
         array = np.full(num_rows, array, np.float32)
     if array.shape != (num_rows,):
@@ -159,12 +157,20 @@ def checked_rewards(reward: Any, num_rows: int) -> Array:
     if not (
         math.isfinite(np.dot(array, array)) or np.isfinite(array).all()
     ):  # the product costs a quarter, but may overflow
-        raise ConfigError("a reward is NaN or infinite")
+        raise ConfigError("a reward is NaN, or infinite as float32")
     return array
 
 
+def _given(name: str, value: Any, dtype: type) -> Array:
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{name} is {value!r:.60}, which is no array of {dtype.__name__}: {error}") from error
+
+
 def checked_flags(name: str, value: Any, num_rows: int) -> Array:
-    array = np.asarray(value, bool)
+    array = _given(name, value, bool)
     if array.shape not in ((), (num_rows,)):
         raise ConfigError(f"{name} has shape {array.shape}, expected a flag or {(num_rows,)}: one per actor")
     return np.broadcast_to(array, num_rows)
