@@ -151,7 +151,7 @@ def test_the_last_rollout_of_a_queue_is_as_short_as_asked_for():
     assert driven_by_queues("native:CartPole", "ppo", FLAGS | {"environment.num_envs": 2}, 100)[0] == 100
 
 
-@pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_worlds:DyingAgents", "mappo")])
+@pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_environments:DyingAgents", "mappo")])
 def test_the_parts_of_a_run_have_the_settings_of_the_run(env, algo, tmp_path):
     """Without a preset, a run takes generic settings; so do the parts that a program drives."""
     given = {"trainer.time_horizon": 32, "trainer.max_steps": 128, "environment.num_envs": 2, "evaluation.episodes": 0}

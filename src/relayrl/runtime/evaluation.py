@@ -30,7 +30,7 @@ from relayrl.runtime.episode_rating import EpisodeRating
 from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
 from relayrl.runtime.pictures.film import Watcher, require_drawn
 
-EVALUATION_WORLDS = 20
+EVALUATION_ENVS = 20
 """Environments that an evaluation plays in at once, at most."""
 
 
@@ -137,7 +137,7 @@ def make_evaluation_env(
 ) -> VectorEnvironment:
     """Environments to play `episodes` in, of the kind that a run with these settings trains in, and no more than it has unless
     `num_envs` is given; to be drawn in the mode `render`, or `ConfigError`."""
-    most = min(settings.num_envs, EVALUATION_WORLDS) if num_envs is None else num_envs
+    most = min(settings.num_envs, EVALUATION_ENVS) if num_envs is None else num_envs
     envs = settings.model_copy(update={"num_envs": min(episodes, most)})
     made = on_host(make_vector(env, envs, own_number=True, render=render))
     if render is not None:
