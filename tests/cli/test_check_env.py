@@ -1,19 +1,21 @@
 """`relayrl check-env`: what it prints of each check, when, and its verdict."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cli_in_process import relayrl
+from relayrl.testing import CountingWorld
 from relayrl.testing.env_contract import CHECKS, Outcome, check_environment
-from relayrl.testing.worlds import CountingWorld
 
 HANGS = """
 import time
-from relayrl.testing.worlds import CountingWorld
+from relayrl.testing import CountingWorld
 
 class Hangs(CountingWorld):
     def step(self, action):
@@ -25,6 +27,7 @@ class Hangs(CountingWorld):
 def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # so that commands are plain
 
 
 def test_a_sound_environment_ends_in_its_train_command(tmp_path):
