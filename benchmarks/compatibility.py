@@ -207,7 +207,7 @@ def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line.removeprefix("relayrl: ") for line in lines if line.startswith("relayrl: ")]
     line = (own or lines or ["it said nothing"])[-1]
-    line = re.sub(r" at 0x[0-9a-f]+", "", line)
+    line = re.sub(r" at 0x[0-9a-f]+|(?<=environment) [0-9a-f-]{36} \(seed \w+\)", "", line)
     words = ("…" if word.startswith("/") and word.count("/") > 1 else word for word in line.split())
     return " ".join(words)[:200]
 
