@@ -146,7 +146,8 @@ def _tried(package: Package, python: str, folder: Path) -> dict[str, str]:
 
 
 def _ran(python: str, step: str, arguments: list[str], folder: Path) -> str:
-    environment = {**os.environ, "SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
+    source = str(HERE.parent / "src")  # a throwaway environment does not see an editable installation
+    environment = {**os.environ, "PYTHONPATH": source, "SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
     try:
         done = subprocess.run(
             [python, "-m", "relayrl", *arguments],
