@@ -29,6 +29,8 @@ from relayrl.errors import ConfigError, DecodeError, UnknownNameError
 from relayrl.models.exports.exported import ExportFormat
 
 if TYPE_CHECKING:
+    from relayrl.engines.callbacks.callback import Callback
+    from relayrl.engines.callbacks.live_run import LiveRun
     from relayrl.models.exports.exported import ExportedActor
     from relayrl.runtime.evaluation import EvaluationResult
 
@@ -47,6 +49,7 @@ def train(
     resume: bool = False,
     init_from: AnyPath | None = None,
     settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback | Callable[[LiveRun], Any]] = (),
     progress: bool = True,
     trust: bool = False,
 ) -> Run:
@@ -57,6 +60,9 @@ def train(
     such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous. `trust` allows `config`, or the run
     that is resumed, to name code of yours as its environment.
     """
+    from relayrl.engines.callbacks.callback import callback_of
+
+    called = [callback_of(each) for each in callbacks]
     given = {"algo": algo, "trainer.max_steps": steps, "seed": seed, "environment.num_envs": num_envs}
     request = TrainRequest(
         env=_name_of(env),
@@ -73,7 +79,7 @@ def train(
         chosen = session.settings
         try:
             with progress_display(chosen.env, chosen.algo, enabled=progress) as display:
-                run_session(session, display.update, interrupt, print_note if progress else None)
+                run_session(session, display.update, interrupt, print_note if progress else None, callbacks=called)
         except StartInterrupted:
             session.discard()
             raise

@@ -21,6 +21,7 @@ from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
+    from relayrl.engines.callbacks.callback import Callback
     from relayrl.engines.local.local_engine import LocalEngine, MakePace
     from relayrl.engines.runs.run_directory import RunDirectory
     from relayrl.engines.runs.run_record import Progress, RunResult
@@ -201,12 +202,13 @@ def run_session(
     interrupt: Interrupt,
     on_note: Callable[[str], None] | None = None,
     make_pace: MakePace | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before.
     With `make_pace`, other processes collect."""
     try:
         with logging_to(session.directory.log):
-            engine = _engine(session, interrupt, make_pace)
+            engine = _engine(session, interrupt, make_pace, callbacks)
             for note in (*session.notes, *engine.notes):
                 _log.info("%s", note)
                 if on_note is not None:
@@ -218,13 +220,15 @@ def run_session(
 
 
 @collection_paused()
-def _engine(session: Session, interrupt: Interrupt, make_pace: MakePace | None) -> LocalEngine:
+def _engine(
+    session: Session, interrupt: Interrupt, make_pace: MakePace | None, callbacks: Sequence[Callback]
+) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no directory behind."""
     from relayrl.engines.local.local_engine import LocalEngine
 
     try:
         with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():
-            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace)
+            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace, callbacks=callbacks)
         try:
             _begin(engine, session)
             if engine.settings != session.settings:

@@ -31,6 +31,16 @@ class OffPolicyTrainer(PolicyTrainer):
 
     uses_logp = False
     takes_params_per_group = False
+    settable = (
+        "actor_lr",
+        "critic_lr",
+        "temperature_lr",
+        "init_temperature",
+        "noise_scale",
+        "exploration_noise",
+        "tau",
+        "gamma",
+    )
 
     def __init__(
         self,
@@ -52,6 +62,13 @@ class OffPolicyTrainer(PolicyTrainer):
         """One gradient step, by the accelerator where it knows the algorithm; settled when it is first needed."""
         twin = accelerated(self._algorithm)
         return self._algorithm.update if twin is None else twin.update
+
+    def params_of(self, group: str) -> OffPolicyParams:
+        return self._params
+
+    def configure(self, group: str, params: Any) -> None:
+        self._params = params
+        self._algorithm.configure(params)
 
     def _empty_replay(self, num_envs: int) -> JointReplay:
         params, state = self._params, self._algorithm.state
