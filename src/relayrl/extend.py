@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from relayrl.algorithms.losses import PolicyLoss as PolicyLoss
     from relayrl.algorithms.off_policy import OffPolicyAlgorithm as OffPolicyAlgorithm
     from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
     from relayrl.algorithms.replay_losses import td_loss as td_loss
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment as BatchedEnvironment
     from relayrl.envs.native.native_worlds import Blueprint as Blueprint
     from relayrl.envs.native.native_worlds import Worlds as Worlds
+    from relayrl.models.heads.action_head import LikelihoodHead as LikelihoodHead
+    from relayrl.models.heads.box_heads import GaussianHead as GaussianHead
+    from relayrl.models.heads.discrete_heads import CategoricalHead as CategoricalHead
     from relayrl.models.policy import Policy as Policy
     from relayrl.servers.inference.inference_server import InferenceSettings as InferenceSettings
     from relayrl.servers.inference.request_batches import BatchSettings as BatchSettings
@@ -75,7 +79,11 @@ _HOMES = {
     "assembly_of": "relayrl.engines.local.run_parts",
     "OffPolicyAlgorithm": "relayrl.algorithms.off_policy",
     "OffPolicyParams": "relayrl.algorithms.params",
+    "PolicyLoss": "relayrl.algorithms.losses",
     "Policy": "relayrl.models.policy",
+    "LikelihoodHead": "relayrl.models.heads.action_head",
+    "CategoricalHead": "relayrl.models.heads.discrete_heads",
+    "GaussianHead": "relayrl.models.heads.box_heads",
     "td_loss": "relayrl.algorithms.replay_losses",
     "td_target": "relayrl.algorithms.replay_losses",
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",

@@ -43,6 +43,7 @@ class TrainRequest:
     resume: bool = False
     init_from: Path | None = None
     trust: bool = False
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,11 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     trial.require_runs(settings)
     settings = _with_measured_threads(settings, notes)
     directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
-    directory.require_no_run()
+    if not request.overwrite:
+        directory.require_no_run()
     with _locked_on_return(directory):
+        if request.overwrite:
+            directory.clear()
         directory.create(settings)
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
@@ -164,12 +168,15 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 
 def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+    from relayrl.engines.given_parts import require_parts_trusted, strings_in
     from relayrl.engines.runs.trust import require_trusted
-    from relayrl.engines.settings.run_settings import assigned
+    from relayrl.engines.settings.run_settings import assigned, given_pair
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
+    written = {*strings_in(request.flags), *strings_in([given_pair(each) for each in request.assignments])}
+    require_parts_trusted(settings, file, named=written, trust=request.trust)
 
 
 @contextlib.contextmanager

@@ -20,9 +20,11 @@ from typing import Any
 import torch
 
 from relayrl.compiled.loader import describe, warn_if_missing
+from relayrl.config.plugin_registry import PluginKind
 from relayrl.engines.callbacks.callback import Callback
 from relayrl.engines.callbacks.callback_calls import CallbackCalls
 from relayrl.engines.callbacks.live_run import LiveRun
+from relayrl.engines.given_parts import load_part
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
@@ -68,6 +70,7 @@ class LocalEngine:
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         live = LiveRun(settings, directory.path, self._parts.policies, self._parts.trainer, self._statistics)
         self._calls = CallbackCalls(callbacks, live)
+        self._schedules = {name: load_part(PluginKind.SCHEDULE, each) for name, each in settings.schedules.items()}
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
         self._evaluation = self._make_evaluation()
@@ -223,6 +226,7 @@ class LocalEngine:
         is_over = self._calls.ends_run
         while not is_over and pace.num_env_steps < last_step and not self._evaluation.has_reached_target:
             before, version = pace.num_env_steps, self._parts.trainer.policy_version
+            self._follow_schedules(before / last_step)
             pace.advance(min(self._parts.block_steps, last_step - before) // num_envs)
             steps = pace.num_env_steps
             self._count_episodes(pace)
@@ -249,6 +253,10 @@ class LocalEngine:
                     self._summary(steps, clock, {})()
                 self.save()
                 raise RunInterrupted
+
+    def _follow_schedules(self, progress: float) -> None:
+        for name, schedule in self._schedules.items():
+            self._calls.run.params[name] = schedule(progress)
 
     def _call_update(self, pace: Pace, version_before: int) -> None:
         """Callbacks see whole updates: critics that go on learning beside are waited for."""

@@ -19,7 +19,8 @@ import torch
 
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
-from relayrl.config.plugin_registry import PluginKind, load_plugin
+from relayrl.config.plugin_registry import PluginKind
+from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -161,6 +162,8 @@ def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
         network,
         settings.params_of(group.name),
         network_factory(network),
+        None if network.head is None else load_part(PluginKind.HEAD, network.head),
+        None if settings.loss is None else loss_maker(settings.loss),
     )
 
 
@@ -201,7 +204,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         records_states=parts.trainer.needs_states,
     )
     signals = {
-        name: (load_plugin(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
+        name: (load_part(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
         for name, own in settings.reward_signals.items()
     }
     block_steps = parts.rollout_steps * env.num_envs
