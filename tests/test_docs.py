@@ -54,6 +54,32 @@ def test_settings_of_a_page_fit_their_environment(block, tmp_path):
         assert named <= set(parts.env.groups)
 
 
+SIDE_BY_SIDE = ROOT / "docs" / "coming-from" / "stable-baselines3.md"
+TASK = re.compile(
+    r"^## (.+?)\n.*?^```py\n# Stable-Baselines3\n(.*?)^```\n.*?^```py\n# RelayRL\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
+
+
+def tasks() -> dict[str, tuple[str, str]]:
+    return {name: (theirs, ours) for name, theirs, ours in TASK.findall(SIDE_BY_SIDE.read_text())}
+
+
+def test_ours_is_never_longer_than_stable_baselines():
+    assert len(tasks()) == 8
+    for name, (theirs, ours) in tasks().items():
+        assert len(ours.splitlines()) <= len(theirs.splitlines()), name
+        assert len("".join(ours.split())) <= len("".join(theirs.split())), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", [0, 1], ids=["stable-baselines3", "relayrl"])
+def test_the_eight_tasks_run(side, tmp_path):
+    script = "\n\n".join(blocks[side] for blocks in tasks().values())
+    (tmp_path / "tasks.py").write_text(script)
+    done = subprocess.run([sys.executable, "tasks.py"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 NEED_A_SERVER = {"standalone_client.py"}
 """Run by a test of its own (tests/servers)."""
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in NEED_A_SERVER]
