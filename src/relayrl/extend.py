@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from relayrl.algorithms.losses import PolicyLoss as PolicyLoss
     from relayrl.algorithms.off_policy import OffPolicyAlgorithm as OffPolicyAlgorithm
     from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
-    from relayrl.algorithms.replay_losses import td_loss as td_loss
-    from relayrl.algorithms.replay_losses import td_target as td_target
+    from relayrl.algorithms.updates.replay_losses import td_loss as td_loss
+    from relayrl.algorithms.updates.replay_losses import td_target as td_target
     from relayrl.data.arrow.schema import Layout as Layout
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
@@ -84,8 +84,8 @@ _HOMES = {
     "LikelihoodHead": "relayrl.models.heads.action_head",
     "CategoricalHead": "relayrl.models.heads.discrete_heads",
     "GaussianHead": "relayrl.models.heads.box_heads",
-    "td_loss": "relayrl.algorithms.replay_losses",
-    "td_target": "relayrl.algorithms.replay_losses",
+    "td_loss": "relayrl.algorithms.updates.replay_losses",
+    "td_target": "relayrl.algorithms.updates.replay_losses",
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
     "make_run_parts": "relayrl.engines.local.run_parts",
     "RolloutTrainer": "relayrl.training.queued.rl_trainer",

@@ -77,6 +77,8 @@ class TrainingServerSettings(Settings):
 class TrainingServer:
     """See the module's docstring. Bound when it is made; it answers when `run` has built the run."""
 
+    _callbacks: Sequence[Callback] = ()
+
     def __init__(
         self,
         env: str | None = None,
@@ -133,7 +135,6 @@ class TrainingServer:
         self, request: TrainRequest, bind: str, server: TrainingServerSettings | None, access: Access | None
     ) -> None:
         self.settings = server or TrainingServerSettings()
-        self._callbacks: list[Callback] = []
         self.metrics = TrainingMetrics()
         self._endpoint = ServerEndpoint(
             bind,

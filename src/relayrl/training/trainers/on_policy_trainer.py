@@ -23,7 +23,7 @@ import numpy as np
 
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralInputs
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
-from relayrl.algorithms.params import OnPolicyParams
+from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.updates.torch_update import Finish, Metrics
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
@@ -67,7 +67,8 @@ class OnPolicyTrainer(PolicyTrainer):
         super().__init__(max_steps)
         self.central = central
         self.needs_states = central is not None and central.sees_state
-        self.needs_aligned_agents = central is not None
+        needs = any(algorithm.needs_aligned_agents for algorithm in algorithms.values())
+        self.needs_aligned_agents = needs or central is not None
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
         self._fresh: dict[str, list[Array | None]] = {group: [] for group in algorithms}
