@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from relayrl.data.columns import Trajectory as Trajectory
     from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.callbacks.callback import Callback as Callback
-    from relayrl.engines.callbacks.live_run import LiveRun as LiveRun
     from relayrl.engines.plugins import register_algorithm as register_algorithm
     from relayrl.engines.plugins import register_environment as register_environment
     from relayrl.engines.plugins import register_network as register_network
@@ -88,7 +87,6 @@ _HOMES = {
     "load_run": "relayrl.api",
     "Run": "relayrl.api",
     "Callback": "relayrl.engines.callbacks.callback",
-    "LiveRun": "relayrl.engines.callbacks.live_run",
     # training from trajectories
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
     "TrainerArgs": "relayrl.training.facade.trajectory_trainer",

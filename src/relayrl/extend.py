@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from relayrl.algorithms.updates.replay_losses import td_loss as td_loss
     from relayrl.algorithms.updates.replay_losses import td_target as td_target
     from relayrl.data.arrow.schema import Layout as Layout
+    from relayrl.engines.callbacks.live_run import LiveRun as LiveRun
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
     from relayrl.engines.local.run_parts import assembly_of as assembly_of
@@ -94,7 +95,8 @@ _HOMES = {
     "PolicySnapshot": "relayrl.training.queued.behavior_trainer",
     "TrajectoryQueue": "relayrl.training.queued.queues",
     "PolicyQueue": "relayrl.training.queued.queues",
-    # reward signals and statistics
+    # callbacks, reward signals and statistics
+    "LiveRun": "relayrl.engines.callbacks.live_run",
     "RewardSignal": "relayrl.training.reward_signals",
     "Statistics": "relayrl.training.statistics.run_statistics",
     "StatisticsWriter": "relayrl.training.statistics.statistics_writers",

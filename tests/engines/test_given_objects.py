@@ -306,6 +306,6 @@ def test_a_single_observation_is_acted_on(shape, tmp_path):
 def test_the_surface_is_what_completion_shows():
     from relayrl import extend
 
-    assert {"train", "Callback", "LiveRun", "load_run"} <= set(dir(relayrl))
-    assert {"PolicyLoss", "CategoricalHead"} <= set(dir(extend))
+    assert {"train", "Callback", "load_run"} <= set(dir(relayrl))
+    assert {"LiveRun", "PolicyLoss", "CategoricalHead"} <= set(dir(extend))
     assert not [name for name in dir(relayrl) if name.startswith("_") and name != "__version__"]
