@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,32 @@ def test_settings_of_a_page_fit_their_environment(block, tmp_path):
         named = {name for page in pages for pair in GROUP.findall(page) for name in pair if name}
         assert named
         assert named <= set(parts.env.groups)
+
+
+PLAIN_BLOCK = re.compile(r"^```(?:bash|sh|console)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\$ )?(relayrl (?:[^#\n\\]|\\\n|#(?=\S))*)", re.MULTILINE)
+
+
+def commands() -> list[tuple[str, str]]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    blocks = ((page.name, block) for page in pages for block in PLAIN_BLOCK.findall(page.read_text()))
+    return [(name, line) for name, block in blocks for line in COMMAND.findall(block)]
+
+
+def test_commands_of_pages_have_options_that_exist():
+    import typer
+
+    from relayrl.cli.main import app
+
+    assert len(commands()) > 20
+    for page, line in commands():
+        command, words = typer.main.get_command(app), shlex.split(line.replace("\\\n", " "))[1:]
+        while getattr(command, "commands", None) and words:
+            assert words[0] in command.commands, f"{page}: {line}"
+            command = command.commands[words.pop(0)]
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
+        assert given <= known | {"--help", "-h"}, f"{page}: {line}"
 
 
 SIDE_BY_SIDE = ROOT / "docs" / "coming-from" / "stable-baselines3.md"

@@ -215,6 +215,19 @@ def test_a_loss_is_a_function_or_a_class(tmp_path):
     np.testing.assert_allclose(one, two, atol=1e-5)
 
 
+def test_a_schedule_of_what_cannot_change_is_refused_before_the_run_begins(tmp_path):
+    with pytest.raises(ConfigError, match="may change during a run 'train_pi_iters'"):
+        train(Line, tmp_path / "run", settings={"schedules": {"train_pi_iters": lambda progress: 3}})
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_an_environment_stay_as_they_are():
+    from relayrl.engines.given_parts import with_addresses
+
+    given = {"environment.options": {"loss": plain_loss}, "environment.options.head": plain_loss, "params.gamma": 0.9}
+    assert with_addresses(given) == given
+
+
 def test_off_policy_algorithms_say_that_they_take_no_loss(tmp_path):
     with pytest.raises(ConfigError, match=r"takes no network.head and no loss"):
         relayrl.train(
@@ -309,3 +322,11 @@ def test_the_surface_is_what_completion_shows():
     assert {"train", "Callback", "load_run"} <= set(dir(relayrl))
     assert {"LiveRun", "PolicyLoss", "CategoricalHead"} <= set(dir(extend))
     assert not [name for name in dir(relayrl) if name.startswith("_") and name != "__version__"]
+
+
+def test_a_single_observation_with_a_mask_is_acted_on(tmp_path):
+    run = train("pettingzoo:classic.tictactoe_v3", tmp_path / "run", steps=64, settings={"num_envs": 2})
+    policy = next(iter(run.policies.values()))
+    only_four = np.arange(9) == 4
+    seen = policy.metadata.observation_space.sample()
+    assert policy.act(seen, only_four) == 4

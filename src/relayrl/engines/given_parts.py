@@ -55,6 +55,8 @@ def with_addresses(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_addresses(key: str, value: Any) -> Any:
     names = key.split(".")
+    if "options" in names:  # keyword arguments of a user's
+        return value
     kind = _KINDS.get(names[-1]) or (PluginKind.SCHEDULE if "schedules" in names[:-1] else None)
     if kind is PluginKind.REWARD_SIGNAL and isinstance(value, Mapping):
         return {_given(kind, signal): _signal_settings(own) for signal, own in value.items()}

@@ -70,10 +70,15 @@ class LocalEngine:
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         live = LiveRun(settings, directory.path, self._parts.policies, self._parts.trainer, self._statistics)
         self._calls = CallbackCalls(callbacks, live)
-        self._schedules = {name: load_part(PluginKind.SCHEDULE, each) for name, each in settings.schedules.items()}
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
-        self._evaluation = self._make_evaluation()
+        try:
+            self._schedules = self._make_schedules()
+            self._evaluation = PeriodicEvaluation(settings, self._parts.env, self._parts.policies, self._stop_if_asked)
+        except ConfigError:
+            self._statistics.close()
+            self._parts.close()
+            raise
         self._seconds_before, self._started = 0.0, time.perf_counter()
         self._has_resumed = False
         self._warnings: list[str] = []  # of a resume; exporting a run is no reason to give them
@@ -82,13 +87,12 @@ class LocalEngine:
         self._pace: Pace | None = None
         self._pace_state: Mapping[str, Any] = {}
 
-    def _make_evaluation(self) -> PeriodicEvaluation:
-        try:
-            return PeriodicEvaluation(self._settings, self._parts.env, self._parts.policies, self._stop_if_asked)
-        except ConfigError:
-            self._statistics.close()
-            self._parts.close()
-            raise
+    def _make_schedules(self) -> dict[str, Callable[[float], float]]:
+        """Functions of the share of the run that is over, by the hyper-parameters that follow them."""
+        found = {name: load_part(PluginKind.SCHEDULE, each) for name, each in self._settings.schedules.items()}
+        for name in found:
+            self._calls.run.params[name]  # raises where there is none that may change
+        return found
 
     @property
     def settings(self) -> RunSettings:
