@@ -81,6 +81,12 @@ def test_commands_of_pages_have_options_that_exist():
         assert given <= known | {"--help", "-h"}, f"{page}: {line}"
 
 
+def test_no_python_is_left_unrun():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        blocks = re.findall(r"^```(?:py|python3|pycon|python .*)$", page.read_text(), re.MULTILINE)
+        assert not blocks or page == SIDE_BY_SIDE, f"{page.name}: write ```python, so that the block runs"
+
+
 SIDE_BY_SIDE = ROOT / "docs" / "coming-from" / "stable-baselines3.md"
 TASK = re.compile(
     r"^## (.+?)\n.*?^```py\n# Stable-Baselines3\n(.*?)^```\n.*?^```py\n# RelayRL\n(.*?)^```", re.MULTILINE | re.DOTALL

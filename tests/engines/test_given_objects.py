@@ -1,6 +1,7 @@
 """What a script or a notebook gives to a run as objects: environments, networks, heads, losses, signals, writers, schedules."""
 
 import functools
+import rlcompleter
 import subprocess
 import sys
 import textwrap
@@ -320,6 +321,8 @@ def test_the_surface_is_what_completion_shows():
     from relayrl import extend
 
     assert {"train", "Callback", "load_run"} <= set(dir(relayrl))
+    completer = rlcompleter.Completer({"relayrl": relayrl})  # what the interpreter's Tab key asks
+    assert [name for name in completer.attr_matches("relayrl.tr") if name.startswith("relayrl.train(")]
     assert {"LiveRun", "PolicyLoss", "CategoricalHead"} <= set(dir(extend))
     assert not [name for name in dir(relayrl) if name.startswith("_") and name != "__version__"]
 
