@@ -1,5 +1,8 @@
 """Callbacks: what they see, that reading changes no bit, and that a run with them stops, fails and resumes whole."""
 
+import subprocess
+import sys
+import textwrap
 import traceback
 
 import numpy as np
@@ -220,3 +223,48 @@ def test_what_is_no_callback_is_refused_before_anything_is_made(wrong, match, tm
 def test_log_refuses_what_no_row_can_hold(name, value, tmp_path):
     with pytest.raises(ConfigError):
         train(tmp_path, "run", steps=64, callbacks=[lambda run: run.log(name, value)])
+
+
+KILLED = """
+    import os, signal, sys
+    import relayrl
+
+    class Decay(relayrl.Callback):
+        count = 0
+        def on_update(self, run):
+            self.count += 1
+            run.params["pi_lr"] *= 0.7
+            run.log("mine/count", self.count)
+            if sys.argv[1] == "killed" and self.count == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+        def state_dict(self):
+            return {"count": self.count}
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    if __name__ == "__main__":
+        settings = {
+            "num_envs": 4, "workers": 2, "time_horizon": 16, "record": f"arrow:{sys.argv[2]}-record", "evaluation.episodes": 0,
+            "checkpoint_interval": 128, "summary_freq": 64, "train_pi_iters": 2, "train_vf_iters": 2,
+        }
+        env = "MountainCarContinuous-v0"
+        begin = {"run_dir": sys.argv[2], "callbacks": [Decay()], "progress": False}
+        if sys.argv[1] == "resumed":
+            run = relayrl.train(resume=True, **begin)
+        else:
+            run = relayrl.train(env, steps=512, seed=2, settings=settings, **begin)
+        print(run.result.parameter_hash, run.history["mine/count"])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_a_callback_workers_and_a_record_goes_on_as_if_it_had_not_been(tmp_path):
+    def played(how, name):
+        (tmp_path / "script.py").write_text(textwrap.dedent(KILLED))
+        command = [sys.executable, "script.py", how, name]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    whole, killed, resumed = played("whole", "a"), played("killed", "b"), played("resumed", "b")
+    assert killed.returncode == -9
+    assert whole.stdout, whole.stderr
+    assert resumed.stdout == whole.stdout, resumed.stderr
