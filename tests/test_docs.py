@@ -1,6 +1,7 @@
 """What the docs say runs: every Python block of every page, in order, every file of settings, and every example."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -109,7 +110,8 @@ def test_ours_is_never_longer_than_stable_baselines():
 def test_the_eight_tasks_run(side, tmp_path):
     script = "\n\n".join(blocks[side] for blocks in tasks().values())
     (tmp_path / "tasks.py").write_text(script)
-    done = subprocess.run([sys.executable, "tasks.py"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    command, alone = [sys.executable, "tasks.py"], {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=alone)
     assert done.returncode == 0, done.stderr
 
 
