@@ -24,9 +24,9 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 MAX_GIVEN_UP = 4096
 """Episodes that were given up are remembered, so that late trajectories are known as such: the newest of them."""
 DEFAULT_MAX_HELD_STEPS = 10_000
-Reached = tuple[str, int, str, int]
-"""Environment, episode, agent, and the step up to which it has delivered; −1: to the end."""
 
 
 class Incomplete(NamedTuple):
@@ -186,23 +184,48 @@ class UpdateBuffer:
             self._sources.clear()
             self.num_incomplete = self.num_duplicates = 0
 
-    def state(self) -> tuple[list[Trajectory], list[Reached]]:
-        """What waits, and how far agents are in running episodes, for `restore`."""
+    def state(self) -> tuple[list[Trajectory], dict[str, Any]]:
+        """What waits, and what is known of it, for `restore`; steps are −1 for an episode's end."""
         with self._lock:
-            reached = [
-                (str(env_id), number, agent_id, -1 if math.isinf(step) else int(step))
-                for env_id, number, episode in self._running()
-                for agent_id, step in episode.reached.items()
-            ]
-            return [each.trajectory for each in self._all()], reached
+            waiting = self._all()
+            return [each.trajectory for each in waiting], {
+                "sources": [str(each.source_id) for each in waiting],
+                "num_ready": len(self._ready),  # they come first
+                "num_joint_ready": self._num_ready,
+                "absent": [[str(env_id), agent_id] for env_id, agent_id in sorted(self._never, key=str)],
+                "given_up": [[str(env_id), number] for env_id, number in self._given_up],
+                "newest": [[str(env_id), dict(env.newest)] for env_id, env in self._envs.items()],
+                "episodes": [
+                    {
+                        "env_id": str(env_id),
+                        "number": number,
+                        "reached": {agent_id: _finite(step) for agent_id, step in episode.reached.items()},
+                        "ready_to": _finite(episode.ready_to),
+                        "num_ready": dict(episode.num_ready),
+                    }
+                    for env_id, number, episode in self._running()
+                ],
+            }
 
-    def restore(self, trajectories: Sequence[Trajectory], reached: Iterable[Reached]) -> None:
+    def restore(self, trajectories: Sequence[Trajectory], known: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.clear()
         with self._lock:
-            for env_id, number, agent_id, step in reached:
-                self._episode(UUID(env_id), number).reached[agent_id] = math.inf if step < 0 else step
-        self.add(trajectories)
+            self._never = {(UUID(env_id), agent_id) for env_id, agent_id in known["absent"]}
+            self._given_up = OrderedDict.fromkeys((UUID(env_id), int(number)) for env_id, number in known["given_up"])
+            for own in known["episodes"]:
+                episode = self._episode(UUID(own["env_id"]), int(own["number"]))
+                episode.reached = {agent_id: _endless(step) for agent_id, step in own["reached"].items()}
+                episode.ready_to = _endless(own["ready_to"])
+                episode.num_ready = Counter(own["num_ready"])
+            for env_id, newest in known["newest"]:
+                self._envs[UUID(env_id)].newest = dict(newest)
+            sources = [UUID(source_id) for source_id in known["sources"]]
+            waiting = [_Waiting(*each) for each in zip(trajectories, sources, strict=True)]
+            self._sources.update(sources)
+            self._ready, self._num_ready = waiting[: known["num_ready"]], known["num_joint_ready"]
+            for each in waiting[known["num_ready"] :]:
+                self._episode(each.trajectory.env_id, each.trajectory.episode).held.append(each)
 
     def _running(self) -> list[tuple[UUID, int, _Episode]]:
         return [(env_id, number, e) for env_id, env in self._envs.items() for number, e in env.episodes.items()]
@@ -310,3 +333,11 @@ class UpdateBuffer:
         for env_id, number, episode in self._running():
             if episode.held and episode.touched_s < before_s:
                 self._give_up(env_id, number)
+
+
+def _finite(step: float) -> int:
+    return -1 if math.isinf(step) else int(step)
+
+
+def _endless(step: int) -> float:
+    return math.inf if step < 0 else step

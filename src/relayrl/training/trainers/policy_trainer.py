@@ -81,6 +81,9 @@ class PolicyTrainer(ABC):
     def hold_envs(self, num_envs: int) -> None:  # noqa: B027 - rollouts that are learned from once may be of any number
         """Prepare for rollouts of `num_envs` environments, if nothing of another number was kept."""
 
+    def expect_rollouts(self, num_steps: int) -> None:  # noqa: B027 - replay takes rollouts of any length
+        """Prepare for rollouts of `num_steps` steps, of which the last of a run may be shorter."""
+
     def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
         """Take trajectories of `groups`, whose policies these are."""
         num_env_steps = self.num_env_steps + count_env_steps(trajectories)
