@@ -303,7 +303,7 @@ def test_a_loaded_trainer_does_not_wait_for_who_is_absent(tmp_path):
     """Three of four trajectories are there when it is saved; the fourth completes the epoch in both."""
     params = small_params("mappo", traj_per_epoch=4)
     first, again = (make_trainer("mappo", tmp_path, params=params) for _ in range(2))
-    alone = [[t for t in play(first, number) if t.agent_id == "a"][0] for number in range(4)]
+    alone = [next(t for t in play(first, number) if t.agent_id == "a") for number in range(4)]
     for each in alone[:3]:
         first.declare_absent(each.env_id, None, "b")
         first.receive_trajectory(each)

@@ -240,7 +240,7 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
         learner = self._make_learner(self.policies)
         if learner.max_steps != self.get_max_steps:
             _log.warning(
-                "the learner's schedules and its last rollout are those of %d steps, and trainer_settings have %d; give both the "
+                "the learner's schedules and last rollout are those of %d steps, and trainer_settings have %d; give both the "
                 "same max_steps to learn what `relayrl train` learns",
                 learner.max_steps,
                 self.get_max_steps,
