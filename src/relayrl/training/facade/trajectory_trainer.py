@@ -19,7 +19,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -337,6 +337,10 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
     def declare_absent(self, env_id: UUID, episode: int | None, agent_id: str) -> None:
         """Do not wait for an agent in an episode of an environment or, with None, in any episode of it."""
         self.update_buffer.declare_absent(env_id, episode, agent_id)
+
+    def expect_only(self, env_id: UUID, episode: int | None, agent_ids: Collection[str]) -> None:
+        """Wait for nobody but these agents in an episode of an environment or, with None, in any episode of it."""
+        self.update_buffer.expect_only(env_id, episode, agent_ids)
 
     def end_episode(self) -> None:
         """All environments were reset from outside: nobody waits for the rest of running episodes.

@@ -7,7 +7,7 @@ a trajectory that reaches beyond it is cut there, so that the rows of all agents
 An agent has nothing more to deliver for an episode when
 
 - a trajectory of it has ended there,
-- somebody declared it absent, or
+- somebody declared it absent, or named those who take part, or
 - it has delivered a trajectory of a later episode of that environment: agents deliver their trajectories in order.
 
 The wait is bounded. An environment that holds more than `max_held_steps` steps, or that has heard of nobody for `max_held_s`
@@ -88,6 +88,7 @@ class UpdateBuffer:
         self._expected: tuple[str, ...] = ()
         self._envs: dict[UUID, _Environment] = {}
         self._never: set[tuple[UUID, str]] = set()  # agents that are absent from an environment altogether
+        self._only: dict[UUID, frozenset[str]] = {}  # environments of which somebody said who plays in them
         self._given_up: OrderedDict[tuple[UUID, int], None] = OrderedDict()
         self._ready: list[_Waiting] = []
         self._num_ready = 0  # joint trajectories of episodes that are over, since the last update
@@ -161,6 +162,16 @@ class UpdateBuffer:
                 self._episode(env_id, episode).reached[agent_id] = math.inf
             self._settle(env_id)
 
+    def expect_only(self, env_id: UUID, episode: int | None, agent_ids: Collection[str]) -> None:
+        """Wait for nobody else in an episode of an environment or, without one, in any of its episodes."""
+        with self._lock:
+            if episode is None:
+                self._only[env_id] = frozenset(agent_ids)
+            elif not self._is_over(env_id, episode):
+                for agent_id in set(self._expected).difference(agent_ids):
+                    self._episode(env_id, episode).reached[agent_id] = math.inf
+            self._settle(env_id)
+
     def release(self) -> list[Incomplete]:
         """Wait for nobody any more: what is held is ready as it is. Gives what was incomplete."""
         with self._lock:
@@ -193,6 +204,7 @@ class UpdateBuffer:
                 "num_ready": len(self._ready),  # they come first
                 "num_joint_ready": self._num_ready,
                 "absent": [[str(env_id), agent_id] for env_id, agent_id in sorted(self._never, key=str)],
+                "only": [[str(env_id), sorted(agent_ids)] for env_id, agent_ids in self._only.items()],
                 "given_up": [[str(env_id), number] for env_id, number in self._given_up],
                 "newest": [[str(env_id), dict(env.newest)] for env_id, env in self._envs.items()],
                 "episodes": [
@@ -212,6 +224,7 @@ class UpdateBuffer:
         self.clear()
         with self._lock:
             self._never = {(UUID(env_id), agent_id) for env_id, agent_id in known["absent"]}
+            self._only = {UUID(env_id): frozenset(agent_ids) for env_id, agent_ids in known["only"]}
             self._given_up = OrderedDict.fromkeys((UUID(env_id), int(number)) for env_id, number in known["given_up"])
             for own in known["episodes"]:
                 episode = self._episode(UUID(own["env_id"]), int(own["number"]))
@@ -242,6 +255,11 @@ class UpdateBuffer:
         if not self._sources[source_id]:
             del self._sources[source_id]
 
+    def _is_over(self, env_id: UUID, number: int) -> bool:
+        """Whether an episode was given up, to its end."""
+        env = self._envs.get(env_id)
+        return (env_id, number) in self._given_up and (env is None or number not in env.episodes)
+
     def _take(self, trajectory: Trajectory) -> None:
         waiting = _Waiting(trajectory, trajectory.trajectory_id)
         self._sources[trajectory.trajectory_id] += 1
@@ -250,10 +268,7 @@ class UpdateBuffer:
             self._ready.append(waiting)
             self._num_ready += 1
             return
-        is_over = (env_id, number) in self._given_up and (
-            env_id not in self._envs or number not in self._envs[env_id].episodes
-        )
-        if is_over:
+        if self._is_over(env_id, number):
             self._ready.append(waiting)
             self.num_incomplete += 1
             return
@@ -271,7 +286,8 @@ class UpdateBuffer:
         env = self._envs.get(env_id, _Environment())
         for number, episode in sorted(env.episodes.items()):
             for agent_id in self._expected:
-                if number < env.newest.get(agent_id, 0) or (env_id, agent_id) in self._never:
+                plays = (env_id, agent_id) not in self._never and agent_id in self._only.get(env_id, (agent_id,))
+                if number < env.newest.get(agent_id, 0) or not plays:
                     episode.reached[agent_id] = math.inf
             everyone = [episode.reached.get(agent_id, 0) for agent_id in self._expected]
             self._hand_over(env_id, number, min(everyone, default=math.inf))
