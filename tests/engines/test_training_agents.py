@@ -26,6 +26,7 @@ from relayrl import (
     open_source,
 )
 from relayrl.errors import AgentStateError, BufferFullError, ConfigError, LearningError
+from relayrl.extend import make_run_parts
 from relayrl.models.policy import parameter_hash
 from waiting import wait_until
 
@@ -597,3 +598,24 @@ def test_nobody_is_waited_for_in_an_environment_of_an_actors_own(algo, params, t
         play(agent, [agent.new_actor(agent_id=name) for name in trainer.agent_ids], episodes=3)
         assert (trainer.num_pending, trainer.num_env_steps) == (0, 6 * LENGTH)
         assert trainer.policy_version > 1
+
+
+@pytest.mark.parametrize("algo", ["ippo", "mappo"])
+def test_steps_of_a_game_of_turns_are_counted_once(algo, tmp_path):
+    """Blocks of ten steps cut games of five to nine; who waits covers a step on which the other acts, perhaps later."""
+    game = "pettingzoo:classic.tictactoe_v3"
+    looked_at = make_run_parts(game, algo="ippo", settings={"num_envs": 1})
+    ((name, group),) = looked_at.env.groups.items()
+    looked_at.close()
+    own = {"observation_space": group.observation_space, "action_space": group.action_space, "masks_actions": True}
+    quick = PPOParams(traj_per_epoch=1, train_pi_iters=2, train_vf_iters=2)
+    trainer = make_trainer(tmp_path, algo, quick, **own)
+    for agent_id in group.agent_ids:
+        trainer.register_agent(agent_id, name)
+    with AgentBuilder().actor_count(0).trainer(trainer, max_policy_lag=None).seed(0).build() as agent:
+        actor = agent.new_actor(model=trainer.policies[name], group=name)
+        agent.set_env(actor, game, 1, seed=3)
+        for block in range(1, 9):
+            agent.run_env(actor, 10)
+            assert trainer.num_env_steps <= 10 * block
+    assert trainer.num_env_steps > 70

@@ -13,6 +13,7 @@ import pytest
 from test_facade import hashes, make_trainer, play, small_params, train
 
 from relayrl.data.columns import Trajectory, trajectory_id
+from relayrl.data.stacking import count_env_steps
 from relayrl.training.queued.update_buffer import Incomplete, UpdateBuffer
 
 ENV = uuid.UUID(int=7)
@@ -185,6 +186,26 @@ def test_a_saved_buffer_knows_who_has_ended():
     other.add([fragment("b", 2, 3, ended=True)])
     assert sorted(taken(other)) == [("a", [2]), ("b", [2])]
     assert len(other) == 0
+
+
+def in_turns(agent_id: str, first: int, end: int, steps: list[int], *, ended: bool = False) -> Trajectory:
+    rows = np.array(steps)
+    own = fragment(agent_id, first, first + len(steps), ended=ended)
+    return replace(own, first_step=first, end_step=end, step=rows, reward=rows.astype(np.float32))
+
+
+def test_a_step_that_a_waiting_agent_covered_before_is_counted_once():
+    buffer = buffer_of(*A_AND_B)
+    buffer.add([in_turns("a", 0, 2, [0]), in_turns("b", 0, 3, [1])])
+    first = buffer.take()
+    assert (count_env_steps(first), buffer.num_covered(first)) == (3, 0)
+    for each in (saved_and_loaded(buffer), buffer):
+        each.add([in_turns("a", 2, 6, [2, 4]), in_turns("b", 3, 6, [3, 5], ended=True)])
+        each.add([in_turns("a", 6, 7, [6], ended=True)])
+        rest = each.take()
+        assert (count_env_steps(rest), each.num_covered(rest)) == (5, 1)
+        each.add([fragment("a", 0, 2, ended=True, episode=1), fragment("b", 0, 2, ended=True, episode=1)])
+        assert each.num_covered(each.take()) == 0
 
 
 def saved_and_loaded(buffer: UpdateBuffer) -> UpdateBuffer:

@@ -374,7 +374,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             trainer.receive(block)
         if epoch:
             self._warn_of_unaligned(epoch)
-            trainer.receive_trajectories(epoch, self._groups)
+            trainer.receive_trajectories(epoch, self._groups, self.update_buffer.num_covered(epoch))
         self._met |= {trajectory.group for trajectory in epoch} | {name for block in rollouts for name in block}
         self.stats_reporter.add(trainer.advance())
         self.stats_reporter.add({"time/update_seconds": time.perf_counter() - started})

@@ -93,6 +93,7 @@ class UpdateBuffer:
         self._ready: list[_Waiting] = []
         self._num_ready = 0  # joint trajectories of episodes that are over, since the last update
         self._sources: Counter[UUID] = Counter()
+        self._covered: dict[tuple[UUID, int], int] = {}  # by running episode: the step up to which it was counted
         self.num_incomplete = 0
         """Parts of episodes that became ready without an agent that was expected."""
         self.num_duplicates = 0
@@ -188,11 +189,31 @@ class UpdateBuffer:
                 self._forget_source(each.source_id)
             return [each.trajectory for each in ready]
 
+    def num_covered(self, taken: Sequence[Trajectory]) -> int:
+        """Steps of environments that trajectories of an earlier `take` covered too; call it once with those of each.
+
+        An agent that waits covers steps without acting on them; what others do there may be ready later.
+        """
+        with self._lock:
+            num_steps, spans = 0, dict[tuple[UUID, int], tuple[int, int]]()
+            for t in taken:
+                key, first = (t.env_id, t.episode), int(t.steps[0])
+                known = spans.get(key, (first, 0))
+                spans[key] = min(known[0], first), max(known[1], end_of(t))
+            for key, (first, end) in spans.items():
+                before = self._covered.get(key, 0)
+                num_steps += max(0, min(before, end) - first)
+                self._covered[key] = max(before, end)
+            running = {(env_id, number) for env_id, number, _ in self._running()}
+            self._covered = {key: step for key, step in self._covered.items() if key in running}
+            return num_steps
+
     def clear(self) -> None:
         """Drop everything that waits, and begin to count anew."""
         with self._lock:
             self._envs, self._ready, self._num_ready = {}, [], 0
             self._sources.clear()
+            self._covered.clear()
             self.num_incomplete = self.num_duplicates = 0
 
     def state(self) -> tuple[list[Trajectory], dict[str, Any]]:
@@ -206,6 +227,7 @@ class UpdateBuffer:
                 "absent": [[str(env_id), agent_id] for env_id, agent_id in sorted(self._never, key=str)],
                 "only": [[str(env_id), sorted(agent_ids)] for env_id, agent_ids in self._only.items()],
                 "given_up": [[str(env_id), number] for env_id, number in self._given_up],
+                "covered": [[str(env_id), number, step] for (env_id, number), step in self._covered.items()],
                 "newest": [[str(env_id), dict(env.newest)] for env_id, env in self._envs.items()],
                 "episodes": [
                     {
@@ -225,6 +247,7 @@ class UpdateBuffer:
         with self._lock:
             self._never = {(UUID(env_id), agent_id) for env_id, agent_id in known["absent"]}
             self._only = {UUID(env_id): frozenset(agent_ids) for env_id, agent_ids in known["only"]}
+            self._covered = {(UUID(env_id), int(number)): int(step) for env_id, number, step in known["covered"]}
             self._given_up = OrderedDict.fromkeys((UUID(env_id), int(number)) for env_id, number in known["given_up"])
             for own in known["episodes"]:
                 episode = self._episode(UUID(own["env_id"]), int(own["number"]))
