@@ -128,6 +128,10 @@ class OnPolicyTrainer(PolicyTrainer):
     def configure(self, group: str, params: Any) -> None:
         self._algorithms[group].configure(params)
 
+    def expect_rollouts(self, num_steps: int) -> None:
+        for algorithm in self._algorithms.values():
+            algorithm.rollout_steps = num_steps
+
     def advance(self) -> Metrics:
         return self.begin()()
 
