@@ -43,6 +43,8 @@ from relayrl.transport.wire_sockets import MORE, NOBLOCK, ZERO_COPY_BYTES, Socke
 
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 4 << 20
+_MAX_REFUSED = 8
+"""Messages that are refused before those are given out that were not: nobody waits for long behind others' garbage."""
 _MAX_QUEUED = 65_536
 _QUEUE_TIMEOUT_S = 30.0
 _RECEIVE_HIGH_WATER = 256
@@ -197,7 +199,7 @@ class ServerEndpoint:
 
     def _receive_batch(self, now_s: float) -> list[Request]:
         requests: list[Request] = []
-        self._num_messages = self._num_bytes = 0
+        num_refused = self._num_messages = self._num_bytes = 0
         receive = self._router.recv
         for _ in range(_MAX_BATCH):
             try:
@@ -208,7 +210,9 @@ class ServerEndpoint:
             request = self._receive(routing_id, now_s)
             if request is not None:
                 requests.append(request)
-            if self._num_bytes > _MAX_BATCH_BYTES:
+            else:
+                num_refused += 1
+            if self._num_bytes > _MAX_BATCH_BYTES or (requests and num_refused >= _MAX_REFUSED):
                 break
         if self._num_messages:
             self._counts.messages.inc(self._num_messages)

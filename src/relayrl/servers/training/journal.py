@@ -53,7 +53,7 @@ class Entry:
 
 
 class Journal:
-    """See the module's docstring. One thread takes and one commits; all else may be read from any."""
+    """See the module's docstring. One thread takes and commits; marks and counts may be read from any."""
 
     def __init__(self, url: str, index: Path) -> None:
         self._sink = open_sink(url)
@@ -86,7 +86,7 @@ class Journal:
             self._sink.write(block)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """Make entries that were taken durable, while others may be taken. When it raises, it may be called again with the same."""
+        """Make entries that were taken durable. When it raises, it may be called again with the same."""
         self._sink.flush()
         os.write(self._file.fileno(), b"".join(map(_record, entries)))
         for entry in entries:
