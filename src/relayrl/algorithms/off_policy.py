@@ -138,6 +138,12 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         `weight` [M, 1] is the importance of each transition under prioritised replay, else 1.
         """
 
+    def configure(self, params: P) -> None:
+        """Go on with other numbers, such as a lower rate, from the next gradient step on."""
+        self.params = params
+        for learner in self.groups.values():
+            learner.tau, learner.actor_optimizer.lr = params.tau, params.actor_lr
+
     def explore(self, progress: float) -> None:
         """Called when `progress` in [0, 1] of the run is over, before acting goes on."""
 

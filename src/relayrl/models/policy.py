@@ -121,9 +121,10 @@ class ActorCritic(Policy):
         generator: torch.Generator,
         central: InputLayout | None = None,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
         """With `central`, the critic sees that much of the whole environment instead of the observation."""
-        super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
+        super().__init__(observation_space, head or likelihood_head(action_space), network, generator, kernels)
         self.is_central = central is not None
         normalizes = central is not None and network.normalize_observations
         self.critic_normalizer = RunningNormalizer(central.num_features) if central is not None and normalizes else None

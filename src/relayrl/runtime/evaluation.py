@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +134,12 @@ def describe_bound(num_asked: int, num_ended: int, num_cut: int, bound: str) -> 
 
 
 def make_evaluation_env(
-    env: str, settings: EnvSettings, episodes: int, *, num_envs: int | None = None, render: RenderMode | None = None
+    env: str | Callable[..., Any],
+    settings: EnvSettings,
+    episodes: int,
+    *,
+    num_envs: int | None = None,
+    render: RenderMode | None = None,
 ) -> VectorEnvironment:
     """Environments to play `episodes` in, of the kind that a run with these settings trains in, and no more than it has unless
     `num_envs` is given; to be drawn in the mode `render`, or `ConfigError`."""
@@ -142,7 +148,7 @@ def make_evaluation_env(
     made = on_host(make_vector(env, envs, own_number=True, render=render))
     if render is not None:
         try:
-            require_drawn(made, env, render)
+            require_drawn(made, env if isinstance(env, str) else "the environment", render)
         except ConfigError:
             made.close()
             raise

@@ -8,7 +8,8 @@
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
-algorithms, networks, reward signals, writers and sinks, which are plugins only (`config.plugin_registry`).
+networks, losses and other parts, for which `engines.given_parts` has the same rule, and algorithms and sinks, which are plugins
+only (`config.plugin_registry`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def require_trusted(env: str, source: Path, *, named: Collection[str | None], tr
     if trust or current_env(env) in given or is_installed_environment(env):
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
+    module, colon, name = env.partition(":")
+    if colon and (module == "__main__" or not re.fullmatch(r"[\w/.-]+", name)):
+        raise UntrustedError(
+            f"{source} names the environment {shown}, code of the program that trained the run; pass what makes it, as in "
+            "load_run(path, env=…) or train(env=…, run_dir=…, resume=True)"
+        )
     raise UntrustedError(
         f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
     )

@@ -61,6 +61,14 @@ class RunSettings(Settings):
         default_factory=EvaluationSettings, description="episodes without learning, during the run and at its end"
     )
     statistics: StatisticsSettings = Field(default_factory=StatisticsSettings, description="where statistics go")
+    loss: str | None = Field(
+        None, description="policy loss of on-policy algorithms instead of theirs: a plugin's name, or `module:name`"
+    )
+    schedules: dict[str, str] = Field(
+        default_factory=dict,
+        description="hyper-parameters that move while the run goes on, by their names: functions of the share of the run that "
+        "is over, as plugins' names or `module:name`",
+    )
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict, description="plugins that add to the rewards, by name"
     )
@@ -167,7 +175,7 @@ def build_run_settings(
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))
     changes = list(flags.items())
     for assignment in assignments:
-        key, value = _pair(assignment)
+        key, value = given_pair(assignment)
         changes.append((_resolve(key, known), value))
 
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
@@ -185,11 +193,12 @@ def build_run_settings(
 
 def assigned(assignments: Sequence[Assignment], key: str) -> list[Any]:
     """The values that assignments give to a key of the top level."""
-    pairs = [_pair(each) for each in assignments]
+    pairs = [given_pair(each) for each in assignments]
     return [value for name, value in pairs if name == key]
 
 
-def _pair(assignment: Assignment) -> tuple[str, Any]:
+def given_pair(assignment: Assignment) -> tuple[str, Any]:
+    """The key and the value of an assignment."""
     return parse_assignment(assignment, "--set") if isinstance(assignment, str) else assignment
 
 
@@ -247,7 +256,7 @@ def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.")):
+    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.", "schedules.")):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
     if len(matches) == 1:
