@@ -17,10 +17,13 @@ def lines(what: str) -> Iterator[str]:
 
 def _envs() -> Iterator[str]:
     from relayrl.config.plugin_registry import PluginKind, plugin_names
-    from relayrl.envs.environment_registry import list_environments
+    from relayrl.envs.environment_registry import environments_by_package
 
-    yield from list_environments()
-    yield from plugin_names(PluginKind.ENVIRONMENT)
+    packages = environments_by_package() | {"plugins": plugin_names(PluginKind.ENVIRONMENT)}
+    for package, names in packages.items():
+        if names:
+            yield f"# {package}: {len(names)}"
+            yield from names
 
 
 def _algos() -> Iterator[str]:

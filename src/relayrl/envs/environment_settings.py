@@ -55,6 +55,32 @@ class EnvSettings(Settings):
         "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
+    wrappers: list[dict[str, dict[str, Any]]] = Field(
+        default_factory=list,
+        description="wrappers around the environment, from the inside outwards, each with its keyword arguments: of "
+        "gymnasium.wrappers by name, any as module:callable, or a stack (atari, minigrid, carracing)",
+    )
+    max_episode_steps: int | None = Field(
+        None, ge=1, description="an episode is truncated after so many steps; none: as the environment says"
+    )
+    ignore_keys: list[str] = Field(
+        default_factory=list, description="keys of Dict observations that are dropped; a.b is key b within a"
+    )
+    flatten: bool = Field(
+        False, description="observations become one vector, as by gymnasium.spaces.flatten, behind all wrappers"
+    )
+
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _plain_names(cls, value: Any) -> Any:
+        """A name alone is a wrapper without arguments."""
+        if not isinstance(value, list | tuple):
+            raise ValueError("give a list of wrappers, as in [{FrameStackObservation: {stack_size: 4}}]")
+        entries = [{each: {}} if isinstance(each, str) else each for each in value]
+        for each in entries:
+            if not isinstance(each, dict) or len(each) != 1:
+                raise ValueError("each wrapper is its name, or a mapping of its name to keyword arguments")
+        return [{name: options or {} for name, options in each.items()} for each in entries]
 
     @field_validator("sharing")
     @classmethod

@@ -251,8 +251,8 @@ class _EpisodeTracker:
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
-        for name, group in step.groups.items():
-            self._sums[name] += group.reward
+        for name, sums in self._sums.items():
+            sums += step.counted(name)
         self._num_steps += 1
         if self._rating is not None:
             self._rating.add(step)

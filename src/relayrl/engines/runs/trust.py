@@ -13,15 +13,14 @@ algorithms, networks, reward signals, writers and sinks, which are plugins only 
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 from collections.abc import Collection
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from relayrl.config.plugin_registry import PluginKind, plugin_environment, plugin_packages, plugin_values
+from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
 from relayrl.envs.recipes import LIBRARIES
+from relayrl.envs.wrappers.wrapper_names import comes_from_here
 from relayrl.errors import UntrustedError
 
 ENVIRONMENT_PACKAGES = (
@@ -35,9 +34,6 @@ ENVIRONMENT_PACKAGES = (
     "mo_gymnasium",
 )
 """Packages that register Gymnasium environments when they are imported, and do nothing else."""
-
-MAKES_ANY_OTHER = ("GymV21Environment-v0", "GymV26Environment-v0")
-"""Registered ids whose options name a module to import."""
 
 _MAX_SHOWN = 200
 
@@ -69,16 +65,4 @@ def is_installed_environment(env: str) -> bool:
         # A factory could be any function of the package, also one that imports what its options say: only ids.
         or (package in (*ENVIRONMENT_PACKAGES, *plugin_packages()) and re.fullmatch(r"[\w/.-]+-v\d+", name) is not None)
     )
-    return known and not _comes_from_here(package)
-
-
-def _comes_from_here(package: str) -> bool:
-    """Whether importing `package` could run a file of the current directory, which `module:factory` is searched in first."""
-    here = PathFinder.find_spec(package, [os.getcwd()])
-    if here is None:
-        return False
-    if here.origin is not None:
-        return True
-    # A plain directory of that name gives way to an installed package.
-    installed = importlib.util.find_spec(package)
-    return installed is None or installed.origin is None
+    return known and not comes_from_here(package)
