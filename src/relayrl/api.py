@@ -77,7 +77,7 @@ def train(
         except StartInterrupted:
             session.discard()
             raise
-    return Run(session.directory.path, env=chosen.env)
+    return Run(session.directory.path, env=chosen.env, is_own=True)
 
 
 def load_run(path: AnyPath, *, env: str | Callable[..., Any] | None = None, trust: bool = False) -> Run:
@@ -91,9 +91,10 @@ def load_run(path: AnyPath, *, env: str | Callable[..., Any] | None = None, trus
 class Run:
     """A run and its results; everything is read from its run directory."""
 
-    def __init__(self, path: Path, *, env: str | None = None, trust: bool = False) -> None:
+    def __init__(self, path: Path, *, env: str | None = None, trust: bool = False, is_own: bool = False) -> None:
+        """`is_own`: this program has just trained it, with wrappers that it named or trusted."""
         self.path, self.directory = path, RunDirectory(path)
-        self._named_env, self._trust = env, trust
+        self._named_env, self._trust, self._is_own = env, trust, is_own
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -205,10 +206,13 @@ class Run:
             engine.close()
 
     def _require_trusted(self) -> None:
-        from relayrl.engines.runs.trust import require_trusted
+        from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
 
         env, how = self.settings.env, "add --env {} or --trust (env=… or trust=True in Python)"
-        require_trusted(env, self.directory.config, named=(self._named_env,), trust=self._trust, how=how)
+        file, trust = self.directory.config, self._trust
+        require_trusted(env, file, named=(self._named_env,), trust=trust, how=how)
+        names, how = self.settings.environment.wrapper_names, "add --trust (trust=True in Python)"
+        require_trusted_wrappers(names, file, named=(), trust=trust or self._is_own, how=how)
 
 
 def _name_of(env: str | Callable[..., Any] | None) -> str | None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import typer
 
-from relayrl.config.settings_text import parse_assignment
+from relayrl.config.settings import parse_settings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 
 
-def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> int:
-    """Check and print; 0 when everything holds, else 1."""
+def run(env: str, num_envs: int, given: dict[str, Any], *, as_json: bool) -> int:
+    """Check and print; 0 when everything holds, else 1. `given` are values of `EnvSettings`."""
     from relayrl.testing.env_contract import check_environment
 
-    options = dict(parse_assignment(assignment, "--set") for assignment in assignments)
-
     def make(count: int) -> VectorEnvironment:
-        return make_vector(env, EnvSettings(num_envs=count, options=options), own_number=True)
+        return make_vector(env, parse_settings(EnvSettings, {**given, "num_envs": count}), own_number=True)
 
     first = make(num_envs)
     number = first.num_envs

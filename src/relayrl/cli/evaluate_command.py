@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import typer
 
+from relayrl.cli.environment_options import with_given
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.config.settings_text import parse_assignment
+from relayrl.config.settings import parse_settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
-from relayrl.errors import ConfigError
+from relayrl.envs.environment_settings import AROUND, EnvSettings, EvaluationBounds
+from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, check_fits, describe_bound, evaluate, make_evaluation_env
@@ -34,7 +35,8 @@ class EvaluateRequest:
 
     run: Path
     env: str | None
-    options: list[str]
+    given: dict[str, Any]
+    """Values of `EnvSettings`."""
     episodes: int
     seed: int
     stochastic: bool
@@ -51,14 +53,13 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
     if request.render not in (None, "gif"):
         raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
-    given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
     actors, trained, evaluation = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
     name = request.env or trained_on
-    _require_trusted(request, name)
-    # Which agents share a policy is the policies' matter, all else the environment's.
-    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing)
-    environment = same.model_copy(update={"options": {**same.options, **given}})
+    # Which agents share a policy and what is put around an environment are the policies' matter, all else the environment's.
+    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing, **trained.around())
+    environment = with_given(same, request.given)
+    _require_trusted(request, name, environment)
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
     result = _play(request, actors, name, environment, trained, bounds, _judgement(request, evaluation, actors))
     picture = _draw(request, actors, name, environment, trained, bounds) if request.render else None
@@ -86,11 +87,14 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         typer.echo(json.dumps(values))
 
 
-def _require_trusted(request: EvaluateRequest, name: str) -> None:
-    from relayrl.engines.runs.trust import require_trusted
+def _require_trusted(request: EvaluateRequest, name: str, environment: EnvSettings) -> None:
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
 
     how = "add --env {} or --trust"
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
+    is_given = "wrappers" in request.given
+    names, how = environment.wrapper_names, "add --trust, or name the wrappers, as in --wrap {}"
+    require_trusted_wrappers(names, request.run, named=names if is_given else (), trust=request.trust, how=how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     """Policies by group, how the environment that they were trained on is run, and how the run evaluated."""
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
-        return {actor.metadata.group: actor}, EnvSettings(), EvaluationSettings()
+        around = actor.metadata.environment
+        return {actor.metadata.group: actor}, _settings_around(path, around), EvaluationSettings()
     from relayrl.engines.runs.run_directory import RunDirectory
 
     if path.suffix == ".pt":
@@ -131,6 +136,17 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
         raise ConfigError(f"{path} has no exported model yet; finish the run or write one with: relayrl export {path}")
     actors = [ExportedActor(model) for model in models]
     return {actor.metadata.group: actor for actor in actors}, settings.environment, settings.evaluation
+
+
+def _settings_around(path: Path, text: str) -> EnvSettings:
+    """Settings of what a model file says was put around its environment."""
+    try:
+        values = json.loads(text) if text else {}
+        if not isinstance(values, dict) or not values.keys() <= set(AROUND):
+            raise ValueError(f"{text!r:.80} are no settings of an environment")
+        return parse_settings(EnvSettings, values)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise DecodeError(f"{path} has damaged RelayRL metadata: {error}") from error
 
 
 def _play(

@@ -18,6 +18,14 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.environment_options import (
+    EnvAssignments,
+    EnvOptions,
+    EnvOptionsByOldName,
+    Wraps,
+    environment_flags,
+    given_environment,
+)
 from relayrl.cli.keys_command import keys_app
 from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.models_command import models_app
@@ -62,6 +70,8 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
     num_envs: Annotated[int | None, typer.Option(help="Environments stepped together.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes for the environments; 0: this process.")] = None,
+    env_options: EnvOptions = None,
+    wraps: Wraps = None,
     engine: Annotated[str | None, typer.Option(help="Where the run's parts are placed: local.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings.")] = None,
@@ -98,6 +108,7 @@ def train(
         "engine": engine,
         "record": record,
         "learn_from": learn_from,
+        **environment_flags(env_options, wraps),
     }
     given = {path: value for path, value in flags.items() if value is not None}
     request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from, trust)
@@ -112,9 +123,9 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory or .onnx file.")],
     env: Annotated[str | None, typer.Option(help="Another environment than the policy was trained on.")] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
-    ] = None,
+    options: EnvOptionsByOldName = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
@@ -144,7 +155,7 @@ def evaluate(
     request = evaluate_command.EvaluateRequest(
         run,
         env,
-        options or [],
+        given_environment(options, wraps, assignments),
         episodes,
         seed,
         stochastic=stochastic,
@@ -208,14 +219,20 @@ def list_(
 def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
     num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Environments to check with.")] = 3,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
+    options: EnvOptions = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
     """Run the public contract suite on an environment."""
     from relayrl.cli import check_env_command
 
-    raise typer.Exit(check_env_command.run(env, num_envs, assignments or [], as_json=as_json))
+    # A key without `environment.` has always been an option of the environment itself here.
+    own = [each for each in assignments or [] if not each.startswith("environment.")]
+    settings = [each for each in assignments or [] if each not in own]
+    given = given_environment([*own, *(options or [])], wraps, settings)
+    raise typer.Exit(check_env_command.run(env, num_envs, given, as_json=as_json))
 
 
 @app.command()

@@ -32,6 +32,13 @@ class VectorChoice(Enum):
     OWN = "own"
 
 
+AROUND = ("wrappers", "max_episode_steps", "ignore_keys", "flatten")
+"""Settings of what is put around an environment: they decide what a policy sees."""
+
+SHOWN = ("options", "sharing", *AROUND)
+"""Settings that actors of one run must have alike."""
+
+
 class EnvSettings(Settings):
     """How the environments of one run are made and stepped."""
 
@@ -69,6 +76,16 @@ class EnvSettings(Settings):
     flatten: bool = Field(
         False, description="observations become one vector, as by gymnasium.spaces.flatten, behind all wrappers"
     )
+
+    @property
+    def wrapper_names(self) -> list[str]:
+        """Names of the wrappers, from the inside outwards."""
+        return [name for each in self.wrappers for name in each]
+
+    def around(self) -> dict[str, Any]:
+        """What is put around the environment, where anything is: what a model file says of it."""
+        plain = type(self)()
+        return {name: own for name in AROUND if (own := getattr(self, name)) != getattr(plain, name)}
 
     @field_validator("wrappers", mode="before")
     @classmethod

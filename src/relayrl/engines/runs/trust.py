@@ -7,6 +7,8 @@
 - it leads to installed code that is known to make environments: a registered Gymnasium id, a library with an adapter here, an
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
+The same holds for wrappers around it: those of known, installed packages need no word, any other `module:callable` does.
+
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
 algorithms, networks, reward signals, writers and sinks, which are plugins only (`config.plugin_registry`).
 """
@@ -14,13 +16,13 @@ algorithms, networks, reward signals, writers and sinks, which are plugins only 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from relayrl.config.plugin_registry import PluginKind, plugin_environment, plugin_packages, plugin_values
 from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
 from relayrl.envs.recipes import LIBRARIES
-from relayrl.envs.wrappers.wrapper_names import comes_from_here
+from relayrl.envs.wrappers.wrapper_names import comes_from_here, is_installed_wrapper
 from relayrl.errors import UntrustedError
 
 ENVIRONMENT_PACKAGES = (
@@ -46,6 +48,18 @@ def require_trusted(env: str, source: Path, *, named: Collection[str | None], tr
     raise UntrustedError(
         f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
     )
+
+
+def require_trusted_wrappers(
+    wrappers: Iterable[str], source: Path, *, named: Collection[str], trust: bool, how: str
+) -> None:
+    """Raise `UntrustedError` unless the wrappers that `source` names may be applied; `how` as for `require_trusted`."""
+    for wrapper in wrappers:
+        if not (trust or wrapper in named or is_installed_wrapper(wrapper)):
+            shown = (wrapper if wrapper.isprintable() else ascii(wrapper))[:_MAX_SHOWN]
+            raise UntrustedError(
+                f"{source} names the wrapper {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
+            )
 
 
 def is_installed_environment(env: str) -> bool:

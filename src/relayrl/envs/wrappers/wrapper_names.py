@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from typing import Any
 
+from relayrl.config.settings_text import parse_assignment
 from relayrl.errors import ConfigError, UnknownNameError
 
 GYMNASIUM = "gymnasium.wrappers"
@@ -81,6 +82,31 @@ def _stacked(count: int) -> list[WrapperSpec]:
 
 
 STACKS: dict[str, Callable[..., WrapperPlan]] = {"atari": _atari, "minigrid": _minigrid, "carracing": _carracing}
+
+
+def parse_wrap(text: str) -> dict[str, dict[str, Any]]:
+    """One `--wrap`: `NAME`, `NAME={"key": value}` or `NAME=key=value,key=value`, as settings hold it."""
+    name, has_options, rest = text.partition("=")
+    if not has_options:
+        return {name.strip(): {}}
+    if rest.lstrip().startswith("{"):
+        _, options = parse_assignment(text, "--wrap")
+        if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+            raise ConfigError(f"--wrap {name}: its arguments are no mapping of names to values")
+        return {name.strip(): options}
+    return {name.strip(): dict(parse_assignment(part, "--wrap") for part in _parts(rest))}
+
+
+def _parts(text: str) -> list[str]:
+    """Split at commas outside of brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def plan_of(entries: Iterable[Entry]) -> WrapperPlan:
