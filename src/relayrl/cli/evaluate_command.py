@@ -27,6 +27,7 @@ from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import EvaluationSettings
 
 GIF_MAX_FRAMES = 500
+_MAX_SPACE_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ def _play(
         env = make_evaluation_env(name, environment, request.episodes)
     try:
         check_fits(env, actors)
-        _require_same_spaces(env, actors, environment.options, trained.options)
+        now, before = ({**each.options, **each.around()} for each in (environment, trained))
+        _require_same_spaces(env, actors, now, before)
         rng = np.random.default_rng(request.seed) if request.stochastic else None
         return evaluate(
             env,
@@ -199,9 +201,15 @@ def _require_same_spaces(
         for what, (space, expected) in pairs.items():
             if _form(space) != _form(expected):
                 raise ConfigError(
-                    f"the {what} space of {group!r} is {space!s:.100}, the policy was trained with {expected!s:.100}; "
-                    f"{hint:.300}"
+                    f"the {what} space of {group!r} is {_line(space)}, the policy was trained with {_line(expected)}; {hint:.300}"
                 )
+
+
+def _line(space: Space) -> str:
+    """A space in one line; of large ones the shape, for their bounds would fill it."""
+    text = " ".join(str(space).split())
+    shown = f"{type(space).__name__}{space.shape} of {space.dtype}"
+    return text if len(text) <= _MAX_SPACE_TEXT or space.shape is None else shown
 
 
 def _form(space: Space) -> list[Any]:

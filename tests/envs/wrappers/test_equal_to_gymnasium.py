@@ -10,53 +10,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from wrapped_worlds import Nested, Pictures
 
 import relayrl
 from relayrl.envs.environment_contract import VectorEnvironment, env_seeds
 from relayrl.envs.wrappers.area_resize import AreaResize
 
 NUM_ENVS, SEED, NUM_STEPS = 3, 5, 120
-
-
-class Pictures(gymnasium.Env[Any, Any]):
-    """Random RGB pictures, rewards from -3 to 3, episodes of 7 steps."""
-
-    observation_space = spaces.Box(0, 255, (12, 10, 3), np.uint8)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self._left = 7
-        return self._picture(), {}
-
-    def step(self, action: Any) -> Any:
-        self._left -= 1
-        return self._picture(), float(self.np_random.integers(-3, 4)), self._left == 0, False, {}
-
-    def _picture(self) -> Any:
-        return self.np_random.integers(0, 256, (12, 10, 3), dtype=np.uint8)
-
-
-class Nested(Pictures):
-    """A Dict with a number that is counted, a vector and a MultiDiscrete."""
-
-    observation_space = spaces.Dict(
-        {
-            "b": spaces.Discrete(4, start=2),
-            "a": spaces.Box(-1, 1, (2, 2), np.float32),
-            "c": spaces.MultiDiscrete([2, 3]),
-        }
-    )
-
-    def _picture(self) -> Any:
-        draw = self.np_random
-        return {
-            "b": int(draw.integers(2, 6)),
-            "a": draw.uniform(-1, 1, (2, 2)).astype(np.float32),
-            "c": draw.integers(0, [2, 3]),
-        }
 
 
 def actions() -> Any:

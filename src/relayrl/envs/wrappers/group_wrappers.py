@@ -179,11 +179,11 @@ class NormalizeReward(GroupWrapper):
         return replace(step, reward=reward.astype(np.float32))
 
     def get_state(self) -> dict[str, Array]:
-        return {"sums": self._sums.copy(), "acts": self._acts.copy(), **_moments_state(self._moments)}
+        return {"sums": self._sums.copy(), "acts": self._acts.copy(), **moments_state(self._moments)}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         self._sums, self._acts = np.array(state["sums"], np.float32), np.array(state["acts"], np.bool_)
-        _set_moments(self._moments, state)
+        set_moments(self._moments, state)
 
 
 class NormalizeObservation(GroupWrapper):
@@ -224,17 +224,18 @@ class NormalizeObservation(GroupWrapper):
         return (centred / np.sqrt(self._moments.var + self._epsilon)).astype(np.float32)
 
     def get_state(self) -> dict[str, Array]:
-        return _moments_state(self._moments)
+        return moments_state(self._moments)
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        _set_moments(self._moments, state)
+        set_moments(self._moments, state)
 
 
-def _moments_state(moments: Any) -> dict[str, Array]:
+def moments_state(moments: Any) -> dict[str, Array]:
+    """What Gymnasium's running moments hold."""
     return {name: np.array(getattr(moments, name)) for name in ("mean", "var", "count")}
 
 
-def _set_moments(moments: Any, state: Mapping[str, Array]) -> None:
-    for name in ("mean", "var"):
-        setattr(moments, name, np.array(state[name])[()])
-    moments.count = float(state["count"])
+def set_moments(moments: Any, state: Mapping[str, Array]) -> None:
+    """Go on from `moments_state`."""
+    moments.mean, moments.var = (np.array(state[name])[()] for name in ("mean", "var"))
+    moments.count = float(state["count"])  # a number of NumPy's would make the sums more precise than they were

@@ -21,6 +21,7 @@ from relayrl.envs.vector.saved_buffers import under
 from relayrl.envs.wrappers.agents_wrapper import AgentsWrapper
 from relayrl.envs.wrappers.atari_game import AtariGame
 from relayrl.envs.wrappers.dropped_keys import KeysDropped
+from relayrl.envs.wrappers.group_wrappers import moments_state, set_moments
 from relayrl.envs.wrappers.wrapping import GymnasiumView
 
 _NAMES = (
@@ -149,16 +150,13 @@ def _write_frames(stack: Any, state: Mapping[str, Array]) -> None:
 
 
 def _moments(name: str, *others: str) -> _Memory:
-    """Of a wrapper with running moments under `name`, and plain numbers or arrays under `others`."""
-    fields = ("mean", "var", "count")
+    """Of a wrapper with running moments under `name`, and arrays under `others`."""
 
     def read(wrapper: Any) -> dict[str, Any]:
-        moments = getattr(wrapper, name)
-        return {field: getattr(moments, field) for field in fields} | {each: getattr(wrapper, each) for each in others}
+        return moments_state(getattr(wrapper, name)) | {each: getattr(wrapper, each) for each in others}
 
     def write(wrapper: Any, state: Mapping[str, Array]) -> None:
-        for field in fields:
-            setattr(getattr(wrapper, name), field, state[field].copy()[()])
+        set_moments(getattr(wrapper, name), state)
         for each in others:
             setattr(wrapper, each, state[each].copy())
 
