@@ -201,7 +201,8 @@ def _require_same_spaces(
         for what, (space, expected) in pairs.items():
             if _form(space) != _form(expected):
                 raise ConfigError(
-                    f"the {what} space of {group!r} is {_line(space)}, the policy was trained with {_line(expected)}; {hint:.300}"
+                    f"the {what} space of {group!r} is {_line(space)}, the policy was trained with {_line(expected)}; "
+                    f"{hint:.300}"
                 )
 
 

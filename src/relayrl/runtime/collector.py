@@ -251,8 +251,9 @@ class _EpisodeTracker:
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
+        scores = step.scores
         for name, sums in self._sums.items():
-            sums += step.counted(name)
+            sums += step.groups[name].reward if scores is None else scores[name]
         self._num_steps += 1
         if self._rating is not None:
             self._rating.add(step)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import gymnasium
 
@@ -118,7 +119,9 @@ def _load_point(point: EntryPoint) -> None:
 def _load(package: EnvPackage) -> None:
     is_new = package.module not in sys.modules
     with _explained(package.module):
-        module = importlib.import_module(package.module)
+        module: Any = importlib.import_module(package.module)
+        if is_new and package.module == "ale_py":
+            module.ALEInterface.setLoggerMode(module.LoggerMode.Error)  # else every game prints a greeting
         has_registered = any(re.fullmatch(package.ids, env_id) for env_id in gymnasium.registry)
         for name in _REGISTER:
             if is_new and not has_registered and hasattr(module, name):
