@@ -77,7 +77,9 @@ def train(
         except StartInterrupted:
             session.discard()
             raise
-    return Run(session.directory.path, env=chosen.env, is_own=True)
+    run = Run(session.directory.path, env=chosen.env)
+    run._named_wrappers = chosen.environment.wrapper_names
+    return run
 
 
 def load_run(path: AnyPath, *, env: str | Callable[..., Any] | None = None, trust: bool = False) -> Run:
@@ -91,10 +93,10 @@ def load_run(path: AnyPath, *, env: str | Callable[..., Any] | None = None, trus
 class Run:
     """A run and its results; everything is read from its run directory."""
 
-    def __init__(self, path: Path, *, env: str | None = None, trust: bool = False, is_own: bool = False) -> None:
-        """`is_own`: this program has just trained it, with wrappers that it named or trusted."""
+    def __init__(self, path: Path, *, env: str | None = None, trust: bool = False) -> None:
         self.path, self.directory = path, RunDirectory(path)
-        self._named_env, self._trust, self._is_own = env, trust, is_own
+        self._named_env, self._trust = env, trust
+        self._named_wrappers: list[str] = []  # that this program has just trained with
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -212,7 +214,7 @@ class Run:
         file, trust = self.directory.config, self._trust
         require_trusted(env, file, named=(self._named_env,), trust=trust, how=how)
         names, how = self.settings.environment.wrapper_names, "add --trust (trust=True in Python)"
-        require_trusted_wrappers(names, file, named=(), trust=trust or self._is_own, how=how)
+        require_trusted_wrappers(names, file, named=self._named_wrappers, trust=trust, how=how)
 
 
 def _name_of(env: str | Callable[..., Any] | None) -> str | None:
