@@ -61,15 +61,16 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         height, width = game.observation_space.shape[:2]
         self._resize = AreaResize((height, width), (screen_size, screen_size))
         self._screens = np.zeros((2, height, width), np.uint8)
-        self._lives, self._goes_on = 0, False
+        self._lives, self._goes_on, self._scored = 0, False, 0.0
         self.observation_space = spaces.Box(0, 255, (screen_size, screen_size), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         goes_on, self._goes_on = self._goes_on and seed is None, False
+        self._scored = 0.0
         if not goes_on:
             self._begin(seed, options)
         if self._fires:
-            _, terminated, truncated = self._play(_FIRE)
+            self._scored, terminated, truncated = self._play(_FIRE)
             if terminated or truncated:
                 self._begin(None, options)
         self._lives = self._ale.lives()
@@ -86,6 +87,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated = self._play(int(action))
+        reward, self._scored = reward + self._scored, 0.0  # what the button of a reset scored belongs to the game
         lives, before = self._ale.lives(), self._lives
         self._lives = lives
         info: dict[str, Any] = {"lives": lives}
@@ -113,9 +115,11 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def get_own_state(self) -> dict[str, Array]:
         """What the wrapper itself remembers."""
-        return {"screens": self._screens.copy(), "lives": np.array([self._lives, self._goes_on])}
+        numbers = np.array([self._lives, self._goes_on, self._scored])
+        return {"screens": self._screens.copy(), "numbers": numbers}
 
     def set_own_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `get_own_state`."""
         self._screens[...] = state["screens"]
-        self._lives, self._goes_on = int(state["lives"][0]), bool(state["lives"][1])
+        lives, goes_on, scored = state["numbers"].tolist()
+        self._lives, self._goes_on, self._scored = int(lives), bool(goes_on), float(scored)
