@@ -323,7 +323,7 @@ def test_a_lambda_is_refused_with_advice() -> None:
 
 def test_vector_environments_are_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match="steps all environments in one call; set workers to 0"):
-        make_vector("relayrl.testing.worlds:Herd", EnvSettings(num_envs=1, workers=1))
+        make_vector("relayrl.testing.toy_environments:Herd", EnvSettings(num_envs=1, workers=1))
 
 
 def test_unknown_names_are_configuration_errors_in_workers_too() -> None:

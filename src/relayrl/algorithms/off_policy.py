@@ -64,7 +64,7 @@ class GroupLearner:
                 old.data.lerp_(new.data, self.tau)
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
-        """Parameters of targets, and those that they follow."""
+        """Parameters of target networks, and those that soft updates move them towards."""
         if self.target_policy is None:
             return []
         return [(self.target_policy.actor_parameters(), self.policy.actor_parameters())]

@@ -43,6 +43,12 @@ class PluginKind(Enum):
         return group.removeprefix("relayrl.").replace("_", " ").removesuffix("s")
 
 
+_RENAMED_MODULES = {
+    "relayrl.testing.worlds": "relayrl.testing.toy_environments",
+    "relayrl.testing.memory_worlds": "relayrl.testing.memory_environments",
+    "relayrl.testing.multi_agent_worlds": "relayrl.testing.multi_agent_environments",
+    "relayrl.testing.vector_worlds": "relayrl.testing.vector_environments",
+}
 _registered: dict[PluginKind, dict[str, Any]] = {kind: {} for kind in PluginKind}
 
 
@@ -114,7 +120,13 @@ def plugin_environment(name: str) -> str | Callable[..., Any]:
         factory: Callable[..., Any] = _registered[PluginKind.ENVIRONMENT][name]
         return factory
     point = _find(PluginKind.ENVIRONMENT, name)
-    return name if point is None else point.value
+    return current_env(name) if point is None else point.value
+
+
+def current_env(name: str) -> str:
+    """`name`, or what it is called now: files of older versions name environments by modules that have other names since."""
+    module, colon, factory = name.partition(":")
+    return f"{_RENAMED_MODULES.get(module, module)}{colon}{factory}"
 
 
 def _find(kind: PluginKind, name: str) -> EntryPoint | None:

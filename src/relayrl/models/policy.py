@@ -1,7 +1,7 @@
 """A policy: everything between an observation and the distribution of its action. What acts, and what is exported.
 
 Algorithms add what they need to learn (Q-networks, targets) beside it. Those that learn from their own rollouts train an
-`ActorCritic`, whose critic shares nothing with the actor. A central critic judges the whole environment and serves training
+`ActorCritic`, whose critic shares nothing with the actor. A central critic sees the whole environment and serves training
 alone: what is exported of such a policy is its actor.
 """
 

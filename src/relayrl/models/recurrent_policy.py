@@ -73,7 +73,7 @@ class RecurrentActorCritic(ActorCritic):
             memory = features.new_zeros((*features.shape[:-1], self.memory_width))
         distribution, value, _ = self.step(features, mask, memory)
         if value is None:
-            raise ConfigError("a central critic judges the whole environment, not an observation")
+            raise ConfigError("a central critic sees the whole environment, not an observation")
         return distribution, value
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from relayrl.config.plugin_registry import PluginKind, plugin_environment, plugin_packages, plugin_values
+from relayrl.config.plugin_registry import PluginKind, current_env, plugin_environment, plugin_packages, plugin_values
 from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
 from relayrl.envs.recipes import LIBRARIES
 from relayrl.envs.wrappers.wrapper_names import comes_from_here, is_installed_wrapper
@@ -42,7 +42,8 @@ _MAX_SHOWN = 200
 
 def require_trusted(env: str, source: Path, *, named: Collection[str | None], trust: bool, how: str) -> None:
     """Raise `ConfigError` unless `env`, which `source` names, may be made; `how` says what the user would do then."""
-    if trust or env in named or is_installed_environment(env):
+    given = [current_env(name) for name in named if name is not None]
+    if trust or current_env(env) in given or is_installed_environment(env):
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
     raise UntrustedError(

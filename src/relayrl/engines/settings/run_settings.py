@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, SerializeAsAny, field_serializer, model_validator
+from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
 
 from relayrl.config.passwords import without_password
+from relayrl.config.plugin_registry import current_env
 from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.config.settings_text import parse_assignment, read_mapping
 from relayrl.engines.plugins import algorithm_entry
@@ -79,6 +80,11 @@ class RunSettings(Settings):
     def _hide_password(self, url: str | None) -> str | None:
         """What is stored, compared and shown has no password."""
         return None if url is None else without_password(url)
+
+    @field_validator("env")
+    @classmethod
+    def _call_by_its_present_name(cls, env: str) -> str:
+        return current_env(env)
 
     @model_validator(mode="before")
     @classmethod
@@ -187,7 +193,7 @@ def _pair(assignment: Assignment) -> tuple[str, Any]:
 def preset(env: str, algo: str) -> dict[str, Any]:
     """Settings shipped for an environment and algorithm, by its name or by a pattern; empty where there are none."""
     file = _preset_folder() / f"{algo}.yaml"
-    return _fitting(_read_presets(file), env) if file.is_file() else {}
+    return _fitting(_read_presets(file), current_env(env)) if file.is_file() else {}
 
 
 def usual_environment(env: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class WorkerPool(VectorRunner):
         self._recipe, self._main_module = _portable(recipe)
         self._settings = settings
         self._buffers: EnvBuffers | None = None
-        self._memory_fd = anonymous_file("relayrl-worlds")
+        self._memory_fd = anonymous_file("relayrl-envs")
         self._links: list[WorkerLink] = []
         self._poller = select.poll()
         self._finish = weakref.finalize(self, _release, self._links, self._memory_fd, os.getpid())

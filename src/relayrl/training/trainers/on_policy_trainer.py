@@ -119,6 +119,10 @@ class OnPolicyTrainer(PolicyTrainer):
         for algorithm in self._algorithms.values():
             algorithm.bound_policy_lag(max_policy_lag)
 
+    def expect_rollouts(self, num_steps: int) -> None:
+        for algorithm in self._algorithms.values():
+            algorithm.rollout_steps = num_steps
+
     def advance(self) -> Metrics:
         return self.begin()()
 

@@ -81,9 +81,14 @@ class PolicyTrainer(ABC):
     def hold_envs(self, num_envs: int) -> None:  # noqa: B027 - rollouts that are learned from once may be of any number
         """Prepare for rollouts of `num_envs` environments, if nothing of another number was kept."""
 
-    def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
-        """Take trajectories of `groups`, whose policies these are."""
-        num_env_steps = self.num_env_steps + count_env_steps(trajectories)
+    def expect_rollouts(self, num_steps: int) -> None:  # noqa: B027 - replay takes rollouts of any length
+        """Prepare for rollouts of `num_steps` steps, of which the last of a run may be shorter."""
+
+    def receive_trajectories(
+        self, trajectories: Sequence[Trajectory], groups: Groups, num_counted_steps: int = 0
+    ) -> None:
+        """Take trajectories of `groups`, whose policies these are; of their environments' steps, some were counted before."""
+        num_env_steps = self.num_env_steps + count_env_steps(trajectories) - num_counted_steps
         self.receive(side_by_side(trajectories, groups, aligned=self.needs_aligned_agents))
         self.num_env_steps = num_env_steps  # without the rows that fill up shorter lanes
 
