@@ -247,8 +247,9 @@ class _EpisodeTracker:
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
-        for name, group in step.groups.items():
-            self._sums[name] += group.reward
+        scores = step.scores
+        for name, sums in self._sums.items():
+            sums += step.groups[name].reward if scores is None else scores[name]
         self._num_steps += 1
         if self._rating is not None:
             self._rating.add(step)
