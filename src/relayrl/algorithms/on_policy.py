@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class OnPolicyAlgorithm(ABC):
         require_distinct(policy.actor_parameters(), policy.critic_parameters())
         self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
         self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
-        self._objective = objective
+        self._objective = replace(objective, value_coef=params.value_coef)
 
     @cached_property
     def _update(self) -> TorchUpdate:

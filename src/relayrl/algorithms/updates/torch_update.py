@@ -146,8 +146,8 @@ class TorchUpdate:
         return Evaluation(features, seen, value.reshape(rollout.reward.shape), successor_value, logp)
 
     @torch.no_grad()
-    def features(self, obs: Any) -> Array:
-        """[M, F] what the networks see of observations `[M, …]`."""
+    def features(self, obs: Any) -> Any:
+        """[M, F] what the networks see of observations `[M, …]`; what `tensor` makes that of, where they see it encoded."""
         return as_array(self.policy.features(map_tree(self.tensor, obs)))
 
     @torch.no_grad()
@@ -196,9 +196,8 @@ class TorchUpdate:
             shuffled = batch if order is None else batch.rows(order[0])
             for start in range(0, len(batch), plan.minibatch_rows):
                 rows = shuffled.rows(slice(start, start + plan.minibatch_rows))
-                pi_metrics = self._policy_step(rows) if trains_pi else None
+                pi_metrics, vf_metrics = self.take_step(rows, trains_pi, trains_vf)
                 trains_pi = pi_metrics is not None
-                vf_metrics = self._value_step(rows) if trains_vf else None
                 counts["policy"] += pi_metrics is not None
                 counts["value"] += vf_metrics is not None
                 for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
@@ -206,18 +205,20 @@ class TorchUpdate:
         metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
         return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
 
-    def _policy_step(self, rows: Batch) -> Metrics | None:
-        metrics = self.policy_gradient(rows)
-        if metrics is not None:
-            require_finite(metrics["policy/loss"], "policy", "pi_lr")
-            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
-        return metrics
+    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+        """Step the policy, if its KL limit is not exceeded, and the value; gives the metrics of each that was stepped."""
+        pi_metrics, vf_metrics = self.gradients(rows, trains_pi, trains_vf)
+        if pi_metrics is not None:
+            require_finite(pi_metrics["policy/loss"], "policy", "pi_lr")
+            pi_metrics["policy/gradient_norm"] = self._pi_optimizer.step()
+        if vf_metrics is not None:
+            require_finite(vf_metrics["value/loss"], "value", "vf_lr")
+            vf_metrics["value/gradient_norm"] = self._vf_optimizer.step()
+        return pi_metrics, vf_metrics
 
-    def _value_step(self, rows: Batch) -> Metrics:
-        metrics = self.value_gradient(rows)
-        require_finite(metrics["value/loss"], "value", "vf_lr")
-        metrics["value/gradient_norm"] = self._vf_optimizer.step()
-        return metrics
+    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+        """Differentiate the losses of those that are trained."""
+        return self.policy_gradient(rows) if trains_pi else None, self.value_gradient(rows) if trains_vf else None
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
         """Differentiate the policy's loss; None, and no gradient, where the objective's KL limit is exceeded."""
@@ -252,7 +253,7 @@ class TorchUpdate:
         _differentiate(loss, self.policy.critic_parameters())
         return {"value/loss": float(loss.detach())}
 
-    def tensor(self, array: Array) -> Tensor:
+    def tensor(self, array: Any) -> Tensor:
         """An array on the policy's device."""
         return torch.from_numpy(array).to(self._device)
 

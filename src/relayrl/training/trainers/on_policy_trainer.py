@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -86,6 +86,8 @@ class OnPolicyTrainer(PolicyTrainer):
         if self._lags.num_dropped > num_dropped and not any(has_rows):
             return
         for group, rollout in rollouts.items():
+            if rollout.value is not None and (rollout.policy_version != self.policy_version).any():
+                rollout = replace(rollout, value=None)  # noqa: PLW2901  # an older policy's, which are computed anew
             self._pending[group].append(rollout)
             self._fresh[group].append(fresh[group])
 
