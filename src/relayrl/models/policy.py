@@ -19,6 +19,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead, LikelihoodHead
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.image_encoder import ImageEncoder
 from relayrl.models.networks.input_layout import InputLayout, SideBySide, plain_numbers
 from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
@@ -72,7 +73,9 @@ class Policy(nn.Module):
     @property
     def features_layout(self) -> InputLayout:
         """What `features` consist of."""
-        return self.encoder if self.image_encoder is None else SideBySide([plain_numbers(self.image_encoder.num_outputs)])
+        return (
+            self.encoder if self.image_encoder is None else SideBySide([plain_numbers(self.image_encoder.num_outputs)])
+        )
 
     @property
     def memory_width(self) -> int:
@@ -103,13 +106,14 @@ class Policy(nn.Module):
         found: dict[str, Tensor] = {name: getattr(self, name) for name in self.head.scales}
         return {**found, "log_std": self.log_std} if self.head.learns_log_std else found
 
-    def features(self, obs: Any) -> Tensor:
-        """[..., F] what the networks see."""
-        if self.image_encoder is not None and self.normalizer is None:
-            return self.image_encoder.of_leaves([leaf for _, leaf in leaves(obs)])
+    def features(self, obs: Any, image_encoder: ImageEncoder | None = None) -> Tensor:
+        """[..., F] what the networks see, images through the policy's encoder or another one like it."""
+        images = self.image_encoder if image_encoder is None else image_encoder
+        if images is not None and self.normalizer is None:
+            return images.of_leaves([leaf for _, leaf in leaves(obs)])
         encoded: Tensor = self.encoder(obs)
         encoded = encoded if self.normalizer is None else self.normalizer(encoded)
-        return encoded if self.image_encoder is None else self.image_encoder(encoded)
+        return encoded if images is None else images(encoded)
 
     def features_numpy(self, obs: Any) -> Array:
         """[M, F] the same for a NumPy tree with one leading axis, as contiguous float32."""

@@ -35,9 +35,7 @@ GAIN = math.sqrt(2.0)
 class ImageEncoder(nn.Module):
     """The features of an observation that has images, of which `num_images` are convolved."""
 
-    def __init__(
-        self, encodings: Sequence[LeafEncoding], network: NetworkSettings, generator: torch.Generator
-    ) -> None:
+    def __init__(self, encodings: Sequence[LeafEncoding], network: NetworkSettings, generator: torch.Generator) -> None:
         """One for observations whose leaves are read as `encodings` say."""
         super().__init__()
         self._encodings = list(encodings)
@@ -66,7 +64,9 @@ class ImageEncoder(nn.Module):
         """[..., E] of an observation's leaves: images become real numbers here, and nowhere before."""
         parts = zip(leaves, self._encodings, self._layouts, strict=True)
         return self._joined(
-            ObservationEncoder.encode_leaf(leaf, encoding) if layout is None else self._convolved(i, leaf, is_scaled=False)
+            ObservationEncoder.encode_leaf(leaf, encoding)
+            if layout is None
+            else self._convolved(i, leaf, is_scaled=False)
             for i, (leaf, encoding, layout) in enumerate(parts)
         )
 
