@@ -17,9 +17,9 @@ def live_actor(policy: Policy) -> Actor:
     mlp = mlp_of(policy, with_value=False)
     if mlp is None or not fits(mlp):
         shares = policy.image_encoder is not None
-        actor = TorchActor(policy, with_value=shares)
-        actor.knows_logp, actor.gives_value = shares, shares and has_own_critic(policy)
-        return actor
+        reference = TorchActor(policy, with_value=shares)
+        reference.knows_logp, reference.gives_value = shares, shares and has_own_critic(policy)
+        return reference
     actor = MlpActor(mlp, policy.head, policy.features_numpy)
     actor.observation_space = policy.observation_space
     return actor

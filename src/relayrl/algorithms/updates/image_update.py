@@ -22,7 +22,7 @@ from torch import Tensor
 from relayrl.algorithms.critics.joint_observations import CentralInputs
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.updates.recurrent_update import RecurrentUpdate
+from relayrl.algorithms.updates.recurrent_update import RecurrentEvaluation, RecurrentUpdate
 from relayrl.algorithms.updates.torch_update import Batch, Evaluation, Metrics, TorchUpdate, flat_rows
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Tree, leaves, map_tree
@@ -108,7 +108,7 @@ class SharedEncoderUpdate(TorchUpdate):
 
     def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> Evaluation:
         """Values that the policy gave when it acted are not computed again."""
-        if rollout.value is None or rollout.logp is None or self.policy.has_memory:
+        if rollout.value is None or rollout.logp is None:
             return super().evaluate(rollout, central)
         features, following = self.features(flat_rows(rollout.obs)), self.features(rollout.successors.obs)
         return Evaluation(features, None, rollout.value, self.value(following), flat_rows(rollout.logp))  # type: ignore[arg-type]
@@ -136,6 +136,9 @@ class SharedEncoderUpdate(TorchUpdate):
 
 class RecurrentSharedEncoderUpdate(SharedEncoderUpdate, RecurrentUpdate):
     """For policies with a memory each of actor and critic, behind the encoder."""
+
+    def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> RecurrentEvaluation:
+        return RecurrentUpdate.evaluate(self, rollout, central)
 
 
 def reference_update(

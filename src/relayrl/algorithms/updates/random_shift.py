@@ -1,4 +1,4 @@
-"""Data augmentation for learning from images in replay: each is shifted by a few pixels at random (Kostrikov et al., 2021, DrQ).
+"""Data augmentation of images in replay: each is shifted by a few pixels at random (Kostrikov et al., 2021, DrQ).
 
 An image is continued by its border pixels and cut out again somewhere else. Observations and what followed them are shifted
 apart from each other, and all frames of a stack alike. The pixels stay what they are: nothing is interpolated.

@@ -36,7 +36,6 @@ from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
 from relayrl.models.networks.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.networks.shared_rows import SharedRows
-from relayrl.models.policy import ActorCritic
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 

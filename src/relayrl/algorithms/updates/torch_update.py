@@ -6,7 +6,7 @@ A `Batch` holds the rows that are learned from, a `PassPlan` says which of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -138,10 +138,9 @@ class TorchUpdate:
             value, successor_value = self.value(features), self.value(self.features(rollout.successors.obs))
         else:
             value, successor_value = self.value(central.rows), self.value(central.successors)
-        if rollout.logp is None:
+        logp = flat_rows(rollout.logp)
+        if logp is None:
             logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
-        else:
-            logp = flat_rows(rollout.logp)
         seen = None if central is None else central.rows
         return Evaluation(features, seen, value.reshape(rollout.reward.shape), successor_value, logp)
 
@@ -153,7 +152,8 @@ class TorchUpdate:
     @torch.no_grad()
     def value(self, seen: Array | SharedRows) -> Array:
         """[M] values, in units of reward, of what the critic sees."""
-        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in _pieces(seen)])
+        pieces = [seen] if isinstance(seen, np.ndarray) else seen.pieces()
+        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in pieces])
 
     @torch.no_grad()
     def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
@@ -208,12 +208,11 @@ class TorchUpdate:
     def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
         """Step the policy, if its KL limit is not exceeded, and the value; gives the metrics of each that was stepped."""
         pi_metrics, vf_metrics = self.gradients(rows, trains_pi, trains_vf)
-        if pi_metrics is not None:
-            require_finite(pi_metrics["policy/loss"], "policy", "pi_lr")
-            pi_metrics["policy/gradient_norm"] = self._pi_optimizer.step()
-        if vf_metrics is not None:
-            require_finite(vf_metrics["value/loss"], "value", "vf_lr")
-            vf_metrics["value/gradient_norm"] = self._vf_optimizer.step()
+        for metrics, network, rate in ((pi_metrics, "policy", "pi_lr"), (vf_metrics, "value", "vf_lr")):
+            if metrics is not None:
+                require_finite(metrics[f"{network}/loss"], network, rate)
+                optimizer = self._pi_optimizer if metrics is pi_metrics else self._vf_optimizer
+                metrics[f"{network}/gradient_norm"] = optimizer.step()
         return pi_metrics, vf_metrics
 
     def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
@@ -291,10 +290,6 @@ def as_array(tensor: Tensor) -> Array:
 def laid_out(seen: Array | SharedRows) -> Array:
     """[M, I] what the critic sees, where rows may share parts."""
     return seen if isinstance(seen, np.ndarray) else seen.laid_out()
-
-
-def _pieces(seen: Array | SharedRows) -> Iterable[Array]:
-    return [seen] if isinstance(seen, np.ndarray) else seen.pieces()
 
 
 def _differentiate(loss: Tensor, parameters: list[nn.Parameter]) -> None:

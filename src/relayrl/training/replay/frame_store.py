@@ -50,7 +50,7 @@ class FrameStore:
         return sum(chunk.nbytes for chunk in self._chunks) + self._uses.nbytes
 
     def write(self, obs: Array, following: Array, before: Array | None) -> tuple[Array, Array]:
-        """Numbers [T, L, S] of what lanes saw and of what followed, both [T, L, …]; `before` [L, S] followed the rows before."""
+        """Numbers [T, L, S] of what lanes saw and of what followed, both [T, L, …]; `before` [L, S] followed the last rows."""
         numbers = np.empty((2, *obs.shape[:2], self.num_frames), np.int32)
         for t in range(len(obs)):
             numbers[0, t] = self._numbered(self._stacks(obs[t]), before, is_known=True)
@@ -139,9 +139,9 @@ class FrameStore:
             try:
                 self._chunks.append(np.zeros((size, self._frame_size), self._dtype))
             except MemoryError as error:
-                taken = self.num_bytes() / 2**30
+                have = self.num_bytes() / 2**30
                 raise ConfigError(
-                    f"replay holds {taken:,.1f} GiB of images, and there is no more; lower buffer_size"
+                    f"replay holds {have:,.1f} GiB of images, and there is no more; lower buffer_size"
                 ) from error
             self._uses = np.concatenate([self._uses, np.zeros(size, np.int32)])
             self._free = [*range(first + size - 1, first - 1, -1), *self._free]
@@ -150,7 +150,8 @@ class FrameStore:
 
     def _frame(self, number: int) -> Array:
         index = number - 1
-        return self._chunks[index >> self._bits][index & ((1 << self._bits) - 1)]
+        chunk: Array = self._chunks[index >> self._bits]
+        return np.asarray(chunk[index & ((1 << self._bits) - 1)])
 
     def _taken(self, numbers: Array) -> Array:
         """[…, P] frames."""

@@ -292,8 +292,8 @@ class _GroupRecords:
             for name in names:
                 store.let_go(self.records[name][rows])
             obs, following = (fields.pop(f"{root}/{path}") for root in _ROOTS)
-            in_steps = (part.reshape(num_steps, -1, *part.shape[2:]) for part in (obs, following))
-            for name, numbers in zip(names, store.write(*in_steps, before), strict=True):
+            lanes, lanes_next = (part.reshape(num_steps, -1, *part.shape[2:]) for part in (obs, following))
+            for name, numbers in zip(names, store.write(lanes, lanes_next, before), strict=True):
                 store.hold(numbers)
                 self.records[name][rows] = numbers.reshape(*obs.shape[:2], -1)
             if before is not None:

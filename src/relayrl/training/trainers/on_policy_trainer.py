@@ -86,9 +86,9 @@ class OnPolicyTrainer(PolicyTrainer):
         if self._lags.num_dropped > num_dropped and not any(has_rows):
             return
         for group, rollout in rollouts.items():
-            if rollout.value is not None and (rollout.policy_version != self.policy_version).any():
-                rollout = replace(rollout, value=None)  # noqa: PLW2901  # an older policy's, which are computed anew
-            self._pending[group].append(rollout)
+            # Values of an older policy are computed anew.
+            is_older = rollout.value is not None and bool((rollout.policy_version != self.policy_version).any())
+            self._pending[group].append(replace(rollout, value=None) if is_older else rollout)
             self._fresh[group].append(fresh[group])
 
     def _fresh_rows(self, group: str, rollout: Rollout) -> Array | None:
