@@ -59,7 +59,9 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
     replay_size, batch_size = getattr(params, "replay_size", None), getattr(params, "batch_size", 0)
     if replay_size is not None:
         kept = min(replay_size, settings.trainer.max_steps + env.num_envs)
-        stored = sum(g.num_agents * (_ROW_BYTES + _stored_bytes(g.observation_space) + _bytes(g.action_space)) for g in groups)
+        stored = sum(
+            g.num_agents * (_ROW_BYTES + _stored_bytes(g.observation_space) + _bytes(g.action_space)) for g in groups
+        )
         needs["the replay", "params.buffer_size"] = kept * stored
         needs["a batch", "params.batch_size"] = batch_size * 4 * (features + max(widths))
     else:
