@@ -7,6 +7,7 @@ installed, CarRacing where Box2D is. A replay of stacked frames is measured in b
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import statistics
 import time
@@ -58,9 +59,7 @@ class Film(gymnasium.Env[Any, Any]):
 
 def breakout() -> gymnasium.Env[Any, Any]:
     """Breakout as DQN has it: every fourth frame, grey, 84x84, four of them."""
-    import ale_py
-
-    gymnasium.register_envs(ale_py)
+    gymnasium.register_envs(importlib.import_module("ale_py"))
     env = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
     prepared: gymnasium.Env[Any, Any] = gymnasium.wrappers.AtariPreprocessing(env, scale_obs=False)
     return gymnasium.wrappers.FrameStackObservation(prepared, STACK)

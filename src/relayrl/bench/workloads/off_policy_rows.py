@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from relayrl.bench.rows import Row, interleaved
@@ -29,25 +30,12 @@ def off_policy_rows() -> list[Row]:
     rows = []
     for algo in ("td3", "ddpg", "sac"):
         name, settings = f"W5 {algo.upper()} Pendulum-v1, batch {BATCH_SIZE}", workload_settings(algo)
+        measure_ours = partial(steps_per_s_of_learning, settings, WARM_UP_STEPS, TIMED_STEPS)
         if not has_peer:
             missing = f"{PEER} is not installed: pip install 'relayrl[peers]'"
-            rows.append(
-                Row(
-                    name,
-                    steps_per_s_of_learning(settings, WARM_UP_STEPS, TIMED_STEPS),
-                    unit,
-                    missing,
-                    None,
-                    None,
-                    TARGET_RATIO,
-                )
-            )
+            rows.append(Row(name, measure_ours(), unit, missing, None, None, TARGET_RATIO))
             continue
-        ours, theirs = interleaved(
-            lambda s=settings: steps_per_s_of_learning(s, WARM_UP_STEPS, TIMED_STEPS),
-            lambda a=algo: _sb3(a),
-            REPETITIONS,
-        )  # type: ignore[misc]
+        ours, theirs = interleaved(measure_ours, partial(_sb3, algo), REPETITIONS)
         rows.append(Row(name, ours, unit, f"{PEER}, {PEER_THREADS} threads", theirs, ours / theirs, TARGET_RATIO))
     return rows
 
