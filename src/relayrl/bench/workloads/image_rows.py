@@ -21,13 +21,22 @@ from gymnasium import spaces
 
 from relayrl.bench.rows import Row
 from relayrl.bench.workloads.off_policy_rows import steps_per_s_of_learning
-from relayrl.bench.workloads.ppo_rows import PEER, UNIT, steps_per_s
+from relayrl.bench.workloads.ppo_rows import (
+    CLIP,
+    EPOCHS,
+    LEARNING_RATE,
+    MINIBATCHES,
+    PEER,
+    ROLLOUT_STEPS,
+    UNIT,
+    steps_per_s,
+    workload_settings,
+)
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.training.replay.joint_replay import JointReplay
 
-NUM_ENVS, ROLLOUT_STEPS, EPOCHS, MINIBATCHES = 8, 128, 4, 4
-LEARNING_RATE, CLIP = 2.5e-4, 0.1
+NUM_ENVS = 8
 SAC_WARM_UP, SAC_STEPS, SAC_BATCH = 70, 40, 64
 REPETITIONS, THREADS = 3, (1, 2)
 REPLAYED = 20_000
@@ -122,28 +131,10 @@ def _row(name: str, ours: Callable[[int], float], theirs: Callable[[int], float]
 
 
 def ppo_settings(make: Callable[[], gymnasium.Env[Any, Any]], threads: int, num_updates: int = 1) -> RunSettings:
-    """128 steps an environment, 4 epochs of 4 minibatches, Nature's encoder with 512 features."""
-    flags = {
-        "algo": "ppo",
-        "threads": threads,
-        "environment.num_envs": NUM_ENVS,
-        "trainer.max_steps": num_updates * NUM_ENVS * ROLLOUT_STEPS,
-        "trainer.time_horizon": ROLLOUT_STEPS,
-        "network.hidden_sizes": (),
-        "evaluation.episodes": 0,
-        "params": {
-            "train_pi_iters": EPOCHS,
-            "train_vf_iters": EPOCHS,
-            "num_minibatches": MINIBATCHES,
-            "pi_lr": LEARNING_RATE,
-            "vf_lr": LEARNING_RATE,
-            "lam": 0.95,
-            "clip_ratio": CLIP,
-            "entropy_coef": 0.01,
-            "target_kl": None,
-        },
-    }
-    return build_run_settings(_name(make), None, flags, [])
+    """W1's work with images: 128 steps an environment, 4 epochs of 4 minibatches, Nature's encoder with 512 features."""
+    settings = workload_settings(_name(make), NUM_ENVS, num_updates * NUM_ENVS * ROLLOUT_STEPS)
+    network = settings.network.model_copy(update={"hidden_sizes": ()})
+    return settings.model_copy(update={"threads": threads, "network": network})
 
 
 def sac_settings(make: Callable[[], gymnasium.Env[Any, Any]], threads: int) -> RunSettings:
@@ -177,9 +168,10 @@ def _sb3_ppo(make: Callable[[], gymnasium.Env[Any, Any]], threads: int) -> float
         n_steps=ROLLOUT_STEPS,
         batch_size=NUM_ENVS * ROLLOUT_STEPS // MINIBATCHES,
         n_epochs=EPOCHS,
-        learning_rate=LEARNING_RATE,
+        learning_rate=lambda left: LEARNING_RATE * left,
         gae_lambda=0.95,
         clip_range=CLIP,
+        clip_range_vf=CLIP,
         ent_coef=0.01,
         seed=1,
         device="cpu",
