@@ -23,6 +23,7 @@ PARAMS = {
     "td3": TD3Params(**QUICK),
     "sac": SACParams(**QUICK),
     "matd3": TD3Params(**QUICK),
+    "ppo": PPOParams(train_pi_iters=1, train_vf_iters=1, traj_per_epoch=1),
     "mappo": PPOParams(train_pi_iters=1, train_vf_iters=1, traj_per_epoch=1),
 }
 

@@ -11,7 +11,8 @@ from gymnasium import spaces
 from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.critics.critic_views import LocalView
 from relayrl.algorithms.losses import clipped_surrogate
-from relayrl.algorithms.params import DDPGParams, PPOParams, SACParams, TD3Params
+from relayrl.algorithms.on_policy_params import PPOParams
+from relayrl.algorithms.params import DDPGParams, SACParams, TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3

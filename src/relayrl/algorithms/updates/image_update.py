@@ -107,8 +107,8 @@ class SharedEncoderUpdate(TorchUpdate):
         return self.policy.features(map_tree(super().tensor, rows.obs))
 
     def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> Evaluation:
-        """Values that the policy gave when it acted are not computed again."""
-        if rollout.value is None or rollout.logp is None:
+        """Values that the policy gave when it acted are not computed again, unless it left some out."""
+        if rollout.value is None or rollout.logp is None or not np.isfinite(rollout.value).all():
             return super().evaluate(rollout, central)
         features, following = self.features(flat_rows(rollout.obs)), self.features(rollout.successors.obs)
         return Evaluation(features, None, rollout.value, self.value(following), flat_rows(rollout.logp))  # type: ignore[arg-type]
