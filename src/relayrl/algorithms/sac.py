@@ -63,6 +63,13 @@ class SAC(ReplayActorCritic[SACParams]):
     def make_head(cls, space: Space, params: SACParams) -> ActionHead:
         return SquashedGaussianHead(space) if isinstance(space, spaces.Box) else likelihood_head(space)
 
+    def configure(self, params: SACParams) -> None:
+        super().configure(params)
+        for name, optimizer in self.temperature_optimizers.items():
+            optimizer.lr = params.temperature_lr
+            if not params.learns_temperature:
+                self._log_alpha[name].data.fill_(math.log(params.init_temperature))
+
     def target_entropy(self, group: str, mask: Tensor | None = None) -> Tensor:
         """The entropy at which the temperature stays as it is; under a `mask` [M, N, A], one of each row [M, N].
 

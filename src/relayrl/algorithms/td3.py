@@ -42,6 +42,11 @@ class DeterministicActorCritic(ReplayActorCritic[D]):
             raise ConfigError(f"DDPG and TD3 need Box actions, not {space}; use sac, ppo or reinforce")
         return DeterministicHead(space, params.action_noise)
 
+    def configure(self, params: D) -> None:
+        super().configure(params)
+        for learner in self.groups.values():
+            learner.policy.head.noise_scale = params.action_noise
+
     @property
     def policy_frequency(self) -> int:
         """Steps of the critics per step of the policy."""

@@ -99,7 +99,11 @@ class NetworkSettings(Settings):
         description="where images have their channels: auto (height and width are the largest axes), channels_first, "
         "channels_last; flat: nothing is convolved",
     )
-    kernel: str | None = Field(None, description="a network plugin instead of MLPs, by its name")
+    kernel: str | None = Field(None, description="networks instead of MLPs: a plugin's name, or `module:name`")
+    head: str | None = Field(
+        None,
+        description="the action distribution of on-policy algorithms instead of theirs: a plugin's name, or `module:name`",
+    )
     critic_input: CriticInput = Field(
         CriticInput.AUTO,
         description="what critics of ma… algorithms see: joint_observations, state, both; "

@@ -168,6 +168,11 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         learner = self.groups[name]
         return learner.encoded(self.shifted(learner, rows))
 
+    def configure(self, params: P) -> None:
+        super().configure(params)
+        for learner in self.groups.values():
+            learner.critic_optimizer.lr = params.critic_lr
+
     @abstractmethod
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         """What `group` would do after the batch's transitions."""
