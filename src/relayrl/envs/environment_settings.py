@@ -54,6 +54,11 @@ class EnvSettings(Settings):
     sharing: str | dict[str, str] = Field(
         "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
     )
+    exclusive: bool = Field(
+        False,
+        description="one set of environments at a time, as for a simulator with one licence or port: evaluations play in "
+        "the training environments, which begin new episodes afterwards where their state cannot be saved",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
 
     @field_validator("sharing")

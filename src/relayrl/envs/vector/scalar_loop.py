@@ -18,6 +18,7 @@ from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
 from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
 from relayrl.envs.vector.env_loop import EnvLoop, verify_observation
 from relayrl.errors import ConfigError, EnvError
@@ -41,7 +42,8 @@ class ScalarLoop(EnvLoop[Any]):
         masked = "action_mask" in _info_of_reset(first) and self._mask_size > 0
         self._may_mask = self._mask_size > 0 and not masked
         group = replace(group, masks_actions=masked)
-        super().__init__(build, envs, EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first)))
+        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first), drawing=drawing_of(first))
+        super().__init__(build, envs, layout)
         self._space = group.observation_space
 
     def _rate(self, env: Any, rewards: Mapping[str, Sequence[float]]) -> float:
@@ -125,6 +127,7 @@ class ScalarLoop(EnvLoop[Any]):
         if group.final_mask is not None:
             last_mask = self._infos[b].get("action_mask")
             group.final_mask[b, 0] = True if last_mask is None else flat_mask(last_mask, self._mask_size)
+        self._keep_final_frame(b)
         first_observation, info = self._envs[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")
