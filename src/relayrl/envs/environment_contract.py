@@ -23,7 +23,8 @@ Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks t
 6. An error is an error of the whole operation, raised as `EnvironmentFailedError`; with restarts asked for, `failed[b]` is
    set instead: that row is void, truncated, `final` has the last good observation, and a new episode has begun.
 7. Where there is a global state, `state` goes with `obs`: where an episode ended it is the next one's, and `final_state` holds
-   the one that the episode ended in (the last good one, where the environment failed).
+   the one that the episode ended in (the last good one, where the environment failed, or could not say it after its end).
+   `give_states(False)` says that nobody asks for it.
 """
 
 from __future__ import annotations
@@ -364,6 +365,12 @@ class VectorEnvironment(Environment):
 
         Environments that `make_env` gives also take actions by environment: `actions[env_id][agent_id]`, or `actions[env_id]`
         where there is one agent.
+        """
+
+    def give_states(self, wanted: bool) -> None:  # noqa: B027 - most environments have their state at hand
+        """Whether results must hold the global state; where nobody asks for it, it need not be computed. At first they do.
+
+        Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.
         """
 
     @property

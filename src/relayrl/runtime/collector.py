@@ -76,6 +76,7 @@ class Collector:
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = _EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
+        env.give_states(records_states)
         self._see(env.reset(seed=seed))
 
     @property

@@ -238,6 +238,7 @@ def _play(
     played = _Played(env, episodes, judge)
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
     remembering = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
+    env.give_states(False)  # critics look at it, and none is asked here
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
     while played.quota.any():
         acts = np.any([view.active.any(1) for view in views.values()], axis=0)

@@ -67,6 +67,9 @@ class _OnHost(VectorEnvironment):
     def build_observation(self) -> Any:
         return _to_numpy(self._env.build_observation())
 
+    def give_states(self, wanted: bool) -> None:
+        self._env.give_states(wanted)
+
     @property
     def rates_episodes(self) -> bool:
         return self._env.rates_episodes

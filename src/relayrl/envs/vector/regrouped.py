@@ -127,6 +127,9 @@ class _Regrouped(VectorEnvironment):
     def build_observation(self) -> VectorReset:
         return self._seen(self._env.build_observation())
 
+    def give_states(self, wanted: bool) -> None:
+        self._env.give_states(wanted)
+
     @property
     def rates_episodes(self) -> bool:
         return self._env.rates_episodes

@@ -89,6 +89,10 @@ class VectorisedWorlds(VectorEnvironment):
         self.groups: Mapping[str, AgentGroup] = runner.layout.groups
         self.state_space = runner.layout.state_space
         self.state_repeats_observations = runner.layout.state_repeats_observations
+        self.give_states(True)
+
+    def give_states(self, wanted: bool) -> None:
+        self._buffers.gives_states[0] = wanted
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._runner.num_envs:
