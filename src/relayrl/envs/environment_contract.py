@@ -367,7 +367,7 @@ class VectorEnvironment(Environment):
         where there is one agent.
         """
 
-    def give_states(self, wanted: bool) -> None:  # noqa: B027 - most environments have their state at hand
+    def give_states(self, wanted: bool) -> None:
         """Whether results must hold the global state; where nobody asks for it, it need not be computed. At first they do.
 
         Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.

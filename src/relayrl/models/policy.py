@@ -59,7 +59,7 @@ class Policy(nn.Module):
         for name, numbers in head.scales.items():
             self.register_buffer(name, torch.from_numpy(numbers))
         if head.learns_log_std:
-            self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
+            self.log_std = nn.Parameter(torch.full((head.num_log_stds,), network.log_std_init))
         self.actor = self.kernels(self.encoder, outputs, ACTOR_OUTPUT_GAIN, generator)
 
     @property

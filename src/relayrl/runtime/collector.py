@@ -162,7 +162,7 @@ class Collector:
         self._views: Mapping[str, GroupObservation] = result.groups
         self._state = result.state
 
-    def _act(self, name: str, view: GroupObservation) -> Array:
+    def _act(self, name: str, view: GroupObservation) -> Any:
         actor, memory, obs = self._actors[name], self._memories.get(name), lanes(view.obs)
         allowed = allowed_actions(self._env, name, view, self._episodes.lengths)
         mask = None if allowed is None else lanes(allowed)
@@ -180,7 +180,7 @@ class Collector:
             memory=before,
         )
         taken = actor.head.to_environment(decision.action)
-        return taken.reshape(*view.active.shape, *taken.shape[1:])
+        return agent_rows(taken, view.active.shape)
 
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
         """Let the groups' actors explore as a policy snapshot says."""
@@ -364,6 +364,13 @@ def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
         "env_episode": episode,
         "env_step": np.zeros_like(episode),
     }
+
+
+def agent_rows(tree: Tree, shape: tuple[int, ...]) -> Any:
+    """`[L, …]` as `[B, N, …]`, of which `shape` is `(B, N)`."""
+    if isinstance(tree, np.ndarray):
+        return tree.reshape(*shape, *tree.shape[1:])
+    return map_tree(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), tree)
 
 
 def lanes(tree: Tree) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from relayrl.testing.action_worlds import FollowSignal as FollowSignal
     from relayrl.testing.contract_report import CheckResult as CheckResult
     from relayrl.testing.contract_report import ContractReport as ContractReport
     from relayrl.testing.env_contract import check_environment as check_environment
@@ -52,6 +53,7 @@ _HOMES = {
     "Slow": "relayrl.testing.worlds",
     "Crashing": "relayrl.testing.worlds",
     "Crash": "relayrl.testing.worlds",
+    "FollowSignal": "relayrl.testing.action_worlds",
     "RecallCue": "relayrl.testing.memory_worlds",
     "DyingAgents": "relayrl.testing.multi_agent_worlds",
     "TakingTurns": "relayrl.testing.multi_agent_worlds",

@@ -32,7 +32,7 @@ class GroupTransitions:
     """Sampled transitions of one group, axes `[M, N, …]`."""
 
     obs: Tree
-    action: Array
+    action: Any  # an array, or a tree of them
     reward: Array  # discounted sum over the n steps
     next_obs: Tree
     discount: Array  # γᵏ, or 0 where the agent's episode terminated within the k steps
@@ -221,11 +221,11 @@ class JointReplay:
                 rows, {k.removeprefix(_WORLD): array for k, array in arrays.items() if k.startswith(_WORLD)}
             )
         self._groups = {}
-        for name, (observation_space, _) in spaces.items() if size else ():
+        for name, own_spaces in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
             if "mask" in own and "next_mask" not in own:  # saved before masks of final observations were kept
                 own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self.num_envs)
-            self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
+            self._groups[name] = _GroupRecords.for_arrays(own, rows, own_spaces, self.capacity)
         self._looks_ahead = False
         self._look_at(rows)
 
@@ -233,9 +233,9 @@ class JointReplay:
 class _GroupRecords:
     """One group's rows: a structured array, one record per joint transition."""
 
-    def __init__(self, fields: Mapping[str, Array], observation_space: Space, capacity: int) -> None:
-        """`fields` are examples `[…, N, …]` of what each field holds."""
-        self.observation_space, self.fields = observation_space, list(fields)
+    def __init__(self, fields: Mapping[str, Array], spaces: tuple[Space, Space], capacity: int) -> None:
+        """`fields` are examples `[…, N, …]` of what each field holds, `spaces` those of observations and actions."""
+        (self.observation_space, self.action_space), self.fields = spaces, list(fields)
         # Aligned, so that fields of sampled records are arrays that torch can take as they are.
         layout = [(name, array.dtype, array.shape[1:]) for name, array in fields.items()]
         record = np.dtype(layout, align=True)
@@ -250,13 +250,14 @@ class _GroupRecords:
 
     @classmethod
     def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
-        return cls(dict(_fields(rollout)), rollout.header.observation_space, capacity)
+        spaces = rollout.header.observation_space, rollout.header.action_space
+        return cls(dict(_fields(rollout)), spaces, capacity)
 
     @classmethod
     def for_arrays(
-        cls, arrays: Mapping[str, Array], rows: Array, observation_space: Space, capacity: int
+        cls, arrays: Mapping[str, Array], rows: Array, spaces: tuple[Space, Space], capacity: int
     ) -> _GroupRecords:
-        group = cls(arrays, observation_space, capacity)
+        group = cls(arrays, spaces, capacity)
         for name, array in arrays.items():
             group.records[name][rows] = array
         return group
@@ -329,7 +330,9 @@ class _GroupRecords:
         is_masked = "mask" in self.fields
         return GroupTransitions(
             obs=self._tree(now, "obs"),
-            action=now["action"],
+            action=unflatten(
+                self.action_space, (now[_action_field(path)] for path, _ in space_leaves(self.action_space))
+            ),
             reward=reward,
             next_obs=self._tree(last, "next_obs"),
             discount=reach * ~last["terminated"],
@@ -361,13 +364,19 @@ def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
         yield f"obs/{path}", joint(leaf)
     for path, leaf in leaves(map_tree(followed, rollout.obs, rollout.successors.obs)):
         yield f"next_obs/{path}", leaf
-    columns = {"action": np.asarray(rollout.action), "reward": rollout.reward, "valid": rollout.valid}
+    for path, leaf in leaves(rollout.action):
+        yield _action_field(path), joint(np.asarray(leaf))
+    columns = {"reward": rollout.reward, "valid": rollout.valid}
     columns |= {"terminated": rollout.terminated, "ended": rollout.ended}
     if rollout.action_mask is not None:
         columns["mask"] = rollout.action_mask
         yield "next_mask", followed(rollout.action_mask, _masks_after(rollout))
     for name, column in columns.items():
         yield name, joint(column)
+
+
+def _action_field(path: str) -> str:
+    return f"action/{path}" if path else "action"
 
 
 def _masks_after(rollout: Rollout) -> Any:
