@@ -173,6 +173,13 @@ class VectorStep:
     final_state: Tree | None = None  # [K, …] where there is a state: one row for each True of `episode_over`, in order
 
 
+class Relabelled(NamedTuple):
+    """What transitions are worth under other goals."""
+
+    reward: Array  # [M] float32
+    terminated: Array | None  # [M] bool; None where the environment's ends do not depend on goals
+
+
 class Environment(ABC):
     """What the three kinds share."""
 
@@ -366,6 +373,16 @@ class VectorEnvironment(Environment):
         Environments that `make_env` gives also take actions by environment: `actions[env_id][agent_id]`, or `actions[env_id]`
         where there is one agent.
         """
+
+    has_goals: bool = False
+    """Whether `relabel` says what other goals would have paid."""
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        """What transitions that `achieved` [M, …] something would have paid, had the goals been `desired` [M, …]."""
+        raise ConfigError(
+            "the environment has no goals: its observations are no Dict of observation, achieved_goal and "
+            "desired_goal, or it has no compute_reward"
+        )
 
     def give_states(self, wanted: bool) -> None:
         """Whether results must hold the global state; where nobody asks for it, it need not be computed. At first they do.

@@ -5,6 +5,7 @@
     pettingzoo:classic.connect_four_v3     PettingZoo
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched environments
+    envpool:CartPole-v1                    EnvPool
     corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
@@ -57,7 +58,7 @@ def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any)
 
 
 def _make_envs(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
-    recipe = EnvRecipe(env, settings.options, settings.num_envs)
+    recipe = EnvRecipe(env, settings.options, settings.num_envs, settings.reward_weights)
     if settings.workers > 0:
         if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
             raise ConfigError(f"{recipe.name} steps all environments in one call; set workers to 0")
@@ -112,7 +113,8 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -
     if settings.on_failure is FailurePolicy.RESTART:
         first.close()
         raise _cannot_restart(recipe)
-    envs = first if recipe.library is not None else guard(first, settings.observation_check)
+    is_ours = recipe.library is not None and not isinstance(first, GymnasiumVector)
+    envs = first if is_ours else guard(first, settings.observation_check)
     if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
         if "num_envs" in settings.model_fields_set and not own_number:
             first.close()

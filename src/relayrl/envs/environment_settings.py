@@ -54,6 +54,10 @@ class EnvSettings(Settings):
     sharing: str | dict[str, str] = Field(
         "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
     )
+    reward_weights: tuple[float, ...] | None = Field(
+        None,
+        description="weights by which the numbers of a vector reward are summed, one for each; null: rewards are numbers",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
 
     @field_validator("sharing")

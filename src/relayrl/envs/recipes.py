@@ -23,13 +23,17 @@ import gymnasium
 
 from relayrl.envs.adapters import gymnasium_adapter
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.conversions.foreign_hints import object_hint
+from relayrl.envs.conversions.text_tokens import TextTokens, has_text
+from relayrl.envs.conversions.tuple_agents import TupleAgents, has_tuple_agents
+from relayrl.envs.conversions.vector_rewards import with_plain_rewards
 from relayrl.envs.environment_contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
 from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 
 Factory = Callable[..., Any]
 
 PETTINGZOO_LIBRARIES = ("mpe2", "pettingzoo")
-VECTOR_LIBRARIES = ("vmas", "native")
+VECTOR_LIBRARIES = ("vmas", "native", "envpool")
 LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 
@@ -43,6 +47,8 @@ class EnvRecipe:
     env: str | Factory
     options: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int | None = None
+    reward_weights: tuple[float, ...] | None = None
+    """Of the numbers of a reward, where it is a vector."""
 
     @property
     def name(self) -> str:
@@ -58,13 +64,15 @@ class EnvRecipe:
     def build(self) -> Any:
         """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
         factory = find_factory(self.env)
-        if self.num_envs is not None and self.library is None and _takes_num_envs(factory):
+        if self.num_envs is not None and self.library in (None, "envpool") and _takes_num_envs(factory):
             return self.adapt(factory(**{"num_envs": self.num_envs, **self.options}))
         return self.adapt(factory(**self.options))
 
     def adapt(self, built: Any) -> Any:
         """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
-        if isinstance(built, ScalarEnvironment | MultiAgentEnvironment | VectorEnvironment | gymnasium.Env):
+        if isinstance(built, gymnasium.Env):
+            return self._adapt_gymnasium(built)
+        if isinstance(built, ScalarEnvironment | MultiAgentEnvironment | VectorEnvironment):
             return built
         if isinstance(built, gymnasium.vector.VectorEnv):
             return GymnasiumVector(built)
@@ -72,10 +80,19 @@ class EnvRecipe:
             from relayrl.envs.adapters import pettingzoo_adapter
 
             return pettingzoo_adapter.wrap(built)
+        hint = object_hint(built)
         raise ConfigError(
-            f"{self.name} made a {type(built).__name__}; it must make a gymnasium.Env, a gymnasium VectorEnv, a PettingZoo "
+            f"{self.name} made a {type(built).__name__}; {hint}"
+            if hint is not None
+            else f"{self.name} made a {type(built).__name__}; it must make a gymnasium.Env, a gymnasium VectorEnv, a PettingZoo "
             "environment, or one of ScalarEnvironment, MultiAgentEnvironment, VectorEnvironment"
         )
+
+    def _adapt_gymnasium(self, built: gymnasium.Env[Any, Any]) -> Any:
+        if has_tuple_agents(built):
+            return TupleAgents(built)
+        env = with_plain_rewards(built, self.reward_weights, self.name)
+        return TextTokens(env) if has_text(getattr(env, "observation_space", None)) else env
 
 
 def find_factory(env: str | Factory) -> Factory:
@@ -98,6 +115,10 @@ def find_factory(env: str | Factory) -> Factory:
             from relayrl.envs import native
 
             return partial(native.make, name)
+        if library == "envpool":
+            from relayrl.envs.adapters import envpool_adapter
+
+            return partial(envpool_adapter.make, name)
     return _find_in_module(env, library, name)
 
 

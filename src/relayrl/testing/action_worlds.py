@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from gymnasium import spaces
 
 from relayrl.data.action_masks import mask_parts
 from relayrl.data.trees import Array, Space, leaves, space_leaves, unflatten
-from relayrl.envs.environment_contract import ScalarEnvironment, ScalarReset, ScalarStep
+from relayrl.envs.environment_contract import ScalarEnvironment, ScalarReset, ScalarStep, StatefulEnvironment
+from relayrl.envs.generator_words import generator_from_words, generator_to_words
 
 
 def hybrid_space() -> spaces.Dict:
@@ -23,7 +25,7 @@ def hybrid_space() -> spaces.Dict:
     )
 
 
-class FollowSignal(ScalarEnvironment):
+class FollowSignal(ScalarEnvironment, StatefulEnvironment):
     """The observation is a signal, −1 or 1; the right action has everything low, or everything high.
 
     Reward is the mean over the entries of an action, 1 for the right value and 0 for its opposite: who ignores the signal gets
@@ -60,6 +62,14 @@ class FollowSignal(ScalarEnvironment):
 
     def build_observation(self) -> Array:
         return np.array([self._signal], np.float32)
+
+    def get_state(self) -> dict[str, Array]:
+        numbers = {"num_steps": np.array(self._num_steps), "signal": np.array(self._signal)}
+        return {**numbers, "random": generator_to_words(self._random)}
+
+    def set_state(self, state: Mapping[str, Array]) -> None:
+        self._random = generator_from_words(state["random"])
+        self._num_steps, self._signal = int(state["num_steps"]), float(state["signal"])
 
     def right_action(self) -> Any:
         """What gets a reward of 1 now."""

@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from relayrl.config.plugin_registry import PluginKind, plugin_names
 from relayrl.envs.adapters.cartpole_vector import CartPoleVector, is_cartpole
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.conversions.foreign_hints import id_hint, register_for
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError, UnknownNameError
 
@@ -45,6 +46,10 @@ def known_ids() -> list[str]:
 def find(env_id: str) -> partial[Any]:
     """What makes the environment `env_id`; raises `UnknownNameError` when it is not registered."""
     if env_id not in gymnasium.registry:
+        register_for(env_id)
+    if env_id not in gymnasium.registry:
+        if (hint := id_hint(env_id)) is not None:
+            raise ConfigError(hint)
         raise UnknownNameError("environment", env_id, [*gymnasium.registry, *plugin_names(PluginKind.ENVIRONMENT)])
     return partial(make, env_id)
 

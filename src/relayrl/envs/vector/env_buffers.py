@@ -35,6 +35,7 @@ class EnvLayout:
     state_space: Space | None = None
     state_repeats_observations: bool = False
     rates_episodes: bool = False  # whether `performance_return` is the environment's own
+    has_goals: bool = False  # whether `relabel` works
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array, map_tree
-from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorReset, VectorStep
+from relayrl.envs.environment_contract import (
+    Relabelled,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+)
 
 
 def on_host(env: VectorEnvironment) -> VectorEnvironment:
@@ -48,7 +54,7 @@ class _OnHost(VectorEnvironment):
         self._env = env
         self.groups = env.groups
         self.state_space = env.state_space
-        self.state_repeats_observations = env.state_repeats_observations
+        self.state_repeats_observations, self.has_goals = env.state_repeats_observations, env.has_goals
         self.independent_streams = env.independent_streams
         self.env_ids = env.env_ids
 
@@ -69,6 +75,9 @@ class _OnHost(VectorEnvironment):
 
     def give_states(self, wanted: bool) -> None:
         self._env.give_states(wanted)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        return self._env.relabel(achieved, desired)
 
     @property
     def rates_episodes(self) -> bool:

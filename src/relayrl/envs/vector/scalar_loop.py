@@ -15,6 +15,7 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
+from relayrl.envs.conversions.goal_rewards import has_goals
 from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
@@ -39,7 +40,8 @@ class ScalarLoop(EnvLoop[Any]):
         group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
         masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
         group = replace(group, masks_actions=masked)
-        super().__init__(build, envs, EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first)))
+        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first), has_goals=has_goals(first))
+        super().__init__(build, envs, layout)
         self._space = group.observation_space
 
     def _rate(self, env: Any, rewards: Mapping[str, Sequence[float]]) -> float:

@@ -88,9 +88,10 @@ class _Worker:
             self._attach(loop, payload)
         elif code == messages.GET_STATE:
             self._channel.send(messages.VALUE, loop.get_state())
-        elif code == messages.RATE:
+        elif code in (messages.RATE, messages.RELABEL):
             try:
-                self._channel.send(messages.VALUE, loop.performance_return(payload))
+                answer = loop.performance_return(payload) if code == messages.RATE else loop.relabel(*payload)
+                self._channel.send(messages.VALUE, answer)
             except EnvFailureError as error:
                 self._channel.send(messages.FAILURES, [error.failure])
         elif code == messages.SET_STATE:
