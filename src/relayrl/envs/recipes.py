@@ -81,10 +81,10 @@ class EnvRecipe:
 
             return pettingzoo_adapter.wrap(built)
         hint = object_hint(built)
+        if hint is not None:
+            raise ConfigError(f"{self.name} made a {type(built).__name__}; {hint}")
         raise ConfigError(
-            f"{self.name} made a {type(built).__name__}; {hint}"
-            if hint is not None
-            else f"{self.name} made a {type(built).__name__}; it must make a gymnasium.Env, a gymnasium VectorEnv, a PettingZoo "
+            f"{self.name} made a {type(built).__name__}; it must make a gymnasium.Env, a gymnasium VectorEnv, a PettingZoo "
             "environment, or one of ScalarEnvironment, MultiAgentEnvironment, VectorEnvironment"
         )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from relayrl.testing.contract_report import CheckResult as CheckResult
     from relayrl.testing.contract_report import ContractReport as ContractReport
     from relayrl.testing.env_contract import check_environment as check_environment
+    from relayrl.testing.goal_worlds import PointReach as PointReach
     from relayrl.testing.memory_worlds import RecallCue as RecallCue
     from relayrl.testing.multi_agent_worlds import DyingAgents as DyingAgents
     from relayrl.testing.multi_agent_worlds import HiddenSign as HiddenSign
@@ -54,6 +55,7 @@ _HOMES = {
     "Crashing": "relayrl.testing.worlds",
     "Crash": "relayrl.testing.worlds",
     "FollowSignal": "relayrl.testing.action_worlds",
+    "PointReach": "relayrl.testing.goal_worlds",
     "RecallCue": "relayrl.testing.memory_worlds",
     "DyingAgents": "relayrl.testing.multi_agent_worlds",
     "TakingTurns": "relayrl.testing.multi_agent_worlds",

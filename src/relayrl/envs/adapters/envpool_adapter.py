@@ -1,8 +1,8 @@
 """EnvPool: environments stepped by threads in C++, as one vector environment (`envpool:CartPole-v1`).
 
-EnvPool is a `gymnasium.vector.VectorEnv` that takes its seeds when it is made, so a seeded `reset` makes a new pool. It resets an
-ended environment in the step after (`NEXT_STEP`). Its environments are implementations of their own: the same id need not be the
-same environment as Gymnasium's.
+EnvPool is a `gymnasium.vector.VectorEnv` that takes its seeds when it is made, so a seeded `reset` makes a new pool. It resets
+an ended environment in the step after (`NEXT_STEP`). Its environments are implementations of their own: the same id need not be
+the same environment as Gymnasium's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Goal environments, as gymnasium-robotics': what a transition would have paid under another goal.
 
 Observations are a Dict of `observation`, `achieved_goal` and `desired_goal`, and the environment has
-`compute_reward(achieved_goal, desired_goal, info)`; with `compute_terminated`, ends follow the goal as well. `info` is an empty dict,
-since infos are not kept. One call for all rows is tried first, and compared with single calls on a few of them; an environment whose
-function takes only one goal is called row by row.
+`compute_reward(achieved_goal, desired_goal, info)`; with `compute_terminated`, ends follow the goal as well. `info` is an empty
+dict, since infos are not kept. One call for all rows is tried first, and compared with single calls on a few of them; an
+environment whose function takes only one goal is called row by row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Gymnasium environments whose spaces are tuples of agents, as those of lbforaging and rware: several agents in one `Env`.
 
-`step` takes a tuple of actions and gives a tuple of observations and a list of rewards, one entry per agent. Such an environment
-looks like one agent with nested spaces; what tells it apart is that it says how many agents it has (`n_agents`, `num_agents` or
-`players`), as many as both tuples have entries. Agents are called `agent_0`, `agent_1`, …; those with equal spaces share a policy.
+`step` takes a tuple of actions and gives a tuple of observations and a list of rewards, one entry per agent. Such an
+environment looks like one agent with nested spaces; what tells it apart is that it says how many agents it has (`n_agents`,
+`num_agents` or `players`), as many as both tuples have entries. Agents are called `agent_0`, `agent_1`, …; those with equal
+spaces share a policy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Environments with several objectives, as mo-gymnasium's: a reward is a vector, and learning needs a number.
 
-`environment.reward_weights` says how: reward = Σ weight · objective. There is no default: which objective matters how much is the
-problem itself.
+`environment.reward_weights` says how: reward = Σ weight · objective. There is no default: which objective matters how much is
+the problem itself.
 """
 
 from __future__ import annotations

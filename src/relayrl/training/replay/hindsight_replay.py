@@ -2,8 +2,8 @@
 
 Of k + 1 sampled transitions, k get a new goal on average: what the same episode achieved at or after the transition, at a step
 drawn uniformly (strategy `future`). The environment says what the transition would have paid then, and whether it would have
-ended. Of an episode that goes on, what it has achieved so far counts. Relabelling happens when transitions are drawn, so that the
-ring holds every step once.
+ended. Of an episode that goes on, what it has achieved so far counts. Relabelling happens when transitions are drawn, so that
+the ring holds every step once.
 """
 
 from __future__ import annotations
@@ -58,8 +58,16 @@ class HindsightReplay(JointReplay):
             if self._begins[env] < self._num_steps:
                 self._end(env, self._num_steps - 1)
 
-    def sample(self, num_rows: int, rng: np.random.Generator, **options: Any) -> JointTransitions:
-        drawn = super().sample(num_rows, rng, **options)
+    def sample(
+        self,
+        num_rows: int,
+        rng: np.random.Generator,
+        *,
+        gamma: float,
+        num_step_returns: int = 1,
+        correction: float = 1.0,
+    ) -> JointTransitions:
+        drawn = super().sample(num_rows, rng, gamma=gamma, num_step_returns=num_step_returns, correction=correction)
         relabelled = rng.random(num_rows) < self._share
         steps, envs = self._step_of(drawn.rows), drawn.rows % self.num_envs
         last = self._last[drawn.rows // self.num_envs, envs]
@@ -68,16 +76,16 @@ class HindsightReplay(JointReplay):
         future = steps + np.floor(rng.random(num_rows) * (ahead + 1)).astype(np.int64)
         rows = (future % self._ring_steps) * self.num_envs + envs
         ((name, group),) = drawn.groups.items()
-        self._change(group, np.flatnonzero(relabelled), self._groups[name].records["next_obs/achieved_goal"][rows])
+        goals = self._groups[name].records["next_obs/achieved_goal"][rows]
+        self._change(group, np.flatnonzero(relabelled), goals, gamma)
         return drawn
 
-    def _change(self, group: GroupTransitions, where: Array, goals: Array) -> None:
+    def _change(self, group: GroupTransitions, where: Array, goals: Array, gamma: float) -> None:
         """Give the transitions at `where` their new goals [M, 1, …]."""
         if not len(where):
             return
-        obs, next_obs = group.obs, group.next_obs
-        assert isinstance(obs, dict)
-        assert isinstance(next_obs, dict)
+        obs: Any = group.obs
+        next_obs: Any = group.next_obs
         chosen = goals[where].astype(obs["desired_goal"].dtype)
         for tree in (obs, next_obs):
             tree["desired_goal"] = np.array(tree["desired_goal"])
@@ -86,14 +94,8 @@ class HindsightReplay(JointReplay):
         group.reward = np.array(group.reward)
         group.reward[where, 0] = reward
         if terminated is not None:
-            gamma = np.float32(self._gamma_of(group))
-            group.discount = np.array(np.broadcast_to(group.discount, group.reward.shape))
-            group.discount[where, 0] = gamma * ~terminated
-
-    @staticmethod
-    def _gamma_of(group: GroupTransitions) -> float:
-        """What a transition that goes on is discounted by; 0 where none of them does, so that nobody can tell."""
-        return float(np.max(group.discount))
+            group.discount = np.array(group.discount)
+            group.discount[where, 0] = np.float32(gamma) * ~terminated
 
     def _step_of(self, rows: Array) -> Array:
         """The step of each row: the newest that lies in its place."""
@@ -115,9 +117,15 @@ class HindsightReplay(JointReplay):
                 self._end(env, oldest + t, is_void=not records["valid"][t, env, 0])
 
 
-def require_goals(groups: Mapping[str, Any], num_step_returns: int) -> None:
-    """Raise where transitions of these `GroupLearner`s, by name, cannot be relabelled."""
+def require_goals(groups: Mapping[str, Any], num_step_returns: int, relabel: Relabel | None) -> Relabel:
+    """What relabels the transitions of these `GroupLearner`s, by name; raises where that cannot be."""
+    if relabel is None:
+        raise ConfigError(
+            "hindsight_ratio needs a goal environment: observations of observation, achieved_goal and desired_goal, and "
+            "compute_reward(); leave it out elsewhere, and where trajectories come without their environment"
+        )
     if len(groups) != 1 or next(iter(groups.values())).num_agents != 1:
         raise ConfigError("hindsight_ratio is for environments with one agent; leave it out for several")
     if num_step_returns != 1:
         raise ConfigError("hindsight_ratio relabels single steps; set num_step_returns to 1")
+    return relabel
