@@ -156,8 +156,13 @@ def test_a_hybrid_policy_learns_under_masks_records_exports_and_acts(tmp_path):
 
 @pytest.mark.parametrize(
     ("env", "algo", "steps", "floor"),
-    [("grid", "ppo", 2_560, 5.0), ("unbounded", "ppo", 2_560, 5.0), ("integers", "impala", 2_560, 5.0)]
-    + [("hybrid", "reinforce", 2_560, 5.0), ("boxes", "ddpg", 600, 6.0)],
+    [
+        ("grid", "ppo", 2_560, 5.0),
+        ("unbounded", "ppo", 2_560, 5.0),
+        ("integers", "impala", 2_560, 5.0),
+        ("hybrid", "reinforce", 2_560, 5.0),
+        ("boxes", "ddpg", 600, 6.0),
+    ],
 )
 def test_every_kind_of_space_is_learned_in(tmp_path, env, algo, steps, floor):
     replay = {

@@ -1,4 +1,4 @@
-"""Hindsight replay: which goals are drawn, what they pay, that goals are reached with it and not without, and that it resumes."""
+"""Hindsight replay: which goals are drawn, what they pay, that goals are reached by it alone, and that it resumes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NoGoals(ScalarEnvironment):
 
 
 def counted_rollouts(num_blocks: int, num_steps: int) -> Iterator[Rollout]:
-    """Blocks in which environment b, in step k of its episode e, achieved 10,000 b + 100 e + k; episodes take `LENGTHS[b]` steps."""
+    """Blocks in which environment b, in step k of its episode e, achieved 10,000 b + 100 e + k; it ends after `LENGTHS[b]`."""
     header = LaneHeader("agent", new_env_ids(NUM_ENVS), ("agent",), SPACE, spaces.Box(-1.0, 1.0, (1,), np.float32))
     builder = RolloutBuilder(header, num_steps)
     episode, step = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS)

@@ -122,9 +122,7 @@ class OffPolicyParams(AlgorithmParams):
     update_interval: int = Field(1, ge=1, description="environment steps between updates")
     train_iters: int = Field(1, ge=1, description="gradient steps per update")
     num_step_returns: int = Field(1, ge=1, description="rewards summed before bootstrapping")
-    hindsight_ratio: float = Field(
-        0.0, ge=0, description="transitions replayed with a goal met later, per real one (HER); 0: none"
-    )
+    hindsight_ratio: float = Field(0.0, ge=0, description="HER's k, goals met later per real one; 0: no hindsight")
     priority_exponent: float = Field(0.0, ge=0, description="0: uniform replay; larger: by temporal-difference error")
     priority_correction: float = Field(
         0.4, ge=0, le=1, description="how far prioritised sampling is corrected for at first: β of Schaul et al., 2016"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from relayrl.models.networks.shared_rows import SharedRows
     from relayrl.models.policy import ActorCritic
 
-
 Metrics = dict[str, float]
 
 Finish = Callable[[], Metrics]
