@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from relayrl import errors as errors
     from relayrl import extend as extend
     from relayrl import testing as testing
+    from relayrl.algorithms.on_policy_params import IPPOParams as IPPOParams
+    from relayrl.algorithms.on_policy_params import IREINFORCEParams as IREINFORCEParams
+    from relayrl.algorithms.on_policy_params import MAPPOParams as MAPPOParams
+    from relayrl.algorithms.on_policy_params import MAREINFORCEParams as MAREINFORCEParams
+    from relayrl.algorithms.on_policy_params import PPOParams as PPOParams
+    from relayrl.algorithms.on_policy_params import REINFORCEParams as REINFORCEParams
     from relayrl.algorithms.params import DDPGParams as DDPGParams
     from relayrl.algorithms.params import IDDPGParams as IDDPGParams
-    from relayrl.algorithms.params import IPPOParams as IPPOParams
-    from relayrl.algorithms.params import IREINFORCEParams as IREINFORCEParams
     from relayrl.algorithms.params import ISACParams as ISACParams
     from relayrl.algorithms.params import ITD3Params as ITD3Params
     from relayrl.algorithms.params import MADDPGParams as MADDPGParams
-    from relayrl.algorithms.params import MAPPOParams as MAPPOParams
-    from relayrl.algorithms.params import MAREINFORCEParams as MAREINFORCEParams
     from relayrl.algorithms.params import MASACParams as MASACParams
     from relayrl.algorithms.params import MATD3Params as MATD3Params
-    from relayrl.algorithms.params import PPOParams as PPOParams
-    from relayrl.algorithms.params import REINFORCEParams as REINFORCEParams
     from relayrl.algorithms.params import SACParams as SACParams
     from relayrl.algorithms.params import TD3Params as TD3Params
+    from relayrl.algorithms.poca.poca_params import POCAParams as POCAParams
     from relayrl.algorithms.vtrace.vtrace_params import APPOParams as APPOParams
     from relayrl.algorithms.vtrace.vtrace_params import IMPALAParams as IMPALAParams
     from relayrl.api import Run as Run
@@ -88,18 +89,19 @@ _HOMES = {
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
     "TrainerArgs": "relayrl.training.facade.trajectory_trainer",
     "NetworkSettings": "relayrl.models.network_settings",
-    "REINFORCEParams": "relayrl.algorithms.params",
-    "PPOParams": "relayrl.algorithms.params",
+    "REINFORCEParams": "relayrl.algorithms.on_policy_params",
+    "PPOParams": "relayrl.algorithms.on_policy_params",
+    "POCAParams": "relayrl.algorithms.poca.poca_params",
     "IMPALAParams": "relayrl.algorithms.vtrace.vtrace_params",
     "APPOParams": "relayrl.algorithms.vtrace.vtrace_params",
     "DDPGParams": "relayrl.algorithms.params",
     "MADDPGParams": "relayrl.algorithms.params",
     "TD3Params": "relayrl.algorithms.params",
     "SACParams": "relayrl.algorithms.params",
-    "IREINFORCEParams": "relayrl.algorithms.params",
-    "MAREINFORCEParams": "relayrl.algorithms.params",
-    "IPPOParams": "relayrl.algorithms.params",
-    "MAPPOParams": "relayrl.algorithms.params",
+    "IREINFORCEParams": "relayrl.algorithms.on_policy_params",
+    "MAREINFORCEParams": "relayrl.algorithms.on_policy_params",
+    "IPPOParams": "relayrl.algorithms.on_policy_params",
+    "MAPPOParams": "relayrl.algorithms.on_policy_params",
     "IDDPGParams": "relayrl.algorithms.params",
     "ITD3Params": "relayrl.algorithms.params",
     "MATD3Params": "relayrl.algorithms.params",

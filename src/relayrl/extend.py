@@ -10,8 +10,8 @@ from relayrl.lazy_names import lazy_names
 if TYPE_CHECKING:
     from relayrl.algorithms.off_policy import OffPolicyAlgorithm as OffPolicyAlgorithm
     from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
-    from relayrl.algorithms.replay_losses import td_loss as td_loss
-    from relayrl.algorithms.replay_losses import td_target as td_target
+    from relayrl.algorithms.updates.replay_losses import td_loss as td_loss
+    from relayrl.algorithms.updates.replay_losses import td_target as td_target
     from relayrl.data.arrow.schema import Layout as Layout
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
@@ -76,8 +76,8 @@ _HOMES = {
     "OffPolicyAlgorithm": "relayrl.algorithms.off_policy",
     "OffPolicyParams": "relayrl.algorithms.params",
     "Policy": "relayrl.models.policy",
-    "td_loss": "relayrl.algorithms.replay_losses",
-    "td_target": "relayrl.algorithms.replay_losses",
+    "td_loss": "relayrl.algorithms.updates.replay_losses",
+    "td_target": "relayrl.algorithms.updates.replay_losses",
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
     "make_run_parts": "relayrl.engines.local.run_parts",
     "RolloutTrainer": "relayrl.training.queued.rl_trainer",

@@ -24,8 +24,8 @@ from torch import nn
 
 from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.on_policy import REFERENCE, Backend
+from relayrl.algorithms.on_policy_params import PPOParams
 from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
-from relayrl.algorithms.params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor

@@ -15,7 +15,7 @@ from test_td3 import batch_of, set_constant
 
 from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.critics.critic_views import CentralView, LocalView
-from relayrl.algorithms.params import PPOParams
+from relayrl.algorithms.on_policy_params import PPOParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.engines.settings.run_settings import build_run_settings

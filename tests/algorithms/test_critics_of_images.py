@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from relayrl import RelayRLTrainer, TrainerArgs
-from relayrl.algorithms.params import PPOParams, SACParams, TD3Params
+from relayrl.algorithms.on_policy_params import PPOParams
+from relayrl.algorithms.params import SACParams, TD3Params
 from relayrl.data.columns import Trajectory
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.network_factory import ImageNetwork

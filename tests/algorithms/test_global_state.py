@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.algorithms.critics.critic_sight import CriticSight, StateOffer, critic_sight
-from relayrl.algorithms.params import PPOParams
+from relayrl.algorithms.on_policy_params import PPOParams
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.errors import ConfigError

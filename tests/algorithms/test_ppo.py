@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.on_policy import REFERENCE, Backend
-from relayrl.algorithms.params import PPOParams, Schedule
+from relayrl.algorithms.on_policy_params import PPOParams, Schedule
 from relayrl.algorithms.ppo import PPO
 from relayrl.algorithms.updates.torch_update import Batch
 from relayrl.compiled import loader

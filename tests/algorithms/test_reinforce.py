@@ -8,8 +8,8 @@ import torch
 from gymnasium import spaces
 
 from relayrl.accelerator.on_policy_kernels import FASTEST
+from relayrl.algorithms.on_policy_params import REINFORCEParams
 from relayrl.algorithms.optimizer import POLICY_GRADIENT_EPSILON
-from relayrl.algorithms.params import REINFORCEParams
 from relayrl.algorithms.reinforce import REINFORCE
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.data.row_rules import rows_with_successor

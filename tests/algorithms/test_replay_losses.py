@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from relayrl.algorithms.replay_losses import (
+from relayrl.algorithms.updates.replay_losses import (
     deterministic_policy_loss,
     min_q,
     smoothed_action,

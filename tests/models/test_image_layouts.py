@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from relayrl.algorithms.params import PPOParams
+from relayrl.algorithms.on_policy_params import PPOParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.errors import ConfigError
 from relayrl.models.network_settings import NetworkSettings

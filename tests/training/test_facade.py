@@ -15,7 +15,7 @@ from torch import nn
 import relayrl
 from relayrl import PPOParams, RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.live_actor import live_actor
-from relayrl.algorithms.params import OnPolicyParams
+from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import Trajectory, trajectory_id

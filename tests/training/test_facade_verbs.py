@@ -15,7 +15,8 @@ from test_facade import ACT_DIM, IN_EPOCH, LENGTH, OBS_DIM, epoch, hashes, make_
 
 from relayrl import RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.on_policy_kernels import FASTEST
-from relayrl.algorithms.params import PPOParams, REINFORCEParams, Schedule, TD3Params
+from relayrl.algorithms.on_policy_params import PPOParams, REINFORCEParams, Schedule
+from relayrl.algorithms.params import TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import LaneHeader, Rollout, Successors

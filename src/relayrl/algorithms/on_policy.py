@@ -13,16 +13,17 @@ Forward passes and gradient steps are `torch_update`, or what the caller's `Back
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 
 from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective
+from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
-from relayrl.algorithms.params import OnPolicyParams
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
 from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.data.trees import Array, map_tree
@@ -30,6 +31,10 @@ from relayrl.data.trees import Array, map_tree
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
+    from relayrl.data.trees import Space
+    from relayrl.models.network_settings import NetworkSettings
+    from relayrl.models.networks.input_layout import InputLayout
+    from relayrl.models.networks.network_factory import NetworkFactory
     from relayrl.models.policy import ActorCritic
 
 
@@ -47,6 +52,8 @@ REFERENCE = Backend()
 class OnPolicyAlgorithm(ABC):
     """Trains one `ActorCritic` from rollouts of its own making."""
 
+    needs_aligned_agents: ClassVar[bool] = False
+    """Whether an update must see the agents of an environment side by side, though its critic is no central one."""
     rollout_steps: int | None = None
     """Steps `T` of a whole rollout: a shorter one, which ends a run, is passed over in minibatches of the usual size."""
 
@@ -67,6 +74,23 @@ class OnPolicyAlgorithm(ABC):
         self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
         self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
         self._objective = objective
+
+    @classmethod
+    def make_policy(
+        cls,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSettings,
+        params: Any,
+        generator: torch.Generator,
+        central: InputLayout | None,
+        kernels: NetworkFactory | None,
+    ) -> ActorCritic:
+        """What it trains; the critic sees `central`, where that is given, instead of the observation."""
+        from relayrl.models.recurrent_policy import actor_critic
+
+        del params
+        return actor_critic(observation_space, action_space, network, generator, central, kernels)
 
     @cached_property
     def _update(self) -> TorchUpdate:
@@ -164,11 +188,14 @@ class OnPolicyAlgorithm(ABC):
             batch.target = self._update.normalized_returns(batch.target)
 
     def _begin_passes(self, batch: Batch, num_steps: int) -> Finish:
+        return self._update.begin(batch, self._plan(batch, num_steps, self._policy_passes, self._value_passes))
+
+    def _plan(self, rows: Sized, num_steps: int, policy_passes: int, value_passes: int) -> PassPlan:
+        """Passes over `rows` that were made of rollouts of so many steps."""
         whole_steps = max(num_steps, self.rollout_steps or 0)
         # ⌈M · whole / steps / minibatches⌉: as many rows as a minibatch of a whole rollout has.
-        minibatch_rows = -(-len(batch) * whole_steps // (num_steps * self._params.num_minibatches))
-        plan = PassPlan(len(batch), self._policy_passes, self._value_passes, minibatch_rows, self._rng)
-        return self._update.begin(batch, plan)
+        minibatch_rows = -(-len(rows) * whole_steps // (num_steps * self._params.num_minibatches))
+        return PassPlan(len(rows), policy_passes, value_passes, minibatch_rows, self._rng)
 
     def _update_normalizers(self, rollouts: list[Rollout], central: list[CentralInputs] | None) -> None:
         """Last of all: acting, log-probabilities and training of one rollout must see the same normalisation."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
-from relayrl.algorithms.params import PPOParams
+from relayrl.algorithms.on_policy_params import PPOParams
 
 if TYPE_CHECKING:
     import numpy as np

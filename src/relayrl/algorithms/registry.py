@@ -10,14 +10,9 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from relayrl.algorithms.params import (
-    DDPGParams,
-    MADDPGParams,
-    PPOParams,
-    REINFORCEParams,
-    SACParams,
-    TD3Params,
-)
+from relayrl.algorithms.on_policy_params import PPOParams, REINFORCEParams
+from relayrl.algorithms.params import DDPGParams, MADDPGParams, SACParams, TD3Params
+from relayrl.algorithms.poca.poca_params import POCAParams
 from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.config.settings import Settings
 from relayrl.errors import ConfigError, UnknownNameError
@@ -82,6 +77,12 @@ _ENTRIES = [
         "relayrl.algorithms.vtrace.appo:APPO",
         APPOParams,
         "PPO that corrects for data of older policies (V-trace)",
+    ),
+    AlgorithmEntry(
+        "poca",
+        POCAParams,
+        "PPO for a team, with counterfactual credit that outlives an agent's death",
+        algorithm="relayrl.algorithms.poca.poca:POCA",
     ),
     *_forms(
         "ddpg",

@@ -13,7 +13,7 @@ import numpy as np
 
 from relayrl.algorithms.losses import LogLikelihood, Objective
 from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
-from relayrl.algorithms.params import REINFORCEParams
+from relayrl.algorithms.on_policy_params import REINFORCEParams
 
 if TYPE_CHECKING:
     from relayrl.data.columns import Rollout

@@ -24,9 +24,9 @@ from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.off_policy import Metrics, ViewFactory, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
-from relayrl.algorithms.replay_losses import soft_policy_loss, soft_value, temperature_loss
 from relayrl.algorithms.updates.replay_actor_critic import NextActions, ReplayActorCritic
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
+from relayrl.algorithms.updates.replay_losses import soft_policy_loss, soft_value, temperature_loss
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from relayrl.algorithms.off_policy import Metrics
 from relayrl.algorithms.params import DDPGParams, DeterministicParams, TD3Params
-from relayrl.algorithms.replay_losses import deterministic_policy_loss, smoothed_action
 from relayrl.algorithms.updates.replay_actor_critic import NextActions, ReplayActorCritic
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
+from relayrl.algorithms.updates.replay_losses import deterministic_policy_loss, smoothed_action
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead

@@ -38,11 +38,7 @@ class Presence:
         if valid.all() and (ended == ended[..., :1]).all():
             return None
         acted_before = _side_by_side(rollouts, lambda r: (r.first_step > 0)[None])
-        row = np.arange(len(valid))[:, None, None]
-        last_acted = np.maximum.accumulate(np.where(valid, row, np.where(acted_before, -1, -2)), 0)
-        last_end = np.maximum.accumulate(np.where(ended, row, -2), 0)
-        was_in = last_acted > np.concatenate([np.full_like(last_end[:1], -2), last_end[:-1]])
-        is_in = last_acted > last_end
+        last_acted, was_in, is_in = membership(valid, ended, acted_before)
         is_over = np.logical_not(is_in.any(-1, keepdims=True))
         stays = is_in | (was_in & ended & is_over)
         appears = np.zeros_like(valid)
@@ -60,6 +56,18 @@ class Presence:
         seen = beside & self._stays[step, env] | self._appears[step, env]
         seen[np.arange(len(rows)), agent] = True
         return rows, seen
+
+
+def membership(valid: Array, ended: Array, acted_before: Array) -> tuple[Array, Array, Array]:
+    """[T, B, G] the row on which each agent last acted, and who is in the episode on a row and after it.
+
+    An agent is in it from its first action to its end; `acted_before` [1, B, G] says who was when the block began.
+    """
+    row = np.arange(len(valid))[:, None, None]
+    last_acted = np.maximum.accumulate(np.where(valid, row, np.where(acted_before, -1, -2)), 0)
+    last_end = np.maximum.accumulate(np.where(ended, row, -2), 0)
+    last_end_before = np.concatenate([np.full_like(last_end[:1], -2), last_end[:-1]])
+    return last_acted, last_acted > last_end_before, last_acted > last_end
 
 
 def _side_by_side(rollouts: Mapping[str, Rollout], column: Callable[[Rollout], Array]) -> Array:

@@ -21,8 +21,8 @@ from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.off_policy import GroupLearner, Metrics, OffPolicyAlgorithm, P, ViewFactory, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
-from relayrl.algorithms.replay_losses import min_q, td_loss, td_target
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
+from relayrl.algorithms.updates.replay_losses import min_q, td_loss, td_target
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.q_networks import QNetworks
 from relayrl.models.policy import Policy

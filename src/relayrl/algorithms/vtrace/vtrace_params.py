@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from relayrl.algorithms.params import OnPolicyParams
+from relayrl.algorithms.on_policy_params import OnPolicyParams
 
 
 class VTraceParams(OnPolicyParams):

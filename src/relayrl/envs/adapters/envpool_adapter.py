@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relayrl.data.trees import Array, leaf_dtype, map_tree
+from relayrl.data.trees import Array, allocate, map_tree
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
 from relayrl.envs.environment_contract import SINGLE_AGENT, VectorStep, env_seeds
-from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.envs.vector.env_buffers import copy_exactly
+from relayrl.errors import ConfigError, EnvError, UnknownNameError
 
 
 def make(name: str, num_envs: int, **options: Any) -> EnvPoolVector:
@@ -43,10 +44,13 @@ class EnvPoolVector(GymnasiumVector):
     def __init__(self, make_pool: Callable[[list[int | None] | None], Any]) -> None:
         super().__init__(make_pool(None))
         self._make_pool = make_pool
+        self._taken = allocate(self.groups[SINGLE_AGENT].action_space, (self.built_num_envs, 1))
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
-        dtype = leaf_dtype(self.groups[SINGLE_AGENT].action_space)
-        return super().step({SINGLE_AGENT: map_tree(lambda leaf: leaf.astype(dtype), actions[SINGLE_AGENT])})
+        if SINGLE_AGENT not in actions:
+            raise EnvError(f"no actions for group {SINGLE_AGENT!r}")
+        map_tree(copy_exactly, self._taken, actions[SINGLE_AGENT])  # an array of another shape would end the process
+        return super().step({SINGLE_AGENT: self._taken})
 
     def _reset_envs(self, seed: int | None, chosen: Array | None) -> tuple[Any, Mapping[str, Any]]:
         if seed is not None:

@@ -246,10 +246,11 @@ def copy_actions(buffers: Mapping[str, GroupBuffers], actions: Mapping[str, Any]
     for name, group in buffers.items():
         if name not in actions:
             raise EnvError(f"no actions for group {name!r}; step() takes a mapping with {sorted(buffers)}")
-        map_tree(_copy_exactly, group.action, actions[name])
+        map_tree(copy_exactly, group.action, actions[name])
 
 
-def _copy_exactly(target: Array, source: Any) -> None:
+def copy_exactly(target: Array, source: Any) -> None:
+    """Copy one array of actions into another; raises where shapes differ, or numbers would change."""
     array = np.asarray(source)
     if array.shape != target.shape or not np.can_cast(array.dtype, target.dtype, "same_kind"):
         raise EnvError(

@@ -20,15 +20,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relayrl.algorithms.params import (
-    AlgorithmParams,
-    DDPGParams,
-    MADDPGParams,
-    PPOParams,
-    REINFORCEParams,
-    SACParams,
-    TD3Params,
-)
+from relayrl.algorithms.on_policy_params import AlgorithmParams, PPOParams, REINFORCEParams
+from relayrl.algorithms.params import DDPGParams, MADDPGParams, SACParams, TD3Params
+from relayrl.algorithms.poca.poca_params import POCAParams
 from relayrl.algorithms.registry import algorithm
 from relayrl.algorithms.vtrace.vtrace_params import APPOParams, IMPALAParams
 from relayrl.data.columns import Trajectory
@@ -209,6 +203,11 @@ class RelayRLTrainer:
     def mappo(args: TrainerArgs, params: PPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
         """PPO for several agents, judged by what all of them see."""
         return MultiAgentTrainer(algorithm("mappo"), args, params, kernel)
+
+    @staticmethod
+    def poca(args: TrainerArgs, params: POCAParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
+        """PPO for teams: agents that share a policy, with credit that outlives an agent's death."""
+        return MultiAgentTrainer(algorithm("poca"), args, params, kernel)
 
     @staticmethod
     def impala(

@@ -30,7 +30,7 @@ from gymnasium import spaces
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.critics.critic_sight import StateOffer
-from relayrl.algorithms.params import AlgorithmParams
+from relayrl.algorithms.on_policy_params import AlgorithmParams
 from relayrl.algorithms.registry import AlgorithmEntry, algorithms
 from relayrl.compiled.loader import warn_if_missing
 from relayrl.data.columns import Trajectory

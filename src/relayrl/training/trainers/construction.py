@@ -33,7 +33,6 @@ from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import ActorCritic, Policy
-from relayrl.models.recurrent_policy import actor_critic
 from relayrl.training.replay.hindsight_replay import Relabel
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
@@ -132,10 +131,11 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
     policies: dict[str, ActorCritic] = {}
     algorithms: dict[str, OnPolicyAlgorithm] = {}
     for i, group in enumerate(groups):
-        policies[group.name] = policy = actor_critic(
+        policies[group.name] = policy = algorithm.make_policy(
             group.observation_space,
             group.action_space,
             group.network,
+            group.params,
             _generator(plan, Stream.INITIALISATION, i),
             None if central is None else central.layout(group.name),
             group.kernels,

@@ -66,7 +66,8 @@ class OnPolicyTrainer(PolicyTrainer):
         super().__init__(max_steps)
         self.central = central
         self.needs_states = central is not None and central.sees_state
-        self.needs_aligned_agents = central is not None
+        needs = any(algorithm.needs_aligned_agents for algorithm in algorithms.values())
+        self.needs_aligned_agents = needs or central is not None
         self._algorithms = dict(algorithms)
         self._pending: dict[str, list[Rollout]] = {group: [] for group in algorithms}
         self._fresh: dict[str, list[Array | None]] = {group: [] for group in algorithms}

@@ -1,0 +1,241 @@
+"""MA-POCA (Cohen et al., 2021): PPO whose critic knows the team, and credits who has died with what the team earns later.
+
+    y_t = TD(λ) return of the team, of V(o of all who are there)        (`team_rows`)
+    Â_i = y_t − b_i,   b_i = b(o_i, o and a of all others)              (counterfactual baseline, `team_critic`)
+    L_V = ½ E[(V − y)²] + ½ · ½ E[(b_i − y)²]
+
+An agent's end does not cut its return, the team's end does. Policies act and are exported as PPO's; the critic serves
+training alone. The team of an agent are the agents of its group: those that share its policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relayrl.algorithms.losses import ClippedSurrogate, Objective, require_finite
+from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
+from relayrl.algorithms.poca.poca_params import POCAParams
+from relayrl.algorithms.poca.team_critic import TeamCritic
+from relayrl.algorithms.poca.team_rows import TeamRows, team_rows
+from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, flat_rows
+from relayrl.data.trees import Array
+from relayrl.errors import ConfigError
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.network_factory import NetworkFactory
+from relayrl.models.networks.observation_encoder import ObservationEncoder
+from relayrl.models.policy import ActorCritic
+
+if TYPE_CHECKING:
+    from relayrl.algorithms.critics.joint_observations import CentralInputs
+    from relayrl.data.columns import Rollout
+    from relayrl.data.trees import Space
+    from relayrl.models.networks.input_layout import InputLayout
+
+BASELINE_WEIGHT = 0.5
+"""Of the baseline's loss beside the value's, as in ML-Agents."""
+
+
+class TeamActorCritic(ActorCritic):
+    """A policy whose critic is that of its team."""
+
+    critic: TeamCritic
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSettings,
+        generator: torch.Generator,
+        num_heads: int,
+        kernels: NetworkFactory | None = None,
+    ) -> None:
+        if network.memory is not None:
+            raise ConfigError("poca has no form with network.memory; use mappo, or stack the last observations")
+        super().__init__(observation_space, action_space, network, generator, None, kernels)
+        self.is_central = True  # not exported: it judges teams
+        self.action_encoder = ObservationEncoder(action_space)
+        num_actions = self.action_encoder.num_features
+        self.critic = TeamCritic(self.encoder, num_actions, num_heads, network, self.kernels, generator)
+
+
+@dataclass(slots=True)
+class TeamBatch:
+    """Steps of teams, W of them, for the critic."""
+
+    features: Array  # [W, N, F]
+    actions: Array  # [W, N, A]
+    present: Array  # [W, N]
+    target: Array  # [W]
+    old_value: Array  # [W]
+    old_baseline: Array  # [W, N]
+
+    def columns(self) -> tuple[Array, ...]:
+        """All columns, in the order of the fields."""
+        return self.features, self.actions, self.present, self.target, self.old_value, self.old_baseline
+
+    def rows(self, where: Any) -> TeamBatch:
+        """Some of the steps."""
+        return TeamBatch(*(column[where] for column in self.columns()))
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@dataclass(slots=True)
+class POCABatch(Batch):
+    """Rows for the policy, and the steps of their teams for the critic."""
+
+    teams: TeamBatch | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Batch]) -> POCABatch:
+        teams = [part.teams for part in parts if isinstance(part, POCABatch) and part.teams is not None]
+        columns = zip(*(team.columns() for team in teams), strict=True)
+        return cls(*Batch.joined(parts).columns(), TeamBatch(*(np.concatenate(same) for same in columns)))  # type: ignore[arg-type, call-arg]
+
+
+class POCA(OnPolicyAlgorithm):
+    """PPO with counterfactual advantages in a team."""
+
+    needs_aligned_agents = True
+    policy: TeamActorCritic
+
+    def __init__(
+        self, policy: TeamActorCritic, params: POCAParams, rng: np.random.Generator, backend: Backend = REFERENCE
+    ) -> None:
+        self.params = params
+        loss = ClippedSurrogate(params.clip_ratio)
+        objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
+        passes = {"policy_passes": params.train_pi_iters, "value_passes": params.train_vf_iters}
+        super().__init__(policy, params, objective, rng, **passes, backend=backend)
+
+    @classmethod
+    def make_policy(
+        cls,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSettings,
+        params: Any,
+        generator: torch.Generator,
+        central: InputLayout | None,
+        kernels: NetworkFactory | None,
+    ) -> TeamActorCritic:
+        del central
+        heads = params.num_attention_heads
+        return TeamActorCritic(observation_space, action_space, network, generator, heads, kernels)
+
+    def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
+        """[T, B] of teams; `value` and `next_value` are theirs."""
+        rows = team_rows(rollout)
+        flags = rows.terminated, rows.truncated, rows.acts
+        return self._backend.gae(rows.reward, value, next_value, *flags, gamma=self.params.gamma, lam=self.params.lam)
+
+    def _prepare(self, rollout: Rollout, central: CentralInputs | None, fresh: Array | None = None) -> POCABatch:
+        rows = team_rows(rollout)
+        features = self._update.features(flat_rows(rollout.obs))
+        joint = features.reshape(*rows.present.shape, -1)
+        actions = self._encoded_actions(rollout).reshape(*rows.present.shape, -1)
+        value, baseline = self._values(joint, actions, rows)
+        target = value + self.advantages(rollout, value, self._next_value(rollout, rows, value))
+        advantage = (target[..., None] - baseline).reshape(rollout.reward.shape)
+        mask, action = flat_rows(rollout.action_mask), flat_rows(rollout.action)
+        logp = self._update.log_prob(features, mask, action) if rollout.logp is None else flat_rows(rollout.logp)
+        of_agents = np.broadcast_to(target[..., None], rows.present.shape).reshape(rollout.reward.shape)
+        evaluation = Evaluation(features, None, baseline.reshape(rollout.reward.shape), np.empty(0), logp)
+        usable = self.usable_rows(rollout) if fresh is None else self.usable_rows(rollout) & fresh
+        batch = self._update.batch(rollout, evaluation, Estimates(logp, advantage, of_agents), usable)
+        learns = usable.reshape(rows.present.shape).any(-1)
+        teams = TeamBatch(joint, actions, rows.present, target, value, baseline)
+        return POCABatch(*batch.columns(), teams.rows(learns))  # type: ignore[arg-type, call-arg]
+
+    def _encoded_actions(self, rollout: Rollout) -> Array:
+        """[M, A] actions as teammates' entities hold them."""
+        return self.policy.action_encoder.encode_numpy(flat_rows(rollout.action)).astype(np.float32)
+
+    @torch.no_grad()
+    def _values(self, features: Array, actions: Array, rows: TeamRows) -> tuple[Array, Array]:
+        """[T, B] values and [T, B, N] baselines, in units of reward."""
+        inputs = (flat_rows(column) for column in (features, actions, rows.present))
+        seen, did, present = (self._update.tensor(np.ascontiguousarray(column)) for column in inputs)
+        value = self._in_units_of_reward(self.policy.critic.value(seen, present))
+        baseline = self._in_units_of_reward(self.policy.critic.baseline(seen, did, present))
+        return value.reshape(rows.reward.shape), baseline.reshape(rows.present.shape)
+
+    def _next_value(self, rollout: Rollout, rows: TeamRows, value: Array) -> Array:
+        """[T, B] the value of what followed each step of a team."""
+        next_value = np.concatenate([value[1:], np.zeros_like(value[:1])])
+        if not len(rows.next_step):
+            return next_value
+        successors, num_agents = rollout.successors, rows.present.shape[-1]
+        which = np.full((*rows.reward.shape, num_agents), -1)
+        which[successors.step, *np.divmod(successors.lane, num_agents)] = np.arange(len(successors))
+        found = which[rows.next_step, rows.next_env]
+        present = rows.next_present & (found >= 0)
+        seen = self._update.features(successors.obs)[np.maximum(found, 0)]
+        with torch.no_grad():
+            after = self.policy.critic.value(self._update.tensor(seen), self._update.tensor(present))
+        next_value[rows.next_step, rows.next_env] = np.where(present.any(-1), self._in_units_of_reward(after), 0.0)
+        return next_value
+
+    def _in_units_of_reward(self, normalized: Tensor) -> Array:
+        return np.asarray(self.policy.in_units_of_reward(normalized).cpu().numpy())
+
+    def _normalize(self, batch: Batch) -> None:
+        teams = _teams(batch)
+        if self._params.normalize_returns:
+            teams.old_value, teams.old_baseline = (
+                self._update.normalized_returns(column) for column in (teams.old_value, teams.old_baseline)
+            )
+        super()._normalize(batch)
+        if self._params.normalize_returns:
+            teams.target = self._update.normalized_returns(teams.target)
+
+    def _begin_passes(self, batch: Batch, num_steps: int) -> Finish:
+        """The policy learns as PPO's does, from shuffled rows of agents; then the critic from shuffled steps of teams."""
+        teams = _teams(batch)
+        metrics = self._policy_metrics(batch, num_steps)
+        plan = self._plan(teams, num_steps, policy_passes=0, value_passes=self._value_passes)
+        sums: Metrics = {}
+        num_minibatches = 0
+        for _ in range(plan.value_passes):
+            order = plan.draw_order(1)
+            shuffled = teams if order is None else teams.rows(order[0])
+            for start in range(0, len(teams), plan.minibatch_rows):
+                own = self._critic_step(shuffled.rows(slice(start, start + plan.minibatch_rows)))
+                sums = {name: sums.get(name, 0.0) + number for name, number in own.items()}
+                num_minibatches += 1
+        metrics |= {name: total / num_minibatches for name, total in sums.items()}
+        metrics["value/gradient_steps"] = float(num_minibatches)
+        return lambda: metrics
+
+    def _policy_metrics(self, batch: Batch, num_steps: int) -> Metrics:
+        plan = self._plan(batch, num_steps, policy_passes=self._policy_passes, value_passes=0)
+        own = self._update.begin(batch, plan)()
+        return {name: number for name, number in own.items() if name.startswith("policy/")}
+
+    def _critic_step(self, teams: TeamBatch) -> Metrics:
+        features, actions, present, target, old_value, old_baseline = (
+            self._update.tensor(np.ascontiguousarray(column)) for column in teams.columns()
+        )
+        critic, loss_of = self.policy.critic, self._objective.value_loss
+        value_loss = loss_of(critic.value(features, present), old_value, target)
+        baseline = critic.baseline(features, actions, present)[present]
+        of_agents = target[:, None].expand_as(present)[present]
+        baseline_loss = loss_of(baseline, old_baseline[present], of_agents)
+        self._vf_optimizer.gradient.zero_()
+        (value_loss + BASELINE_WEIGHT * baseline_loss).backward()  # type: ignore[no-untyped-call]
+        metrics = {"value/loss": float(value_loss.detach()), "value/baseline_loss": float(baseline_loss.detach())}
+        require_finite(sum(metrics.values()), "value", "vf_lr")
+        return {**metrics, "value/gradient_norm": self._vf_optimizer.step()}
+
+
+def _teams(batch: Batch) -> TeamBatch:
+    assert isinstance(batch, POCABatch)
+    assert batch.teams is not None
+    return batch.teams

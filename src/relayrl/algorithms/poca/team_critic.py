@@ -1,0 +1,109 @@
+"""The critic of a team: attention over however many teammates are there.
+
+An entity is what one agent contributes. The value sees what every teammate observes. The baseline of an agent sees what it
+observes, and what its teammates observe and do: what the team could expect if only this agent's action were still open
+(Cohen et al., 2021, eq. 6 and 9). Agents that are absent are masked, so a team of any size fits the same parameters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from relayrl.errors import ConfigError
+from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.networks.input_layout import InputLayout, SideBySide, plain_numbers
+from relayrl.models.networks.mlp import MODULES, initialize
+from relayrl.models.networks.network_factory import NetworkFactory
+
+DEFAULT_WIDTH = 128
+
+
+class TeamCritic(nn.Module):
+    """Values `[M]` and baselines `[M, N]` of teams of up to N agents."""
+
+    def __init__(
+        self,
+        encoder: InputLayout,
+        num_actions: int,
+        num_heads: int,
+        network: NetworkSettings,
+        kernels: NetworkFactory,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        width = network.hidden_sizes[-1] if network.hidden_sizes else DEFAULT_WIDTH
+        if width % num_heads:
+            raise ConfigError(
+                f"num_attention_heads {num_heads} does not divide the {width} units of the last hidden layer"
+            )
+        self._num_heads = num_heads
+        self.observed = kernels(encoder, width, math.sqrt(2.0), generator)
+        self.acted = kernels(SideBySide([encoder, plain_numbers(num_actions)]), width, math.sqrt(2.0), generator)
+        self.entity_norm, self.output_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.attended = (nn.Linear(width, width) for _ in range(3))
+        self.joined = nn.Linear(width, width)
+        # What the attention gives is a mean, which does not tell how many there are.
+        self.hidden, self.output = nn.Linear(width + 1, width), nn.Linear(width, 1)
+        for layer in (self.query, self.key, self.attended, self.joined, self.output):
+            initialize(layer, network.initialization, 1.0, generator)
+        initialize(self.hidden, network.initialization, math.sqrt(2.0), generator)
+        self.activation = MODULES[network.activation]()
+
+    def value(self, features: Tensor, present: Tensor) -> Tensor:
+        """[M] what the team expects, given what its `present` [M, N] agents observe: `features` [M, N, F]."""
+        entities = self.entity_norm(self.observed(features))
+        query, key, attended = self._query(entities), self._key(entities), self._attended(entities)
+        weights = _weights(query @ key.transpose(-1, -2), present)
+        pooled = self._residual(entities, weights @ attended)
+        share = present.to(pooled.dtype)[..., None]
+        mean = (pooled * share).sum(-2) / share.sum(-2).clamp(min=1.0)
+        return self._estimate(mean, present.sum(-1))
+
+    def baseline(self, features: Tensor, actions: Tensor, present: Tensor) -> Tensor:
+        """[M, N] what the team expects while one agent's own action is open; `actions` [M, N, A] of everybody."""
+        own = self.entity_norm(self.observed(features))
+        others = self.entity_norm(self.acted(torch.cat([features, actions], -1)))
+        query, own_key, own_attended = self._query(own), self._key(own), self._attended(own)
+        key, attended = self._key(others), self._attended(others)
+        is_own = torch.eye(present.shape[-1], dtype=torch.bool, device=present.device)
+        # Agent i attends to its own entity without its action, and to those of others with theirs.
+        scores = torch.where(is_own, (query * own_key).sum(-1)[..., None], query @ key.transpose(-1, -2))
+        weights = _weights(scores, present)
+        of_others = weights.masked_fill(is_own, 0.0) @ attended
+        of_itself = weights.diagonal(dim1=-2, dim2=-1)[..., None] * own_attended
+        count = present.sum(-1, keepdim=True).expand_as(present)
+        return self._estimate(self._residual(own, of_others + of_itself), count)
+
+    def _query(self, entities: Tensor) -> Tensor:
+        """[M, H, N, D] what is asked; divided by √D, so that scores have unit variance (Vaswani et al., 2017)."""
+        asked = self._per_head(self.query(entities))
+        return asked / math.sqrt(asked.shape[-1])
+
+    def _key(self, entities: Tensor) -> Tensor:
+        return self._per_head(self.key(entities))
+
+    def _attended(self, entities: Tensor) -> Tensor:
+        return self._per_head(self.attended(entities))
+
+    def _per_head(self, entities: Tensor) -> Tensor:
+        """[M, H, N, D] of [M, N, H · D]."""
+        return entities.reshape(*entities.shape[:-1], self._num_heads, -1).transpose(-2, -3)
+
+    def _residual(self, entities: Tensor, attended: Tensor) -> Tensor:
+        """[M, N, W] entities with what they attended to [M, H, N, D]."""
+        scaled: Tensor = self.output_norm(entities + self.joined(attended.transpose(-2, -3).flatten(-2)))
+        return scaled
+
+    def _estimate(self, pooled: Tensor, count: Tensor) -> Tensor:
+        hidden = self.activation(self.hidden(torch.cat([pooled, count[..., None].to(pooled.dtype).log1p()], -1)))
+        estimate: Tensor = self.output(hidden)
+        return estimate.squeeze(-1)
+
+
+def _weights(scores: Tensor, present: Tensor) -> Tensor:
+    """[M, H, N, N] how much each attends to each; absent agents get nothing. An empty team attends to all, unused."""
+    is_seen = present | ~present.any(-1, keepdim=True)
+    return scores.masked_fill(~is_seen[:, None, None], -torch.inf).softmax(-1)
