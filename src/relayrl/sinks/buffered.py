@@ -23,7 +23,6 @@ from uuid import UUID
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.action_masks import mask_parts
 from relayrl.data.arrow.layout_book import layout_book, name_of
 from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory
@@ -177,7 +176,9 @@ class _ValueRanges:
 
 def num_options(space: Space) -> int | None:
     """How many options a choice has, those of its parts together; None where a space is no choice."""
-    return sum(mask_parts(space)) or None
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else None
 
 
 def require_rows(headers: TrajectoryHeaders, name: str, column: Array, low: Array, high: Array) -> None:

@@ -32,7 +32,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, same_columns, space_leaves, tree_leaves, unflatten
 from relayrl.errors import ConfigError
-from relayrl.sinks.buffered import checked_blocks, num_options, row_name
+from relayrl.sinks.buffered import checked_blocks, row_name
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
 from relayrl.sinks.files.parts_source import SUFFIXES
 from relayrl.training.trainers.policy_groups import PolicyGroup
@@ -188,7 +188,7 @@ def _first_row_not_finite(column: Array) -> int | None:
 def _require_allowed(block: TrajectoryBlock) -> None:
     """Every action is one that its mask allows; so a mask allows at least one."""
     space, leaf = block.layout.action_space, block.layout.action_mask
-    if leaf is None or num_options(space) is None:
+    if leaf is None or not mask_parts(space):
         return
     mask, end = block.column(leaf), 0
     for (_, part), column in zip(space_leaves(space), block.layout.action, strict=True):
