@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from typing import Any
 
 _INSTALL = "pip install shimmy"
@@ -40,7 +41,9 @@ def object_hint(built: Any) -> str | None:
 def register_for(env_id: str) -> None:
     """Have shimmy register its ids with Gymnasium, where `env_id` may be one of them and shimmy is installed."""
     if any(env_id.startswith(prefix) for prefix in _BY_ID) and importlib.util.find_spec("shimmy") is not None:
-        importlib.import_module("shimmy.registration").register_gymnasium_envs()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of ids that were registered before
+            importlib.import_module("shimmy.registration").register_gymnasium_envs()
 
 
 def id_hint(env_id: str) -> str | None:
