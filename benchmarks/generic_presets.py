@@ -57,7 +57,7 @@ ROWS = (
     Row("mpe2:simple_v3", "ppo", 30_000, num_seeds=5),
     Row("small_environments:Catch", "ppo", 20_000, num_seeds=3),
     Row(
-        "relayrl.testing.memory_worlds:RecallCue",
+        "relayrl.testing.memory_environments:RecallCue",
         "ppo",
         20_000,
         ("network.memory={kind: lstm, size: 64}",),

@@ -70,7 +70,7 @@ def make(name: str) -> Any:
     library, _, rest = name.partition(":")
     if library == "mpe2":
         return Agents(importlib.import_module(f"mpe2.{rest}").parallel_env())
-    if name == "relayrl.testing.memory_worlds:RecallCue":
+    if name == "relayrl.testing.memory_environments:RecallCue":
         return _RecallCue()
     return getattr(importlib.import_module(library), rest)() if rest else gymnasium.make(name)
 
@@ -79,7 +79,7 @@ class _RecallCue(gymnasium.Env[Any, Any]):
     """RelayRL's toy environment behind Gymnasium's interface."""
 
     def __init__(self) -> None:
-        from relayrl.testing.worlds import RecallCue
+        from relayrl.testing.toy_environments import RecallCue
 
         self._env = RecallCue()
         self.observation_space, self.action_space = self._env.observation_space, self._env.action_space

@@ -16,11 +16,11 @@ import numpy as np
 import relayrl
 from relayrl.testing import RecallCue
 
-WORLD = "relayrl.testing:RecallCue"
+ENV = "relayrl.testing:RecallCue"
 
 
 def main(run_dir: Path) -> None:
-    run = relayrl.train(WORLD, run_dir=run_dir, settings={"evaluation.episodes": 50})
+    run = relayrl.train(ENV, run_dir=run_dir, settings={"evaluation.episodes": 50})
     print(f"with a memory: {run.result.mean_return:.2f}")
     assert run.result.mean_return > 0.95
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import architecture
 from formulas import implementations
 
+PAGE = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
 HELD = [
     "files in the largest package",
     "file names that occur more than once",
@@ -48,6 +50,19 @@ def test_traces_see_what_certainly_runs(figures):
     assert {"algorithms/ppo.py", "runtime/collector.py"} <= set(figures["files passed by a PPO step"]["parts"])
     request = figures["files passed by a request, from the call to the disk"]["parts"]
     assert {"runtime/agents/agent.py", "sinks/files/arrow_files.py"} <= set(request)
+
+
+def test_the_page_names_files_that_exist():
+    files = {path.relative_to(architecture.PACKAGE).as_posix() for path in architecture.PACKAGE.rglob("*.py")}
+    named = set(re.findall(r"`([\w/]+\.py)`", PAGE)) - {"tests/test_architecture.py"}
+    assert len(named) > 40
+    assert not [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)]
+
+
+def test_the_page_walks_a_request_through_every_file(figures):
+    walk = PAGE.partition("## One requested action")[2].partition("\n## ")[0]
+    passed = figures["files passed by a request, from the call to the disk"]["parts"]
+    assert not [path for path in passed if Path(path).name not in walk]
 
 
 def test_imports_of_functions_and_of_type_checkers_are_not_read():

@@ -32,8 +32,8 @@ WORLDS = {
     "continuous": ("native:simple_spread", {"continuous_actions": True}),
     "discrete": ("native:simple_spread", {}),
     "different agents": ("native:simple_tag", {"continuous_actions": True}),
-    "dying agents": ("relayrl.testing.worlds:DyingAgents", {}),
-    "masked": ("relayrl.testing.worlds:MaskedBandit", {}),
+    "dying agents": ("relayrl.testing.toy_environments:DyingAgents", {}),
+    "masked": ("relayrl.testing.toy_environments:MaskedBandit", {}),
 }
 NO_CHOICES = {"ddpg", "iddpg", "maddpg", "td3", "itd3", "matd3"}
 

@@ -21,7 +21,7 @@ from relayrl.extend import assemble
 from relayrl.models.network_settings import CriticInput, NetworkSettings
 from relayrl.runtime.collector import Collector
 
-HIDDEN = "relayrl.testing.worlds:HiddenSign"
+HIDDEN = "relayrl.testing.toy_environments:HiddenSign"
 GAMMA = 0.5
 VALUE = 1.0 / (1.0 - GAMMA)
 
@@ -129,7 +129,7 @@ def test_what_critics_see(choice: str, offer: str | None, expected: tuple[bool, 
 @pytest.mark.parametrize("choice", ["state", "both"])
 def test_a_state_that_nobody_offers_is_refused(choice: str) -> None:
     with pytest.raises(ConfigError, match="use joint_observations"):
-        learner("mappo", env="relayrl.testing.worlds:MatrixGame", critic_input=choice)
+        learner("mappo", env="relayrl.testing.toy_environments:MatrixGame", critic_input=choice)
 
 
 def test_a_resumed_collector_goes_on_with_the_states() -> None:

@@ -38,12 +38,12 @@ SMALL = {
 MEMORY = {"kind": "lstm", "size": 5, "sequence_length": 4}
 QUICK = {"train_pi_iters": 2, "train_vf_iters": 2, "num_minibatches": 2}
 WORLDS = {
-    "discrete": ("relayrl.testing.worlds:RecallCue", {}),
-    "truncated": ("relayrl.testing.worlds:RandomWalk", {"horizon": 5}),
-    "nested": ("relayrl.testing.worlds:NestedSpaces", {}),
-    "dying agents": ("relayrl.testing.worlds:DyingAgents", {}),
-    "turns": ("relayrl.testing.worlds:TakingTurns", {}),
-    "masked": ("relayrl.testing.worlds:MaskedBandit", {}),
+    "discrete": ("relayrl.testing.toy_environments:RecallCue", {}),
+    "truncated": ("relayrl.testing.toy_environments:RandomWalk", {"horizon": 5}),
+    "nested": ("relayrl.testing.toy_environments:NestedSpaces", {}),
+    "dying agents": ("relayrl.testing.toy_environments:DyingAgents", {}),
+    "turns": ("relayrl.testing.toy_environments:TakingTurns", {}),
+    "masked": ("relayrl.testing.toy_environments:MaskedBandit", {}),
     "continuous": ("native:simple_spread", {"continuous_actions": True}),
 }
 

@@ -20,7 +20,7 @@ from relayrl.models.network_settings import NetworkSettings
 from relayrl.runtime.collector import Collector
 from relayrl.training.replay.joint_replay import JointReplay
 
-HIDDEN = "relayrl.testing.worlds:HiddenSign"
+HIDDEN = "relayrl.testing.toy_environments:HiddenSign"
 GAMMA = 0.5
 VALUE = 1.0 / (1.0 - GAMMA)
 CENTRAL = ["maddpg", "matd3", "masac"]

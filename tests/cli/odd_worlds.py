@@ -30,6 +30,8 @@ empty_observation: Callable[[], Odd] = partial(Odd, spaces.Box(-1.0, 1.0, (0,), 
 empty_dict: Callable[[], Odd] = partial(Odd, spaces.Dict({}))
 sequence_action: Callable[[], Odd] = partial(Odd, BOX, spaces.Sequence(BOX))
 no_action_space: Callable[[], Odd] = partial(Odd, BOX, None)
+endless_choices: Callable[[], Odd] = partial(Odd, spaces.Discrete(1 << 40))
+endless_actions: Callable[[], Odd] = partial(Odd, BOX, spaces.Discrete(1 << 40))
 empty_action: Callable[[], Odd] = partial(Odd, BOX, spaces.Box(-1.0, 1.0, (0,), np.float32))
 
 
@@ -51,3 +53,8 @@ class OldStep(Odd):
 class Breaks(Odd):
     def step(self, action):
         raise KeyError("a key of the environment's own")
+
+
+class ShortMask(Odd):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(3, np.int8)}

@@ -8,7 +8,6 @@ import pytest
 
 from cli_in_process import relayrl, short_run
 
-"""Of one command, on a busy machine; what is asked for takes less than a second."""
 TINY = ["--steps", "16", "--quiet", "--set", "evaluation.episodes=1", "--set", "tensorboard=false"]
 WORDS = [
     *(
@@ -104,6 +103,11 @@ COMMANDS = [
     ["data", "inspect"],
     ["data", "convert"],
     ["data", "replay"],
+    ["models", "list"],
+    ["models", "add"],
+    ["models", "promote"],
+    ["models", "rollback"],
+    ["keys", "list"],
     ["nonsense"],
 ]
 
@@ -117,11 +121,12 @@ def check(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A run, and its records in every kind of file."""
+    """A run, its records in every kind of file, and a store with its model."""
     folder = tmp_path_factory.mktemp("fuzz")
     short_run(str(folder / "run"), "--record", f"arrow:{folder}/arrow", "--set", "evaluation.interval=32")
     for target in ("parquet:{}/parquet", "csv:{}/csv", "sqlite:{}/records.db"):
         assert relayrl("data", "convert", f"arrow:{folder}/arrow", target.format(folder)).returncode == 0
+    assert relayrl("models", "add", str(folder / "store"), str(folder / "run" / "model.onnx")).returncode == 0
     return folder
 
 
@@ -166,6 +171,9 @@ READERS = {
     "parquet/*": [["data", "inspect", "parquet:parquet"], ["data", "convert", "parquet:parquet", "arrow:new"]],
     "csv/*.csv": [["data", "inspect", "csv:csv"], ["data", "convert", "csv:csv", "sqlite:new.db"]],
     "csv/*.json": [["data", "inspect", "csv:csv"]],
+    "run/result.json": [["evaluate", "run", "--episodes", "1"], ["plot", "run"]],
+    "store/history.jsonl": [["models", "list", "store"], ["models", "rollback", "store", "agent"]],
+    "store/*/*.onnx": [["models", "promote", "store", "agent", "4"], ["models", "add", "store", "run/model.onnx"]],
     "records.db": [
         ["data", "inspect", "sqlite:records.db"],
         ["data", "replay", "sqlite:records.db"],
@@ -184,7 +192,7 @@ def test_damaged_files(pattern, here, whole):
         for left in ("new", "new.db"):
             shutil.rmtree(here / left, ignore_errors=True)
             (here / left).unlink(missing_ok=True) if (here / left).is_file() else None
-        for folder in ("run", "arrow", "parquet", "csv"):
+        for folder in ("run", "arrow", "parquet", "csv", "store"):
             shutil.rmtree(here / folder)
         shutil.copytree(whole, here, dirs_exist_ok=True)
 

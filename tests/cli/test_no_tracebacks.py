@@ -51,6 +51,9 @@ WORLDS = {
     "RaisesOnClose": (1, "close() raised RuntimeError: cannot be closed"),
     "OldReset": (2, "old Gym API"),
     "OldStep": (1, "old Gym API"),
+    "endless_choices": (2, "the networks would take"),
+    "endless_actions": (2, "the networks would take"),
+    "ShortMask": (1, "the action mask has shape (3,); give one entry per action, (2,)"),
 }
 
 

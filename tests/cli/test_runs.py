@@ -229,7 +229,7 @@ def test_seeds_are_aggregated_over_the_steps_they_share():
 STUCK = """
 import ctypes, sys, time
 from pathlib import Path
-from relayrl.testing.worlds import CountingWorld
+from relayrl.testing.toy_environments import CountingWorld
 
 def get_stuck(how):
     Path("stuck").touch()

@@ -35,7 +35,7 @@ def collector(env: str, num_steps: int) -> Collector:
 
 @pytest.mark.parametrize("name", ["CountingWorld", "DyingAgents", "TakingTurns", "MaskedBandit", "NestedSpaces"])
 def test_joined_blocks_are_one_block(name):
-    env = f"relayrl.testing.worlds:{name}"
+    env = f"relayrl.testing.toy_environments:{name}"
     whole = collector(env, 12).collect(0)
     pieces = collector(env, 3)
     blocks = [{group: copied_rollout(rollout) for group, rollout in pieces.collect(0).items()} for _ in range(4)]

@@ -226,14 +226,52 @@ def test_trees_of_actions_and_memory_are_recorded_by_the_names_of_their_spaces()
 
 def test_a_call_that_raises_leaves_the_steps_as_they_were() -> None:
     recorder = builder()
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ConfigError, match=r"obs has shape \(2,\), expected \(1,\)"):
         recorder.record_action(np.zeros(2), 0)
     assert len(recorder) == 0
     act(recorder, 1, 1.0)
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ConfigError, match=r"obs has shape \(2,\), expected \(1,\)"):
         recorder.record_action(np.zeros(2), 0)
     with pytest.raises(ConfigError, match="none for the actions"):
         recorder.end(True, False, np.array([2.0]), step=4)
     trajectory = recorder.end(True, False, np.array([2.0]))
     assert trajectory is not None
     assert (trajectory.obs.tolist(), trajectory.reward.tolist(), trajectory.episode) == ([[1]], [1], 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ((np.array([1.0]), 0.5), "action has dtype float64, expected int64"),
+        ((np.array([1.0]), None), "action has dtype object"),
+        ((np.array([1.0]), np.array([1, 0])), r"action has shape \(2,\)"),
+        ((None, 0), "obs has dtype object"),
+        (("left", 0), "obs has dtype <U4, expected float32"),
+        ((np.array([1.0]), 0, np.ones(2, bool)), "without mask_width"),
+    ],
+)
+def test_what_is_no_step_of_the_spaces_is_refused(arguments: tuple[Any, ...], match: str) -> None:
+    recorder = builder()
+    with pytest.raises(ConfigError, match=match):
+        recorder.record_action(*arguments)
+    assert len(recorder) == 0
+
+
+@pytest.mark.parametrize("reward", [np.nan, 1e300, "high", None, [1.0, 2.0]])
+def test_rewards_are_finite_numbers(reward: Any) -> None:
+    recorder = builder()
+    act(recorder, 1, 1.0)
+    with pytest.raises(ConfigError, match="reward"):
+        recorder.record_reward(reward)
+    trajectory = recorder.end(True, False, np.array([2.0]))
+    assert trajectory is not None
+    assert trajectory.reward.tolist() == [1.0]
+
+
+def test_final_observations_have_the_form_of_the_others() -> None:
+    for wrong in (None, np.zeros(3)):
+        recorder = builder()
+        act(recorder, 1, 1.0)
+        with pytest.raises(ConfigError, match="final_obs has"):
+            recorder.end(False, True, wrong)  # type: ignore[arg-type]
+        assert recorder.end(False, True, np.array([2.0])) is not None

@@ -15,7 +15,7 @@ from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_sink, open_source
 
-DYING = "relayrl.testing.multi_agent_worlds:DyingAgents"
+DYING = "relayrl.testing.multi_agent_environments:DyingAgents"
 FLAGS = {
     "algo": "masac",
     "environment.num_envs": 1,

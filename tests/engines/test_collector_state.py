@@ -17,7 +17,13 @@ def parts_for(env: str, **flags):
 
 @pytest.mark.parametrize(
     "env",
-    ["native:CartPole", "CartPole-v1", "Pendulum-v1", "mpe2:simple_spread_v3", "relayrl.testing.worlds:RandomWalk"],
+    [
+        "native:CartPole",
+        "CartPole-v1",
+        "Pendulum-v1",
+        "mpe2:simple_spread_v3",
+        "relayrl.testing.toy_environments:RandomWalk",
+    ],
 )
 def test_blocks_after_a_saved_state_are_those_that_would_have_followed(env):
     first, second = parts_for(env), parts_for(env)

@@ -24,7 +24,7 @@ from relayrl.runtime.evaluation import EvaluationResult, evaluate
 from relayrl.runtime.judging import Judge, random_actors
 from relayrl.training.files.checkpoints import load_checkpoint
 
-GAME = "relayrl.testing.worlds:MatrixGame"
+GAME = "relayrl.testing.toy_environments:MatrixGame"
 NUMBERS = np.sign(np.subtract.outer(np.arange(4), np.arange(4)))
 HIGHER_WINS = [NUMBERS.tolist(), (-NUMBERS).tolist()]
 WITH_COSTS = [(NUMBERS - 0.5).tolist(), (-NUMBERS - 0.5).tolist()]

@@ -249,7 +249,7 @@ def test_another_number_of_envs_than_the_vector_environment_has_is_refused(tmp_p
 FRAGILE = """
 import ctypes, os, sys, time
 from pathlib import Path
-from relayrl.testing.worlds import CountingWorld
+from relayrl.testing.toy_environments import CountingWorld
 
 (Path(__file__).parent / "pids").open("a").write(f"{os.getpid()}\\\\n")
 

@@ -45,11 +45,11 @@ ENVIRONMENTS = [
     "mpe2:simple_speaker_listener_v4",
     "pettingzoo:classic.connect_four_v3",
     "vmas:simple_spread",
-    "relayrl.testing.worlds:NestedSpaces",
-    "relayrl.testing.worlds:DyingAgents",
-    "relayrl.testing.worlds:TakingTurns",
-    "relayrl.testing.worlds:MaskedBandit",
-    "relayrl.testing.worlds:TorchCounting",
+    "relayrl.testing.toy_environments:NestedSpaces",
+    "relayrl.testing.toy_environments:DyingAgents",
+    "relayrl.testing.toy_environments:TakingTurns",
+    "relayrl.testing.toy_environments:MaskedBandit",
+    "relayrl.testing.toy_environments:TorchCounting",
 ]
 
 
@@ -132,6 +132,6 @@ def test_ppo_without_policy_steps_misses_that(tmp_path):
 
 def test_a_policy_that_only_its_mask_can_guide_never_errs(tmp_path):
     # One arm of four is allowed on each of eight steps, and only the mask tells which: 8 is a perfect episode.
-    result = run(settings_for("relayrl.testing.worlds:MaskedBandit", evaluation__episodes=20), tmp_path / "a")
+    result = run(settings_for("relayrl.testing.toy_environments:MaskedBandit", evaluation__episodes=20), tmp_path / "a")
     assert result.returns == (8.0,) * 20
     assert result.train_return == 8.0

@@ -19,7 +19,10 @@ RUNS = {
     "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
     "impala": ("native:CartPole", ON_POLICY | {"max_policy_lag": 2}),
     "maappo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
-    "mappo": ("relayrl.testing.worlds:MatrixGame", ON_POLICY | {"train_pi_iters": 1, "opponents": ["random"]}),
+    "mappo": (
+        "relayrl.testing.toy_environments:MatrixGame",
+        ON_POLICY | {"train_pi_iters": 1, "opponents": ["random"]},
+    ),
     "poca": ("native:simple_spread", ON_POLICY | {"train_pi_iters": 1}),
     "reinforce": ("native:CartPole", ON_POLICY | {"with_vf_baseline": True}),
     "td3": ("native:Pendulum", OFF_POLICY),

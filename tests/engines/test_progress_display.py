@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import types
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -18,6 +19,8 @@ WHOLE = Progress(1000, 1000, 4.0, 12.5, {"evaluation/return_mean": 30.0})
 def test_a_line_has_steps_rate_return_and_time_left():
     assert describe(HALF) == "500/1,000 steps (50%)  250 steps/s  return –  2 s left"
     assert describe(WHOLE) == "1,000/1,000 steps (100%)  250 steps/s  return 12.5  0 s left"
+    before = replace(HALF, num_env_steps=0)  # a server without actors
+    assert describe(before) == "0/1,000 steps (0%)  0 steps/s  return –  waiting for the first steps"
 
 
 def test_lines_are_rare_but_the_last_one_comes(capsys):

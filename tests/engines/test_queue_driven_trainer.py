@@ -1,5 +1,6 @@
 """The ML-Agents contract: the loop of the docstring, on a real environment, learns what the engine learns."""
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -7,13 +8,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from relayrl import TrainerSettings, train
+from relayrl import PPOParams, TrainerSettings, train
 from relayrl.data.columns import LaneHeader
 from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.local.run_parts import build_parts, make_run_parts
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import UnknownNameError
+from relayrl.extend import PPOTrainer
 from relayrl.models.policy import parameter_hash
 from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
 from relayrl.training.queued.rl_trainer import LaneReturns, RolloutTrainer
@@ -151,7 +153,7 @@ def test_the_last_rollout_of_a_queue_is_as_short_as_asked_for():
     assert driven_by_queues("native:CartPole", "ppo", FLAGS | {"environment.num_envs": 2}, 100)[0] == 100
 
 
-@pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_worlds:DyingAgents", "mappo")])
+@pytest.mark.parametrize(("env", "algo"), [("relayrl.testing.multi_agent_environments:DyingAgents", "mappo")])
 def test_the_parts_of_a_run_have_the_settings_of_the_run(env, algo, tmp_path):
     """Without a preset, a run takes generic settings; so do the parts that a program drives."""
     given = {"trainer.time_horizon": 32, "trainer.max_steps": 128, "environment.num_envs": 2, "evaluation.episodes": 0}
@@ -162,3 +164,69 @@ def test_the_parts_of_a_run_have_the_settings_of_the_run(env, algo, tmp_path):
         parts.trainer.advance()
     parts.close()
     assert run.result.parameter_hash == "".join(parameter_hash(policy) for policy in parts.policies.values())
+
+
+def test_rollouts_that_wait_in_a_queue_stay_as_they_are():
+    """A program may collect ahead of its trainer; the collector writes into its own columns again."""
+    given = {"num_envs": 2, "time_horizon": 16, "max_steps": 10_000}
+    parts, same = (make_run_parts("native:CartPole", algo="ppo", settings=given) for _ in range(2))
+    waiting = [parts.collect(0) for _ in range(4)]
+    at_once = [same.collect(0)["agent"].obs.copy() for _ in range(4)]
+    parts.close()
+    same.close()
+    for rollouts, obs in zip(waiting, at_once, strict=True):
+        np.testing.assert_array_equal(rollouts["agent"].obs, obs)
+
+
+def test_a_trainer_whose_schedule_ends_elsewhere_warns(caplog):
+    parts = make_run_parts("native:CartPole", algo="ppo", settings={"max_steps": 5_000})
+    trainer = RolloutTrainer(
+        "x", TrainerSettings(max_steps=1_000), lambda *_: None, lambda _: parts.trainer, Statistics([])
+    )
+    assert trainer.learner is parts.trainer
+    parts.close()
+    assert "of 5000 steps, and trainer_settings have 1000" in caplog.text
+
+
+def driven_by_rollouts(
+    env: str, params: PPOParams, given: dict[str, Any], steps: int, folder: Path, *, resumes: bool, **own: Any
+) -> tuple[int, str]:
+    """A `PPOTrainer` in the place of a run's trainer; `resumes` saves and loads it before every rollout."""
+    parts = make_run_parts(env, algo="ppo", settings={**given, "max_steps": steps})
+    ((name, group),) = parts.env.groups.items()
+
+    def made(load: bool) -> Any:
+        settings = TrainerSettings(max_steps=steps, **own)
+        network = parts.policies[name].network
+        trainer = PPOTrainer("x", settings, artifact_path=folder, params=params, network=network, load=load)
+        trainer.add_policy(name, trainer.create_policy(name, group))
+        queues = TrajectoryQueue(), PolicyQueue()
+        trainer.subscribe_trajectory_queue(queues[0])
+        trainer.publish_policy_queue(queues[1])
+        return trainer, *queues
+
+    trainer, trajectories, policies = made(load=False)
+    while trainer.should_still_train:
+        parts.trainer.num_env_steps = trainer.get_step
+        trajectories.put(parts.collect(trainer.policy_version))
+        trainer.advance()
+        parts.policies[name].load_state_dict(policies.take().parameters[name])
+        if resumes:
+            trainer.save_model()
+            trainer, trajectories, policies = made(load=True)
+    parts.close()
+    return trainer.get_step, parameter_hash(trainer.policies[name])
+
+
+@pytest.mark.parametrize(
+    ("steps", "resumes", "own"),
+    [(592, False, {}), (592, True, {}), (100, False, {"time_horizon": 32}), (512, False, {})],
+    ids=["short last rollout", "resumed", "short only rollout", "whole rollouts"],
+)
+def test_a_facade_trainer_learns_from_a_runs_rollouts_what_the_run_learns(steps, resumes, own, tmp_path):
+    params = PPOParams(train_pi_iters=2, train_vf_iters=2, num_minibatches=4)
+    given = {f"params.{key}": value for key, value in params.model_dump(mode="json").items()}
+    given |= {"num_envs": 4, "time_horizon": 32, "evaluation.episodes": 0, "statistics.tensorboard": False}
+    run = train("CartPole-v1", algo="ppo", steps=steps, run_dir=tmp_path / "run", settings=given, progress=False)
+    driven = driven_by_rollouts("CartPole-v1", params, given, steps, tmp_path / "own", resumes=resumes, **own)
+    assert driven == (run.result.num_env_steps, run.result.parameter_hash)

@@ -15,7 +15,7 @@ from relayrl.runtime.collector import Collector
 from relayrl.sinks.contract import open_source
 from relayrl.training.trainers.policy_groups import PolicyGroup
 
-DYING = "relayrl.testing.multi_agent_worlds:DyingAgents"
+DYING = "relayrl.testing.multi_agent_environments:DyingAgents"
 NUM_ENVS, SEED = 3, 11
 
 

@@ -18,7 +18,7 @@ from relayrl.models.exports.exported import ExportedActor
 from relayrl.models.network_settings import MemoryKind, MemorySettings
 from relayrl.sinks.contract import open_source
 
-RECALL = "relayrl.testing.worlds:RecallCue"
+RECALL = "relayrl.testing.toy_environments:RecallCue"
 SMALL = {
     "environment.num_envs": 2,
     "trainer.time_horizon": 10,
@@ -112,7 +112,7 @@ def test_the_command_line_trains_and_evaluates_with_a_memory(tmp_path):
 
 def test_a_memory_is_set_by_parts_and_overridden_for_one_group():
     settings = build_run_settings(
-        "relayrl.testing.worlds:DyingAgents",
+        "relayrl.testing.toy_environments:DyingAgents",
         None,
         {"behaviors": {"wolf": {"network": {"memory": {"size": 3}}}, "sheep": {"network": {"memory": None}}}},
         ["network.memory.kind=gru", "sequence_length=7"],

@@ -26,6 +26,7 @@ from relayrl import (
     open_source,
 )
 from relayrl.errors import AgentStateError, BufferFullError, ConfigError, LearningError
+from relayrl.extend import make_run_parts
 from relayrl.models.policy import parameter_hash
 from waiting import wait_until
 
@@ -549,3 +550,72 @@ def test_two_agents_feed_one_trainer(tmp_path):
         play(one, one.get_actor_ids())
         play(other, other.get_actor_ids())
         assert set(one.get_model_version().values()) == set(other.get_model_version().values()) == {2}
+
+
+def pair_trainer(folder: Path, algo: str = "mappo", params: Any = None) -> Any:
+    quick = PPOParams(traj_per_epoch=2, train_pi_iters=2, train_vf_iters=2)
+    trainer = make_trainer(folder, algo, quick if params is None else params)
+    for name in ("left", "right"):
+        trainer.register_agent(name)
+    return trainer
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("leaves", ["removed", "silent"])
+def test_nobody_waits_for_an_agent_that_has_left(leaves, threaded, tmp_path):
+    """Of eight episodes of an environment, the second agent plays three: four epochs of two joint trajectories."""
+    trainer = pair_trainer(tmp_path)
+    trainer.trainer_settings = TrainerSettings(threaded=threaded)
+    with AgentBuilder().actor_count(0).trainer(trainer, max_policy_lag=None).seed(0).build() as agent:
+        env_id = uuid4()
+        ids = [agent.new_actor(agent_id=name, env_id=env_id) for name in trainer.agent_ids]
+        play(agent, ids, episodes=3)
+        if leaves == "removed":
+            agent.remove_actor(ids[1])
+        play(agent, ids[:1], episodes=5)
+    assert (trainer.num_env_steps + LENGTH * trainer.num_pending, trainer.incomplete) == (8 * LENGTH, [])
+    assert trainer.log_epoch()["epoch/num_incomplete"] == 0
+    if not threaded:
+        assert trainer.policy_version == 4
+
+
+def test_an_agent_that_plays_in_one_of_two_environments_is_not_waited_for_in_the_other(tmp_path):
+    trainer = pair_trainer(tmp_path)
+    with AgentBuilder().actor_count(0).trainer(trainer).seed(0).build() as agent:
+        both, alone = uuid4(), uuid4()
+        ids = [agent.new_actor(agent_id=name, env_id=both) for name in trainer.agent_ids]
+        ids.append(agent.new_actor(agent_id="left", env_id=alone))
+        play(agent, ids, episodes=2)
+        assert (trainer.policy_version, trainer.num_pending, trainer.num_env_steps) == (2, 0, 4 * LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("algo", "params"), [("ippo", None), ("isac", SACParams(learning_starts=20, batch_size=8, update_interval=10))]
+)
+def test_nobody_is_waited_for_in_an_environment_of_an_actors_own(algo, params, tmp_path):
+    trainer = pair_trainer(tmp_path, algo, params)
+    with AgentBuilder().actor_count(0).trainer(trainer).seed(0).build() as agent:
+        play(agent, [agent.new_actor(agent_id=name) for name in trainer.agent_ids], episodes=3)
+        assert (trainer.num_pending, trainer.num_env_steps) == (0, 6 * LENGTH)
+        assert trainer.policy_version > 1
+
+
+@pytest.mark.parametrize("algo", ["ippo", "mappo"])
+def test_steps_of_a_game_of_turns_are_counted_once(algo, tmp_path):
+    """Blocks of ten steps cut games of five to nine; who waits covers a step on which the other acts, perhaps later."""
+    game = "pettingzoo:classic.tictactoe_v3"
+    looked_at = make_run_parts(game, algo="ippo", settings={"num_envs": 1})
+    ((name, group),) = looked_at.env.groups.items()
+    looked_at.close()
+    own = {"observation_space": group.observation_space, "action_space": group.action_space, "masks_actions": True}
+    quick = PPOParams(traj_per_epoch=1, train_pi_iters=2, train_vf_iters=2)
+    trainer = make_trainer(tmp_path, algo, quick, **own)
+    for agent_id in group.agent_ids:
+        trainer.register_agent(agent_id, name)
+    with AgentBuilder().actor_count(0).trainer(trainer, max_policy_lag=None).seed(0).build() as agent:
+        actor = agent.new_actor(model=trainer.policies[name], group=name)
+        agent.set_env(actor, game, 1, seed=3)
+        for block in range(1, 9):
+            agent.run_env(actor, 10)
+            assert trainer.num_env_steps <= 10 * block
+    assert trainer.num_env_steps > 70

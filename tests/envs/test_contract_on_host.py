@@ -8,7 +8,7 @@ import torch
 from relayrl.envs.adapters import vmas_adapter
 from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment
 from relayrl.envs.vector.on_host import on_host
-from relayrl.testing.worlds import Herd, TorchCounting
+from relayrl.testing.toy_environments import Herd, TorchCounting
 
 
 def at_home(env: VectorEnvironment, num_envs: int = 2) -> VectorEnvironment:

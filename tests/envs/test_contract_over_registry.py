@@ -12,7 +12,7 @@ from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.testing.env_contract import Outcome, check_environment
 
-WORLDS = "relayrl.testing.worlds"
+WORLDS = "relayrl.testing.toy_environments"
 
 ENVIRONMENTS: list[tuple[str, dict[str, Any], int]] = [
     ("CartPole-v1", {}, 60),

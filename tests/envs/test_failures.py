@@ -18,7 +18,7 @@ from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import RestartBudget
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, ObservationError
-from relayrl.testing.worlds import Herd
+from relayrl.testing.toy_environments import Herd
 
 SEED = 4
 

@@ -15,7 +15,7 @@ from relayrl.envs.environment_contract import StatefulEnvironment, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import EnvError
-from relayrl.testing.worlds import CountingWorld, MaskedBandit, NestedSpaces
+from relayrl.testing.toy_environments import CountingWorld, MaskedBandit, NestedSpaces
 
 STAY = {"agent": np.zeros((2, 1), np.int64)}
 

@@ -58,7 +58,7 @@ def test_a_factory_may_make_any_kind_of_environment(factory: Any) -> None:
         "pettingzoo:classic.connect_four_v3",
         "vmas:simple_spread",
         "native:simple_spread",
-        "relayrl.testing.worlds:CountingWorld",
+        "relayrl.testing.toy_environments:CountingWorld",
         "gymnasium:CartPole-v1",
     ],
 )
@@ -161,7 +161,7 @@ def test_every_listed_kind_is_there() -> None:
 def test_worlds_that_step_in_one_call_cannot_be_restarted_one_by_one() -> None:
     settings = EnvSettings(num_envs=2, on_failure=FailurePolicy.RESTART)
     with pytest.raises(ConfigError, match="set on_failure to 'raise'"):
-        make_vector("relayrl.testing.worlds:Herd", settings)
+        make_vector("relayrl.testing.toy_environments:Herd", settings)
     env = make_vector("CartPole-v1", settings)
     assert env.reset(seed=0).groups["agent"].obs.shape == (2, 1, 4)
 

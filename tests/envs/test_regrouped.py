@@ -9,7 +9,7 @@ from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.vector.regrouped import regrouped
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.testing.env_contract import check_environment
-from relayrl.testing.worlds import Herd
+from relayrl.testing.toy_environments import Herd
 
 SPREAD = "native:simple_spread"
 
@@ -18,7 +18,7 @@ def make(env: str, sharing, num_envs: int = 3) -> VectorEnvironment:
     return make_vector(env, EnvSettings(num_envs=num_envs, sharing=sharing))
 
 
-@pytest.mark.parametrize("env", [SPREAD, "native:simple_tag", "relayrl.testing.worlds:DyingAgents"])
+@pytest.mark.parametrize("env", [SPREAD, "native:simple_tag", "relayrl.testing.toy_environments:DyingAgents"])
 def test_separate_groups_keep_the_contract(env):
     check_environment(lambda count: make(env, "separate", count)).raise_if_failed()
 

@@ -1,4 +1,4 @@
-"""Environments for the tests of vectorisers and workers, beside those of `relayrl.testing.worlds`; importable in workers."""
+"""Environments for the tests of vectorisers and workers, beside those of `relayrl.testing`; importable in workers."""
 
 from __future__ import annotations
 

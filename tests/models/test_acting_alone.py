@@ -14,7 +14,7 @@ QUICK |= {"train_pi_iters": 1, "train_vf_iters": 1}
 WIDE = {"log_std_init": 3.0}
 """Draws far beyond every bound."""
 MASKED = "pettingzoo:classic.tictactoe_v3"
-NESTED = "relayrl.testing.worlds:NestedSpaces"
+NESTED = "relayrl.testing.toy_environments:NestedSpaces"
 MEMORY = {"network.memory": {"kind": "lstm", "size": 4, "sequence_length": 4}}
 
 

@@ -160,7 +160,11 @@ def test_a_file_that_was_trained_with_masks_wants_one(tmp_path):
         ({"obs": np.zeros((1, 2), complex)}, "dtype"),
         ({"obs": obs(0), "mask": [[True, True]]}, "one row per actor"),
         ({"obs": obs(0), "reward": 1.0}, "has not acted"),
-        ({"obs": obs(0), "reward": float("nan")}, "finite"),
+        ({"obs": obs(0), "mask": [[[True], [True, True]]]}, "mask is .* no array of bool"),
+        ({"obs": obs(0), "reward": float("nan")}, "infinite"),
+        ({"obs": obs(0), "reward": 1e300}, "infinite as float32"),
+        ({"obs": obs(0), "reward": 10**400}, "reward is .* no array of float32"),
+        ({"obs": obs(0), "reward": "high"}, "reward is 'high', which is no array of float32"),
     ],
 )
 def test_wrong_requests_say_what_is_wrong_and_record_nothing(agent, sink, arguments, match):

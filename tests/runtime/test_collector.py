@@ -16,7 +16,7 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.heads.head_registry import likelihood_head as action_head
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.evaluation import evaluate
-from relayrl.testing.worlds import Herd
+from relayrl.testing.toy_environments import Herd
 
 
 class UniformActor(Actor):
@@ -38,7 +38,7 @@ def collector(env: Any, num_envs: int, num_steps: int, **settings) -> Collector:
     return Collector(vector, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
 
 
-COUNTING = "relayrl.testing.worlds:CountingWorld"
+COUNTING = "relayrl.testing.toy_environments:CountingWorld"
 
 
 def test_rows_hold_observation_action_and_what_came_of_it():
@@ -82,7 +82,7 @@ def test_episode_returns_and_lengths_are_those_of_whole_episodes():
 
 
 def test_masks_are_recorded_and_obeyed():
-    rollouts = collector("relayrl.testing.worlds:MaskedBandit", 3, 40).collect(0)
+    rollouts = collector("relayrl.testing.toy_environments:MaskedBandit", 3, 40).collect(0)
     (rollout,) = rollouts.values()
     chosen = np.take_along_axis(rollout.action_mask, rollout.action[..., None], -1)
     assert chosen.all()
@@ -90,7 +90,7 @@ def test_masks_are_recorded_and_obeyed():
 
 
 def test_masks_of_final_observations_are_recorded():
-    rollout = collector("relayrl.testing.worlds:MaskedBandit", 3, 20).collect(0)["agent"]
+    rollout = collector("relayrl.testing.toy_environments:MaskedBandit", 3, 20).collect(0)["agent"]
     successors = rollout.successors
     assert successors.step.tolist() == [7] * 3 + [15] * 3 + [19] * 3
     assert (successors.action_mask.sum(-1) == 1).all()
@@ -169,7 +169,7 @@ def test_what_is_paid_before_the_first_action_is_in_returns_and_in_no_row():
 
 
 def test_agents_that_wait_for_their_turn_are_not_valid_but_their_rewards_count():
-    rollouts = collector("relayrl.testing.worlds:TakingTurns", 1, 12).collect(0)
+    rollouts = collector("relayrl.testing.toy_environments:TakingTurns", 1, 12).collect(0)
     for rollout in rollouts.values():
         assert not rollout.valid.all()
         assert rollout.valid.any()
@@ -184,7 +184,7 @@ def test_agents_that_wait_for_their_turn_are_not_valid_but_their_rewards_count()
 
 
 def test_groups_of_different_agents_get_rollouts_of_their_own():
-    rollouts = collector("relayrl.testing.worlds:DyingAgents", 2, 20).collect(0)
+    rollouts = collector("relayrl.testing.toy_environments:DyingAgents", 2, 20).collect(0)
     assert len(rollouts) > 1
     for rollout in rollouts.values():
         assert rollout.num_lanes == 2 * len(rollout.header.agent_ids)
@@ -193,7 +193,7 @@ def test_groups_of_different_agents_get_rollouts_of_their_own():
 def test_an_env_that_fails_leaves_a_void_truncated_row():
     options = {"at_step": 3, "how": "raise", "terminate_at": 5}
     one = collector(
-        "relayrl.testing.worlds:Crashing",
+        "relayrl.testing.toy_environments:Crashing",
         1,
         6,
         options=options,

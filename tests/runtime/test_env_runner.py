@@ -11,10 +11,10 @@ from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, EnvironmentFailedError, InferenceError
 from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.runtime.requests.policy_model import CustomPolicy
-from relayrl.testing.multi_agent_worlds import DyingAgents
+from relayrl.testing.multi_agent_environments import DyingAgents
 from waiting import DEADLINE_S
 
-COUNTING = "relayrl.testing.worlds:CountingWorld"
+COUNTING = "relayrl.testing.toy_environments:CountingWorld"
 
 
 def counting_policy(version: int = 1):
@@ -109,7 +109,7 @@ def test_steps_before_an_environment_raises_are_kept_and_set_env_goes_on(num_wor
     settings = EnvSettings(options={"at_step": 13}, workers=num_workers)
     with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
         (actor_id,) = agent.get_actor_ids()
-        agent.set_env(actor_id, "relayrl.testing.worlds:Crashing", 2, settings=settings)
+        agent.set_env(actor_id, "relayrl.testing.toy_environments:Crashing", 2, settings=settings)
         assert agent.run_env(actor_id, 4).num_env_steps == 8
         with pytest.raises(EnvironmentFailedError, match="as asked"):
             agent.run_env(actor_id, 100)
@@ -151,7 +151,7 @@ def test_all_groups_keep_their_steps_when_one_fails_and_new_episodes_begin(at):
         for name, group in (("sheep_0", "sheep"), ("wolf_0", "wolf_0")):
             policy = CustomPolicy(actors[name], world.observation_spaces[name], group=group, policy_version=1)
             ids[group] = agent.new_actor(model=policy)
-        agent.set_env(ids, "relayrl.testing.multi_agent_worlds:DyingAgents")
+        agent.set_env(ids, "relayrl.testing.multi_agent_environments:DyingAgents")
         actors["wolf_0"].at = at + 2  # in the middle of a row: the sheep have acted on it
         with pytest.raises(InferenceError, match="no pass"):
             agent.run_env(ids["sheep"], 100)
@@ -177,7 +177,9 @@ def test_blocks_are_as_long_as_each_run_asks_for():
     with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
         (actor_id,) = agent.get_actor_ids()
         agent.set_env(
-            actor_id, "relayrl.testing.worlds:CountingWorld", settings=EnvSettings(options={"terminate_at": None})
+            actor_id,
+            "relayrl.testing.toy_environments:CountingWorld",
+            settings=EnvSettings(options={"terminate_at": None}),
         )
         for num_steps in (10, 100, 130):
             agent.run_env(actor_id, num_steps)

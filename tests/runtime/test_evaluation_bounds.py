@@ -21,7 +21,7 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.runtime.evaluation import Bound, evaluate
 
-COUNTING = "relayrl.testing.worlds:CountingWorld"
+COUNTING = "relayrl.testing.toy_environments:CountingWorld"
 
 
 class FirstAction(Actor):
@@ -112,7 +112,7 @@ def test_worlds_that_cannot_be_reset_alone_play_one_cut_episode_each():
 def test_worlds_that_always_fail_leave_an_evaluation_without_episodes():
     options = {"at_step": 1}
     settings = EnvSettings(num_envs=1, options=options, on_failure="restart", max_restarts_per_minute=1000)
-    result = play(make_vector("relayrl.testing.worlds:Crashing", settings), episodes=2, timeout_s=1e-9)
+    result = play(make_vector("relayrl.testing.toy_environments:Crashing", settings), episodes=2, timeout_s=1e-9)
     assert (result.returns, result.num_asked, result.stopped_by) == ((), 2, Bound.TIMEOUT)
     assert math.isnan(result.mean_return)
 

@@ -17,7 +17,7 @@ from relayrl.models.recurrent_policy import RecurrentActorCritic
 from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.runtime.requests.policy_model import CustomPolicy
 from relayrl.runtime.requests.published_policy import ActionChoice
-from relayrl.testing.worlds import RecallCue
+from relayrl.testing.toy_environments import RecallCue
 
 ACT = RecallCue().action_space
 
@@ -215,7 +215,7 @@ def test_worlds_of_an_actors_own_are_played_with_memory(tmp_path):
     sink = ListSink()
     with greedy(export(policy, tmp_path / "model.onnx"), sink) as agent:
         (actor_id,) = agent.get_actor_ids()
-        agent.set_env(actor_id, "relayrl.testing.worlds:RecallCue", 2)
+        agent.set_env(actor_id, "relayrl.testing.toy_environments:RecallCue", 2)
         agent.run_env(actor_id, 13)
     whole = [t for t in sink.trajectories if t.first_step == 0]
     assert whole

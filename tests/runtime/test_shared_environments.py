@@ -16,9 +16,9 @@ from relayrl.errors import ConfigError
 from relayrl.runtime.agents.agent_builder import AgentBuilder
 from relayrl.runtime.requests.action_service import ActionCall
 from relayrl.runtime.requests.policy_model import CustomPolicy
-from relayrl.testing.multi_agent_worlds import DyingAgents
+from relayrl.testing.multi_agent_environments import DyingAgents
 
-DYING = "relayrl.testing.multi_agent_worlds:DyingAgents"
+DYING = "relayrl.testing.multi_agent_environments:DyingAgents"
 SPACES = DyingAgents()
 GROUP_OF = {"sheep_0": "sheep", "sheep_1": "sheep", "wolf_0": "wolf_0"}
 GROUPS = {"sheep": "sheep_0", "wolf_0": "wolf_0"}

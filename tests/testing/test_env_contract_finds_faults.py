@@ -13,7 +13,7 @@ import torch
 
 from relayrl.envs.environment_contract import VectorReset, VectorStep, new_env_ids
 from relayrl.testing.env_contract import CHECKS, Outcome, check_environment
-from relayrl.testing.worlds import Herd
+from relayrl.testing.toy_environments import Herd
 
 BROKEN: dict[str, Callable[[], Herd]] = {}
 

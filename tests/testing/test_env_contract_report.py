@@ -6,7 +6,7 @@ import pytest
 
 from relayrl.errors import ConfigError, EnvError
 from relayrl.testing.env_contract import CHECKS, ContractReport, Outcome, check_environment
-from relayrl.testing.worlds import Herd
+from relayrl.testing.toy_environments import Herd
 
 
 def herd_report(num_envs: int = 3, num_steps: int = 20, **options: float) -> ContractReport:

@@ -16,6 +16,7 @@ import relayrl
 from relayrl import PPOParams, RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.on_policy_params import OnPolicyParams
+from relayrl.algorithms.poca.team_critic import TeamCritic
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import Trajectory, trajectory_id
@@ -178,12 +179,14 @@ def test_a_kernel_of_the_callers_trains_saves_loads_and_leaves(algo, tmp_path):
 
 
 def critics(trainer: Any) -> list[nn.Module]:
-    """Every value and Q-network, targets included."""
+    """Every value and Q-network, targets included; of critics of teams, what sees an agent."""
     learner = trainer._learned()
     if trainer.params.replay_size is None:
-        return [policy.critic for policy in learner.policies.values()]
+        found = [policy.critic for policy in learner.policies.values()]
+        teams = [part for critic in found if isinstance(critic, TeamCritic) for part in (critic.observed, critic.acted)]
+        return teams or found
     groups = learner.trainer._algorithm.groups.values()
-    return [judge for group in groups for networks in (group.q, group.target_q) for judge in networks.critics]
+    return [critic for group in groups for networks in (group.q, group.target_q) for critic in networks.critics]
 
 
 def assert_same_as_live(model: Any, policy: Any) -> None:

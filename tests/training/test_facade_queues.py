@@ -287,3 +287,32 @@ def test_max_steps_are_given_once(tmp_path):
         make_trainer("ppo", tmp_path, max_steps=10, trainer_settings=TrainerSettings(max_steps=20))
     assert make_trainer("ppo", tmp_path, trainer_settings=TrainerSettings(max_steps=20)).args.max_steps == 20
     assert np.isfinite(make_trainer("ppo", tmp_path, max_steps=10).get_max_steps)
+
+
+@pytest.mark.parametrize("algo", ["mappo", "masac", "ireinforce"])
+def test_a_trainer_that_is_loaded_after_every_fragment_learns_the_same(algo, tmp_path):
+    """Fragments of two agents, cut at different steps, in a random order that keeps each agent's; one agent stays out once."""
+    whole, often = (make_trainer(algo, tmp_path / name) for name in ("whole", "often"))
+    rng, lanes = np.random.default_rng(4), {}
+    for number in range(4):
+        for trajectory in play(whole, number):
+            cut = cut_at_step(trajectory, int(rng.integers(1, LENGTH)))
+            lanes[trajectory.env_id, trajectory.agent_id] = list(cut)
+    missing = next(key for key in lanes if key[1] == "b")
+    del lanes[missing]
+    for trainer in (whole, often):
+        trainer.declare_absent(missing[0], 0, "b")
+    while lanes:
+        key = list(lanes)[rng.integers(len(lanes))]
+        fragment = lanes[key].pop(0)
+        if not lanes[key]:
+            del lanes[key]
+        for trainer in (whole, often):
+            with_queues(trainer)[0].put(fragment)
+            trainer.advance()
+        often.save_model()
+        often = make_trainer(algo, tmp_path / "often")
+        often.load()
+    assert (often.policy_version, often.get_step, often.num_pending) == (whole.policy_version, 4 * LENGTH, 0)
+    assert whole.policy_version > 1
+    assert hashes(often) == hashes(whole)

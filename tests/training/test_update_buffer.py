@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_facade import make_trainer, play, small_params, train
+from test_facade import hashes, make_trainer, play, small_params, train
 
 from relayrl.data.columns import Trajectory, trajectory_id
+from relayrl.data.stacking import count_env_steps
 from relayrl.training.queued.update_buffer import Incomplete, UpdateBuffer
 
 ENV = uuid.UUID(int=7)
@@ -187,6 +188,65 @@ def test_a_saved_buffer_knows_who_has_ended():
     assert len(other) == 0
 
 
+def in_turns(agent_id: str, first: int, end: int, steps: list[int], *, ended: bool = False) -> Trajectory:
+    rows = np.array(steps)
+    own = fragment(agent_id, first, first + len(steps), ended=ended)
+    return replace(own, first_step=first, end_step=end, step=rows, reward=rows.astype(np.float32))
+
+
+def test_a_step_that_a_waiting_agent_covered_before_is_counted_once():
+    buffer = buffer_of(*A_AND_B)
+    buffer.add([in_turns("a", 0, 2, [0]), in_turns("b", 0, 3, [1])])
+    first = buffer.take()
+    assert (count_env_steps(first), buffer.num_covered(first)) == (3, 0)
+    for each in (saved_and_loaded(buffer), buffer):
+        each.add([in_turns("a", 2, 6, [2, 4]), in_turns("b", 3, 6, [3, 5], ended=True)])
+        each.add([in_turns("a", 6, 7, [6], ended=True)])
+        rest = each.take()
+        assert (count_env_steps(rest), each.num_covered(rest)) == (5, 1)
+        each.add([fragment("a", 0, 2, ended=True, episode=1), fragment("b", 0, 2, ended=True, episode=1)])
+        assert each.num_covered(each.take()) == 0
+
+
+def saved_and_loaded(buffer: UpdateBuffer) -> UpdateBuffer:
+    again = buffer_of(*A_AND_B)
+    again.restore(*buffer.state())
+    return again
+
+
+def test_a_saved_buffer_knows_who_is_absent_and_what_was_given_up():
+    buffer = buffer_of(*A_AND_B)
+    other, third = uuid.UUID(int=8), uuid.UUID(int=9)
+    buffer.declare_absent(ENV, None, "b")
+    buffer.declare_absent(other, 0, "b")
+    buffer.add([fragment("a", 0, 3, ended=True, env=env) for env in (ENV, other, third)])
+    buffer.release()
+    assert buffer.num_ready == 3
+    again = saved_and_loaded(buffer)
+    assert (again.num_ready, again.num_held, again.incomplete()) == (3, 0, [])
+    for each in (buffer, again):
+        each.num_incomplete = 0
+        each.add([fragment("a", 0, 2, ended=True, episode=1)])  # of whom b is absent forever
+        each.add([fragment("b", 0, 3, ended=True, env=third)])  # too late
+        assert (each.num_ready, each.num_incomplete, each.incomplete()) == (4, 1, [])
+    assert taken(again) == taken(buffer)
+
+
+def test_a_saved_buffer_goes_on_in_the_middle_of_fragments():
+    buffer = buffer_of(*A_AND_B)
+    whole = fragment("a", 0, 8)
+    buffer.add([whole, fragment("b", 0, 3)])
+    again = saved_and_loaded(buffer)
+    for each in (buffer, again):
+        assert (len(each), each.num_ready, each.num_held) == (2, 1, 1)
+        assert each.add([whole]) == []  # waits already, in part
+        each.add([fragment("b", 3, 8, ended=True)])
+        each.num_incomplete = 0
+        each.add([fragment("b", 1, 2)])
+        assert each.num_incomplete == 1  # those steps were handed over
+    assert taken(again) == taken(buffer)
+
+
 def test_one_agent_needs_nobody():
     buffer = buffer_of("a")
     buffer.add([fragment("a", 4, 6)])
@@ -258,6 +318,24 @@ def test_a_loaded_trainer_goes_on_waiting(tmp_path):
     assert [each.missing for each in other.incomplete] == [("b",)]
     other.receive_trajectory(b)
     assert other.update_buffer.num_ready == 1
+
+
+def test_a_loaded_trainer_does_not_wait_for_who_is_absent(tmp_path):
+    """Three of four trajectories are there when it is saved; the fourth completes the epoch in both."""
+    params = small_params("mappo", traj_per_epoch=4)
+    first, again = (make_trainer("mappo", tmp_path, params=params) for _ in range(2))
+    alone = [next(t for t in play(first, number) if t.agent_id == "a") for number in range(4)]
+    for each in alone[:3]:
+        first.declare_absent(each.env_id, None, "b")
+        first.receive_trajectory(each)
+    first.declare_absent(alone[3].env_id, None, "b")
+    first.save("x")
+    again.load("x")
+    for trainer in (first, again):
+        assert trainer.incomplete == []
+        assert trainer.receive_trajectory(alone[3])
+        assert trainer.train_model()
+    assert hashes(again) == hashes(first)
 
 
 def test_old_steps_are_left_out_of_on_policy_updates(tmp_path):

@@ -156,8 +156,6 @@ class KernelUpdate(TorchUpdate):
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._head, self._actor_shape, self._critic_shape = head, _shape(actor), _shape(critic)
-        loss = objective.policy_loss
-        self._clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
         self._values = CompiledMLP(critic)
 
     def value(self, seen: Array | SharedRows) -> Array:
@@ -203,14 +201,16 @@ class KernelUpdate(TorchUpdate):
         return _means_of(totals)
 
     def _policy_job(self, batch: Batch) -> dict[str, Any]:
+        loss = self.objective.policy_loss
+        clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
         return {
             **self._actor_shape,
             **_adam(self._pi_optimizer),
             **_inputs(batch.features, len(batch)),
             **self._head.scales,
             "part_sizes": self._head.part_sizes,
-            "is_surrogate": self._clip_ratio is not None,
-            "clip_ratio": self._clip_ratio or 0.0,
+            "is_surrogate": clip_ratio is not None,
+            "clip_ratio": clip_ratio or 0.0,
             "entropy_coef": self.objective.entropy_coef,
             "kl_limit": self.objective.kl_limit,
             "action": self._head.action(batch.action),

@@ -31,7 +31,7 @@ class AcceleratedGroup:
 
     def __init__(self, learner: CriticLearner, chooser: Chooser, num_policy_critics: int) -> None:
         self.learner, self._chooser = learner, chooser
-        self._followers = [(_flattened(old).numpy(), _lying_flat(new).numpy()) for old, new in learner.targets()]
+        self._targets = [(_flattened(old).numpy(), _lying_flat(new).numpy()) for old, new in learner.targets()]
         critics = _mlps(learner.q)
         self.critics = CompiledTapes(critics)
         few = num_policy_critics < len(critics)
@@ -100,7 +100,7 @@ class AcceleratedGroup:
         """`GroupLearner.soft_update`, each target in one call."""
         compiled = kernels()
         assert compiled is not None
-        for own, newest in self._followers:
+        for own, newest in self._targets:
             compiled.soft_update(own, newest, self.learner.tau, num_threads())
 
 

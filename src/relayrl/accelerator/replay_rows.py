@@ -54,8 +54,8 @@ class CentralRows(LocalRows):
             tables.append(state)
         tables.append(self._joint(actions))
         environment, agent = np.divmod(np.arange(len(tables[0]) * num_agents), num_agents)
-        judged = SharedPart(np.eye(num_agents, dtype=np.float32), agent)
-        return SharedRows((*(SharedPart(table, environment) for table in tables), judged))
+        agent_numbers = SharedPart(np.eye(num_agents, dtype=np.float32), agent)
+        return SharedRows((*(SharedPart(table, environment) for table in tables), agent_numbers))
 
     def next_inputs(
         self, group: str, features: Columns, actions: Columns, seen: Columns, alone: Array, state: Array | None

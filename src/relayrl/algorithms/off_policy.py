@@ -64,7 +64,7 @@ class GroupLearner:
                 old.data.lerp_(new.data, self.tau)
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
-        """Parameters of targets, and those that they follow."""
+        """Parameters of target networks, and those that soft updates move them towards."""
         if self.target_policy is None:
             return []
         return [(self.target_policy.actor_parameters(), self.policy.actor_parameters())]
@@ -137,6 +137,12 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
 
         `weight` [M, 1] is the importance of each transition under prioritised replay, else 1.
         """
+
+    def configure(self, params: P) -> None:
+        """Go on with other numbers, such as a lower rate, from the next gradient step on."""
+        self.params = params
+        for learner in self.groups.values():
+            learner.tau, learner.actor_optimizer.lr = params.tau, params.actor_lr
 
     def explore(self, progress: float) -> None:
         """Called when `progress` in [0, 1] of the run is over, before acting goes on."""

@@ -71,6 +71,13 @@ class SAC(ReplayActorCritic[SACParams]):
             )
         return likelihood_head(space)
 
+    def configure(self, params: SACParams) -> None:
+        super().configure(params)
+        for name, optimizer in self.temperature_optimizers.items():
+            optimizer.lr = params.temperature_lr
+            if not params.learns_temperature:
+                self._log_alpha[name].data.fill_(math.log(params.init_temperature))
+
     def target_entropy(self, group: str, mask: Tensor | None = None) -> Tensor:
         """The entropy at which the temperature stays as it is; under a `mask` [M, N, A], one of each row [M, N].
 

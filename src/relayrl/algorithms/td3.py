@@ -45,6 +45,11 @@ class DeterministicActorCritic(ReplayActorCritic[D]):
             )
         return deterministic_head(space, params.action_noise)
 
+    def configure(self, params: D) -> None:
+        super().configure(params)
+        for learner in self.groups.values():
+            learner.policy.head.noise_scale = params.action_noise
+
     @property
     def policy_frequency(self) -> int:
         """Steps of the critics per step of the policy."""

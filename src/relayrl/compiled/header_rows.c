@@ -30,9 +30,9 @@ PyObject *uuid_texts(PyObject *module, PyObject *args) {
     return NULL;
 }
 
-enum { NUM_STEPS, EPISODE, FIRST_STEP, WORLD, AGENT, TERMINATED, TRUNCATED, FAILED, NUM_GIVEN };
+enum { NUM_STEPS, EPISODE, FIRST_STEP, ENV, AGENT, TERMINATED, TRUNCATED, FAILED, NUM_GIVEN };
 enum {
-    ROW_EPISODE, ROW_STEP, ROW_TRAJECTORY, ROW_WORLD, ROW_AGENT, ROW_OFFSET, ROW_GROUP,
+    ROW_EPISODE, ROW_STEP, ROW_TRAJECTORY, ROW_ENV, ROW_AGENT, ROW_OFFSET, ROW_GROUP,
     ROW_TERMINATED, ROW_TRUNCATED, ROW_FAILED, ROW_VALID, NUM_ROW_COLUMNS
 };
 static const Py_ssize_t given_bytes[NUM_GIVEN] = {8, 8, 8, 4, 4, 1, 1, 1};
@@ -40,9 +40,9 @@ static const Py_ssize_t row_bits[NUM_ROW_COLUMNS] = {64, 64, 32, 32, 32, 32, 8, 
 
 static void fill_rows(const Py_buffer *given, char *const *out, int64_t num_trajectories, int64_t num_rows) {
     const int64_t *num_steps = given[NUM_STEPS].buf, *episodes = given[EPISODE].buf, *first_steps = given[FIRST_STEP].buf;
-    const int32_t *worlds = given[WORLD].buf, *agents = given[AGENT].buf;
+    const int32_t *envs = given[ENV].buf, *agents = given[AGENT].buf;
     int64_t *episode = (int64_t *)out[ROW_EPISODE], *step = (int64_t *)out[ROW_STEP];
-    int32_t *trajectory = (int32_t *)out[ROW_TRAJECTORY], *world = (int32_t *)out[ROW_WORLD];
+    int32_t *trajectory = (int32_t *)out[ROW_TRAJECTORY], *env = (int32_t *)out[ROW_ENV];
     int32_t *agent = (int32_t *)out[ROW_AGENT], *offset = (int32_t *)out[ROW_OFFSET];
     const int64_t num_bytes = (num_rows + 7) / 8;
     memset(out[ROW_GROUP], 0, (size_t)num_rows);
@@ -55,7 +55,7 @@ static void fill_rows(const Py_buffer *given, char *const *out, int64_t num_traj
         for (int64_t i = begin; i < end; i++) episode[i] = episodes[k];
         for (int64_t i = begin; i < end; i++) step[i] = first + i;
         for (int64_t i = begin; i < end; i++) trajectory[i] = (int32_t)k;
-        for (int64_t i = begin; i < end; i++) world[i] = worlds[k];
+        for (int64_t i = begin; i < end; i++) env[i] = envs[k];
         for (int64_t i = begin; i < end; i++) agent[i] = agents[k];
         for (int64_t i = begin; i < end; i++) offset[i] = (int32_t)k;
         for (int flag = 0; flag < 3; flag++) {

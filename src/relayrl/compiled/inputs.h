@@ -29,14 +29,14 @@ static int64_t line_of(const InputPart *part, int64_t row) { return part->line ?
 static void find_lines(Factors *f, const Inputs *inputs, int64_t first, int64_t end) {
     memset(f, 0, sizeof *f);
     for (int p = 0; inputs->is_factored && first < end && p < inputs->num_parts; p++) {
-        int64_t lowest = line_of(&inputs->parts[p], first), highest = lowest;
+        int64_t smallest = line_of(&inputs->parts[p], first), largest = smallest;
         for (int64_t row = first + 1; row < end; row++) {
             const int64_t line = line_of(&inputs->parts[p], row);
-            lowest = line < lowest ? line : lowest;
-            highest = line > highest ? line : highest;
+            smallest = line < smallest ? line : smallest;
+            largest = line > largest ? line : largest;
         }
-        f->first_line[p] = lowest;
-        f->num_lines[p] = highest - lowest + 1;
+        f->first_line[p] = smallest;
+        f->num_lines[p] = largest - smallest + 1;
     }
 }
 

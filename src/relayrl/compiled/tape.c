@@ -1,4 +1,4 @@
-/* The Python binding of what is learned step by step: `Tape`, Adam, and targets that follow. */
+/* The Python binding of what is learned step by step: `Tape`, Adam, and soft updates of target networks. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

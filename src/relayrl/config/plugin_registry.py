@@ -7,6 +7,9 @@
     relayrl.reward_signals         a `RewardSignal` class
     relayrl.statistics_writers     `make(run_path) -> StatisticsWriter`
     relayrl.sinks                  a `SinkPlugin`: NAME is then the scheme of a URL, `NAME:…`
+    relayrl.heads                  `make(action_space) -> LikelihoodHead`
+    relayrl.losses                 a `PolicyLoss` class, or a function of `(log_ratio, advantage)`
+    relayrl.schedules              a function of the share of the run that is over
 
 An entry point is imported when its name is asked for, not before. A registration is an object that exists already, in this
 process only: another process that needs it, such as one that resumes the run, registers it again. Not its job: which names
@@ -33,16 +36,25 @@ class PluginKind(Enum):
     REWARD_SIGNAL = "relayrl.reward_signals"
     STATISTICS_WRITER = "relayrl.statistics_writers"
     SINK = "relayrl.sinks"
+    HEAD = "relayrl.heads"
+    LOSS = "relayrl.losses"
+    SCHEDULE = "relayrl.schedules"
 
     @property
     def noun(self) -> str:
         """What to call one of them in messages."""
-        if self is PluginKind.SINK:
-            return "kind of sink"
+        if self in (PluginKind.SINK, PluginKind.LOSS):
+            return "kind of sink" if self is PluginKind.SINK else "loss"
         group: str = self.value
         return group.removeprefix("relayrl.").replace("_", " ").removesuffix("s")
 
 
+_RENAMED_MODULES = {
+    "relayrl.testing.worlds": "relayrl.testing.toy_environments",
+    "relayrl.testing.memory_worlds": "relayrl.testing.memory_environments",
+    "relayrl.testing.multi_agent_worlds": "relayrl.testing.multi_agent_environments",
+    "relayrl.testing.vector_worlds": "relayrl.testing.vector_environments",
+}
 _registered: dict[PluginKind, dict[str, Any]] = {kind: {} for kind in PluginKind}
 
 
@@ -54,6 +66,12 @@ def register_plugin(kind: PluginKind, name: str, plugin: Any) -> None:
     if known is not None and known is not plugin and _address(known) != _address(plugin):
         raise ConfigError(f"{kind.noun} {name!r} is registered already, as {known!r}; choose another name")
     _registered[kind][name] = plugin
+
+
+def give_plugin(kind: PluginKind, name: str, plugin: Any) -> str:
+    """Have `plugin` found under `name` in this process, instead of whatever was there; gives the name."""
+    _registered[kind][name] = plugin
+    return name
 
 
 def unregister_plugin(kind: PluginKind, name: str) -> None:
@@ -114,7 +132,13 @@ def plugin_environment(name: str) -> str | Callable[..., Any]:
         factory: Callable[..., Any] = _registered[PluginKind.ENVIRONMENT][name]
         return factory
     point = _find(PluginKind.ENVIRONMENT, name)
-    return name if point is None else point.value
+    return current_env(name) if point is None else point.value
+
+
+def current_env(name: str) -> str:
+    """`name`, or what it is called now: files of older versions name environments by modules that have other names since."""
+    module, colon, factory = name.partition(":")
+    return f"{_RENAMED_MODULES.get(module, module)}{colon}{factory}"
 
 
 def _find(kind: PluginKind, name: str) -> EntryPoint | None:

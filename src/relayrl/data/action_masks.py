@@ -25,11 +25,6 @@ def mask_parts(action_space: Space) -> tuple[int, ...]:
     return ()
 
 
-def num_allowed(mask: Array, parts: tuple[int, ...]) -> Array:
-    """[…, C] how many actions each of the `C` choices has left."""
-    return np.add.reduceat(mask, _begins(parts), axis=-1, dtype=np.int64)
-
-
 def allows_nothing(mask: Array, parts: tuple[int, ...]) -> Array:
     """[…] rows on which some choice has no action left."""
     if len(parts) == 1:

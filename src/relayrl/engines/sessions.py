@@ -21,6 +21,7 @@ from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
+    from relayrl.engines.callbacks.callback import Callback
     from relayrl.engines.local.local_engine import LocalEngine, MakePace
     from relayrl.engines.runs.run_directory import RunDirectory
     from relayrl.engines.runs.run_record import Progress, RunResult
@@ -42,6 +43,7 @@ class TrainRequest:
     resume: bool = False
     init_from: Path | None = None
     trust: bool = False
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,11 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     trial.require_runs(settings)
     settings = _with_measured_threads(settings, notes)
     directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
-    directory.require_no_run()
+    if not request.overwrite:
+        directory.require_no_run()
     with _locked_on_return(directory):
+        if request.overwrite:
+            directory.clear()
         directory.create(settings)
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
@@ -163,12 +168,15 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 
 def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+    from relayrl.engines.given_parts import require_parts_trusted, strings_in
     from relayrl.engines.runs.trust import require_trusted
-    from relayrl.engines.settings.run_settings import assigned
+    from relayrl.engines.settings.run_settings import assigned, given_pair
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
+    written = {*strings_in(request.flags), *strings_in([given_pair(each) for each in request.assignments])}
+    require_parts_trusted(settings, file, named=written, trust=request.trust)
 
 
 @contextlib.contextmanager
@@ -201,12 +209,13 @@ def run_session(
     interrupt: Interrupt,
     on_note: Callable[[str], None] | None = None,
     make_pace: MakePace | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before.
     With `make_pace`, other processes collect."""
     try:
         with logging_to(session.directory.log):
-            engine = _engine(session, interrupt, make_pace)
+            engine = _engine(session, interrupt, make_pace, callbacks)
             for note in (*session.notes, *engine.notes):
                 _log.info("%s", note)
                 if on_note is not None:
@@ -218,13 +227,15 @@ def run_session(
 
 
 @collection_paused()
-def _engine(session: Session, interrupt: Interrupt, make_pace: MakePace | None) -> LocalEngine:
+def _engine(
+    session: Session, interrupt: Interrupt, make_pace: MakePace | None, callbacks: Sequence[Callback]
+) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no directory behind."""
     from relayrl.engines.local.local_engine import LocalEngine
 
     try:
         with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():
-            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace)
+            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace, callbacks=callbacks)
         try:
             _begin(engine, session)
             if engine.settings != session.settings:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from relayrl.data.action_masks import mask_parts
-from relayrl.data.trees import Space
+from relayrl.data.trees import Array, Space
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import EnvError
 
 _NUMBERED = re.compile(r"(.+)_\d+")
+LATE_MASK = "there is an action mask now, though the first reset had none; give one with every reset() and step()"
 
 
 def group_agents(
@@ -48,6 +52,18 @@ def group_agents(
 def mask_size(action_space: Space) -> int:
     """Entries of an action mask; 0 where actions cannot be masked."""
     return sum(mask_parts(action_space))
+
+
+def flat_mask(mask: Any, size: int) -> Array:
+    """[A] an environment's mask as bool; the tuple of a `MultiDiscrete` mask becomes its components side by side."""
+    try:
+        flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple | list) else np.asarray(mask)
+        if flat.shape == (size,):
+            return flat.astype(np.bool_)
+        given = f"has shape {flat.shape}"
+    except (TypeError, ValueError) as error:
+        given = f"is {mask!r:.60} ({error})"
+    raise EnvError(f"the action mask {given}; give one entry per action, ({size},), True where it is allowed")
 
 
 def _prefix(agent: str) -> str:

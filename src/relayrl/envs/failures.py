@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from uuid import UUID
 
 from relayrl.errors import EnvError, EnvironmentFailedError, ObservationError, StoppedBySignal
 
 _MINUTE_S = 60.0
+_OWN_CHECKS = Path(__file__).parent
 
 
 class FailureKind(Enum):
@@ -47,7 +49,8 @@ class EnvFailure:
         if not _is_own(error):
             raise error
         reason = f"{doing} raised {type(error).__name__}: {_text_of(error)}"
-        return cls(env, FailureKind.RAISED, reason, "".join(traceback.format_exception(error)))
+        trace = "" if _is_a_check_of_ours(error) else "".join(traceback.format_exception(error))
+        return cls(env, FailureKind.RAISED, reason, trace)
 
     def moved(self, offset: int) -> EnvFailure:
         """The same failure, from an index within a slice to one among all environments."""
@@ -71,6 +74,12 @@ def _is_own(error: BaseException) -> bool:
         # With Python's own handler, a Ctrl-C is raised wherever the program is, and cannot be told from the environment's.
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return True
+
+
+def _is_a_check_of_ours(error: BaseException) -> bool:
+    """Whether a check of what the environment gave raised `error`: it names the fault, and where it was found helps nobody."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, EnvError) and bool(frames) and Path(frames[-1].filename).is_relative_to(_OWN_CHECKS)
 
 
 def _text_of(error: BaseException) -> str:

@@ -169,20 +169,26 @@ def _import(env: str, module_name: str) -> ModuleType:
 
     Where the module does not lie there, the directory stays off the path: an installed package imports nothing from it.
     """
-    here = os.getcwd()
-    is_here = PathFinder.find_spec(module_name.partition(".")[0], [here]) is not None
-    if is_here and here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
     try:
+        search_here_first(module_name)
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and module_name.startswith(error.name):
             near = difflib.get_close_matches(module_name, LIBRARIES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it is searched in {here} and in the installed packages"
+            place = f"it is searched in {os.getcwd()} and in the installed packages"
+            hint = f"did you mean {near[0]!r}?" if near else place
             raise ConfigError(f"environment {env!r}: there is no module {error.name!r}; {hint}") from error
         raise ConfigError(
             f"environment {env!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
         ) from error
+
+
+def search_here_first(module_name: str) -> None:
+    """Have a module that lies in the current directory found there; it stays on the path, for what the module imports later."""
+    here = os.getcwd()
+    is_here = PathFinder.find_spec(module_name.partition(".")[0], [here]) is not None
+    if is_here and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _is_pettingzoo(built: Any) -> bool:

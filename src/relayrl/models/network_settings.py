@@ -69,7 +69,11 @@ class NetworkSettings(Settings):
     log_std_init: float = Field(
         0.0, allow_inf_nan=False, description="initial log standard deviation, in units of half the action range"
     )
-    kernel: str | None = Field(None, description="a network plugin instead of MLPs, by its name")
+    kernel: str | None = Field(None, description="networks instead of MLPs: a plugin's name, or `module:name`")
+    head: str | None = Field(
+        None,
+        description="the action distribution of on-policy algorithms instead of theirs: a plugin's name, or `module:name`",
+    )
     critic_input: CriticInput = Field(
         CriticInput.AUTO,
         description="what critics of ma… algorithms see: joint_observations, state, both; "

@@ -1,7 +1,7 @@
 """A policy: everything between an observation and the distribution of its action. What acts, and what is exported.
 
 Algorithms add what they need to learn (Q-networks, targets) beside it. Those that learn from their own rollouts train an
-`ActorCritic`, whose critic shares nothing with the actor. A central critic judges the whole environment and serves training
+`ActorCritic`, whose critic shares nothing with the actor. A central critic sees the whole environment and serves training
 alone: what is exported of such a policy is its actor.
 """
 
@@ -121,9 +121,10 @@ class ActorCritic(Policy):
         generator: torch.Generator,
         central: InputLayout | None = None,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
         """With `central`, the critic sees that much of the whole environment instead of the observation."""
-        super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
+        super().__init__(observation_space, head or likelihood_head(action_space), network, generator, kernels)
         self.is_central = central is not None
         normalizes = central is not None and network.normalize_observations
         self.critic_normalizer = RunningNormalizer(central.num_features) if central is not None and normalizes else None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
+from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.network_factory import NetworkFactory
@@ -35,10 +36,11 @@ class RecurrentActorCritic(ActorCritic):
         generator: torch.Generator,
         central: InputLayout | None = None,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
         """`kernels` makes what lies in front of the memories."""
         recurrent = RecurrentNetworks(network, kernels)
-        super().__init__(observation_space, action_space, network, generator, central, recurrent)
+        super().__init__(observation_space, action_space, network, generator, central, recurrent, head)
 
     @property
     def memory_width(self) -> int:
@@ -73,7 +75,7 @@ class RecurrentActorCritic(ActorCritic):
             memory = features.new_zeros((*features.shape[:-1], self.memory_width))
         distribution, value, _ = self.step(features, mask, memory)
         if value is None:
-            raise ConfigError("a central critic judges the whole environment, not an observation")
+            raise ConfigError("a central critic sees the whole environment, not an observation")
         return distribution, value
 
 
@@ -84,7 +86,8 @@ def actor_critic(
     generator: torch.Generator,
     central: InputLayout | None = None,
     kernels: NetworkFactory | None = None,
+    head: LikelihoodHead | None = None,
 ) -> ActorCritic:
     """The policy that the settings describe: with a memory where they ask for one."""
     make = ActorCritic if network.memory is None else RecurrentActorCritic
-    return make(observation_space, action_space, network, generator, central, kernels)
+    return make(observation_space, action_space, network, generator, central, kernels, head)

@@ -29,13 +29,7 @@ def prometheus_name(name: str) -> str:
 
 def prometheus_text(metrics: MetricRegistry) -> bytes:
     """All metrics of a registry as `/metrics` shows them, for a server that has HTTP of its own."""
-    try:
-        client = importlib.import_module("prometheus_client")
-        core = importlib.import_module("prometheus_client.core")
-    except ImportError as error:
-        raise MissingExtraError("the Prometheus exporter", "prometheus") from error
-    registry = client.CollectorRegistry(auto_describe=False)
-    registry.register(_Families(metrics, core))
+    client, registry = _client_with(metrics)
     return bytes(client.generate_latest(registry))
 
 
@@ -43,13 +37,7 @@ class PrometheusExporter:
     """Serves the metrics of one registry from when it is made until it is closed. Port 0 takes a free one."""
 
     def __init__(self, metrics: MetricRegistry, port: int = 9464, host: str = "127.0.0.1") -> None:
-        try:
-            client = importlib.import_module("prometheus_client")
-            core = importlib.import_module("prometheus_client.core")
-        except ImportError as error:
-            raise MissingExtraError("the Prometheus exporter", "prometheus") from error
-        registry = client.CollectorRegistry(auto_describe=False)
-        registry.register(_Families(metrics, core))
+        client, registry = _client_with(metrics)
         try:
             self._server, self._thread = client.start_http_server(port, addr=host, registry=registry)
         except OSError as error:
@@ -75,6 +63,18 @@ class PrometheusExporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _client_with(metrics: MetricRegistry) -> tuple[Any, Any]:
+    """prometheus_client, and a registry of it that has our metrics."""
+    try:
+        client = importlib.import_module("prometheus_client")
+        core = importlib.import_module("prometheus_client.core")
+    except ImportError as error:
+        raise MissingExtraError("the Prometheus exporter", "prometheus") from error
+    registry = client.CollectorRegistry(auto_describe=False)
+    registry.register(_Families(metrics, core))
+    return client, registry
 
 
 class _Families:

@@ -79,11 +79,6 @@ class Collector:
         env.give_states(records_states)
         self._see(env.reset(seed=seed))
 
-    @property
-    def can_save_environment(self) -> bool:
-        """Whether a saved state holds the running episodes."""
-        return isinstance(self._env, StatefulEnvironment)
-
     def _make_builder(self, group: AgentGroup, actor: Actor) -> RolloutBuilder:
         header = LaneHeader(group.name, self._env.env_ids, group.agent_ids, group.observation_space, group.action_space)
         mask_width = actor.head.mask_width if group.masks_actions else None

@@ -28,7 +28,7 @@ from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes
 from relayrl.runtime.episode_rating import EpisodeRating
 from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
 
-EVALUATION_WORLDS = 20
+EVALUATION_ENVS = 20
 """Environments that an evaluation plays in at once, at most."""
 
 
@@ -128,9 +128,9 @@ def describe_bound(num_asked: int, num_ended: int, num_cut: int, bound: str) -> 
     return shown if num_ended else f"{shown}: the mean return is of cut episodes only"
 
 
-def make_evaluation_env(env: str, settings: EnvSettings, episodes: int) -> VectorEnvironment:
+def make_evaluation_env(env: str | Callable[..., Any], settings: EnvSettings, episodes: int) -> VectorEnvironment:
     """Environments to play `episodes` in, of the kind that a run with these settings trains in."""
-    envs = settings.model_copy(update={"num_envs": min(episodes, EVALUATION_WORLDS)})
+    envs = settings.model_copy(update={"num_envs": min(episodes, EVALUATION_ENVS)})
     return on_host(make_vector(env, envs, own_number=True))
 
 

@@ -75,7 +75,7 @@ class LocalView(CriticView):
 
 
 class CentralView(CriticView):
-    """Features of all agents, the environment's state, or both; everybody's actions; which agent of its group is judged."""
+    """Features of all agents, the environment's state, or both; everybody's actions; the number of the agent in its group."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class CentralView(CriticView):
         parts = [features] if sight.observations else []
         if sight.state and state is not None:
             parts.append(state[:, None].expand(*shape, -1))
-        judged = torch.eye(shape[1], device=actions.device).expand(*shape, -1)
-        return torch.cat([*parts, actions, judged], -1).flatten(0, 1)
+        agent_numbers = torch.eye(shape[1], device=actions.device).expand(*shape, -1)
+        return torch.cat([*parts, actions, agent_numbers], -1).flatten(0, 1)
 
     def _joint(self, group: str, columns: Columns, own: Tensor | None = None) -> Tensor:
         """[M, N, …] all agents of all groups side by side, for each agent of `group`; with `own` [M, N, A] in its own place."""

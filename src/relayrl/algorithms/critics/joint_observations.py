@@ -145,7 +145,7 @@ class CentralCritics:
         """[W, S] states, and [K, S] those of the rollout's successors."""
         encoder = self._state_encoder
         if encoder is None or rollout.state is None or rollout.successors.state is None:
-            raise ConfigError("central critics see the global state, and these trajectories were recorded without it")
+            raise ConfigError("records lack the state for critics; set network.critic_input=joint_observations")
         flat = map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.state)
         return encoder.encode_numpy(flat), encoder.encode_numpy(rollout.successors.state)
 

@@ -26,6 +26,7 @@ from relayrl.algorithms.poca.team_rows import TeamRows, team_rows
 from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, flat_rows
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
+from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder
@@ -54,10 +55,11 @@ class TeamActorCritic(ActorCritic):
         generator: torch.Generator,
         num_heads: int,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
         if network.memory is not None:
             raise ConfigError("poca has no form with network.memory; use mappo, or stack the last observations")
-        super().__init__(observation_space, action_space, network, generator, None, kernels)
+        super().__init__(observation_space, action_space, network, generator, None, kernels, head)
         self.is_central = True  # not exported: it judges teams
         self.action_encoder = ObservationEncoder(action_space)
         num_actions = self.action_encoder.num_features
@@ -105,15 +107,17 @@ class POCA(OnPolicyAlgorithm):
 
     needs_aligned_agents = True
     policy: TeamActorCritic
+    params: POCAParams
 
     def __init__(
         self, policy: TeamActorCritic, params: POCAParams, rng: np.random.Generator, backend: Backend = REFERENCE
     ) -> None:
-        self.params = params
-        loss = ClippedSurrogate(params.clip_ratio)
-        objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
         passes = {"policy_passes": params.train_pi_iters, "value_passes": params.train_vf_iters}
-        super().__init__(policy, params, objective, rng, **passes, backend=backend)
+        super().__init__(policy, params, rng, **passes, backend=backend)
+
+    def objective(self) -> Objective:
+        params, loss = self.params, ClippedSurrogate(self.params.clip_ratio)
+        return Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
 
     @classmethod
     def make_policy(
@@ -125,10 +129,11 @@ class POCA(OnPolicyAlgorithm):
         generator: torch.Generator,
         central: InputLayout | None,
         kernels: NetworkFactory | None,
+        head: LikelihoodHead | None = None,
     ) -> TeamActorCritic:
         del central
-        heads = params.num_attention_heads
-        return TeamActorCritic(observation_space, action_space, network, generator, heads, kernels)
+        num_heads = params.num_attention_heads
+        return TeamActorCritic(observation_space, action_space, network, generator, num_heads, kernels, head)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         """[T, B] of teams; `value` and `next_value` are theirs."""
@@ -188,12 +193,12 @@ class POCA(OnPolicyAlgorithm):
 
     def _normalize(self, batch: Batch) -> None:
         teams = _teams(batch)
-        if self._params.normalize_returns:
+        if self.params.normalize_returns:
             teams.old_value, teams.old_baseline = (
                 self._update.normalized_returns(column) for column in (teams.old_value, teams.old_baseline)
             )
         super()._normalize(batch)
-        if self._params.normalize_returns:
+        if self.params.normalize_returns:
             teams.target = self._update.normalized_returns(teams.target)
 
     def _begin_passes(self, batch: Batch, num_steps: int) -> Finish:
@@ -223,7 +228,7 @@ class POCA(OnPolicyAlgorithm):
         features, actions, present, target, old_value, old_baseline = (
             self._update.tensor(np.ascontiguousarray(column)) for column in teams.columns()
         )
-        critic, loss_of = self.policy.critic, self._objective.value_loss
+        critic, loss_of = self.policy.critic, self._update.objective.value_loss
         value_loss = loss_of(critic.value(features, present), old_value, target)
         baseline = critic.baseline(features, actions, present)[present]
         of_agents = target[:, None].expand_as(present)[present]

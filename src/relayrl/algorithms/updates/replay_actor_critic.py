@@ -130,6 +130,11 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         target = {"has_target_policy": self.has_target_policy}
         return CriticLearner(policy, num_agents, layout, self.num_q, self.params, self._generator, **target)
 
+    def configure(self, params: P) -> None:
+        super().configure(params)
+        for learner in self.groups.values():
+            learner.critic_optimizer.lr = params.critic_lr
+
     @abstractmethod
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         """What `group` would do after the batch's transitions."""

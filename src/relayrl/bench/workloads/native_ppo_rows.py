@@ -20,7 +20,7 @@ from relayrl.engines.settings.run_settings import RunSettings
 
 REPETITIONS = 3
 FLOOR_ROWS, FLOOR_S = 2048, 0.03
-MPE2, MPE2_WORLDS = "mpe2:simple_spread_v3", 8
+MPE2, MPE2_ENVS = "mpe2:simple_spread_v3", 8
 Sizes = tuple[int, ...]
 
 
@@ -86,9 +86,9 @@ def _seconds_each(work: Callable[[], None]) -> float:
 
 
 def _mpe2_row() -> Row:
-    settings = workload_settings(MPE2, MPE2_WORLDS, 2 * MPE2_WORLDS * ROLLOUT_STEPS, algo="mappo", workers=2)
+    settings = workload_settings(MPE2, MPE2_ENVS, 2 * MPE2_ENVS * ROLLOUT_STEPS, algo="mappo", workers=2)
     ours, floor = interleaved(lambda: steps_per_s(settings), _mpe2_alone, 2)
-    name = f"W4a MAPPO {MPE2}, {MPE2_WORLDS} environments, 2 workers"
+    name = f"W4a MAPPO {MPE2}, {MPE2_ENVS} environments, 2 workers"
     return Row(name, ours, UNIT, "mpe2 alone, random actions, one core", floor, ours / floor, 1.2)
 
 

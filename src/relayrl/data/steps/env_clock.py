@@ -5,7 +5,8 @@ Actors made with the same `env_id` share one. The rule, where the program does n
 - Actors of one request act at the same step. The step advances when one of them has acted at the present step already.
 - An actor's end (`flag_last_action`) lies on the present step: what it saw last is what followed that step.
 - The episode is over when every actor that acted in it has ended; the next action begins the next one. Until then, an actor
-  that has ended stays out; one that was removed is not replaced by another for the same agent.
+  that has ended stays out; one that was removed is not replaced by another for the same agent. `on_over` then gets the
+  environment, the episode and the agents that acted in it: whoever waits for trajectories need not wait for others.
 
 So a program that makes one request per step of its environment, of all actors that act then, has exact steps. Where actors are
 asked one by one and take turns, or come late, nobody can tell from the requests alone: such a program gives `step=`.
@@ -16,7 +17,7 @@ Not its job: rows and pages (`step_pages`), environments that the runtime steps 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from relayrl.data.steps.step_pages import Lane
 
 
+EpisodeOver = Callable[[UUID, int, frozenset[str]], None]
+
+
 class EnvClock:
     """Of one environment. Any thread may call."""
 
-    __slots__ = ("_acted", "_ended", "_left", "_lock", "_members", "agent_ids", "env_id", "episode", "step")
+    __slots__ = ("_acted", "_ended", "_left", "_lock", "_members", "_on_over", "agent_ids", "env_id", "episode", "step")
 
-    def __init__(self, env_id: UUID) -> None:
-        self.env_id = env_id
+    def __init__(self, env_id: UUID, on_over: EpisodeOver = lambda *_: None) -> None:
+        self.env_id, self._on_over = env_id, on_over
         self.agent_ids: set[str] = set()
         self.episode = self.step = 0
         self._lock = threading.Lock()
@@ -95,6 +99,9 @@ class EnvClock:
                     self._left.add(lane.agent_id)
                 self._members.discard(lane)
             if self._members <= self._ended:
+                episode, acted = self.episode, frozenset({each.agent_id for each in self._members} | self._left)
                 self.episode, self.step = self.episode + bool(self._members or is_removed), 0
                 for each in (self._acted, self._members, self._ended, self._left):
                     each.clear()
+                if acted:
+                    self._on_over(self.env_id, episode, acted)

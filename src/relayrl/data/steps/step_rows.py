@@ -26,6 +26,7 @@ from relayrl.errors import ActionMaskError, ConfigError
 
 MAX_FIELD_BYTES = 512
 WORD_BYTES = 8
+_MAX_REWARD = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class ActingLayout:
             if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == (num_rows, *shape):
                 return obs
             return self._array(obs, num_rows, path, dtype, shape)
-        flat = _flat(self.observation_space, obs)
+        flat = given_leaves("obs", self.observation_space, obs)
         arrays = [self._array(leaf, num_rows, *described) for leaf, described in zip(flat, self._leaves, strict=True)]
         tree: Tree = unflatten(self.observation_space, iter(arrays))
         return tree
@@ -101,7 +102,7 @@ class ActingLayout:
         """`mask` as bool `[num_rows, A]`, whatever it allows."""
         if self.mask_width is None:
             raise ConfigError(f"actions of {self.action_space} cannot be masked; leave the mask out")
-        array = np.asarray(mask, bool)
+        array = given_array("mask", mask, bool)
         if array.shape != (num_rows, self.mask_width):
             raise ConfigError(
                 f"mask has shape {array.shape}, expected {(num_rows, self.mask_width)}: one row per actor"
@@ -110,48 +111,48 @@ class ActingLayout:
 
     @staticmethod
     def _array(leaf: Any, num_rows: int, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        array = leaf if type(leaf) is np.ndarray and leaf.dtype == dtype else _converted(leaf, path, dtype)
+        where = f"obs.{path}" if path else "obs"
+        array = converted(where, leaf, dtype)
         if array.shape != (num_rows, *shape):
-            where = f"obs.{path}" if path else "obs"
             raise ConfigError(
                 f"{where} has shape {array.shape}, expected {(num_rows, *shape)}: one observation per actor"
             )
         return array
 
 
-def _converted(leaf: Any, path: str, dtype: np.dtype[Any]) -> Array:
+def converted(name: str, leaf: Any, dtype: np.dtype[Any]) -> Array:
+    """`leaf` as an array of `dtype`; `ConfigError` where numbers of another kind would be lost."""
+    if type(leaf) is np.ndarray and leaf.dtype == dtype:
+        return leaf
     try:
         array = np.asarray(leaf)
         if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise ConfigError(f"obs{'.' + path if path else ''} has dtype {array.dtype}, expected {dtype}")
+            raise ConfigError(f"{name} has dtype {array.dtype}, expected {dtype}")
         return array.astype(dtype)
     except ValueError as error:
-        raise ConfigError(f"obs{'.' + path if path else ''} is not an array: {error}") from error
+        raise ConfigError(f"{name} is not an array: {error}") from error
 
 
-def _flat(space: Space, obs: Any) -> Iterable[Any]:
-    """The leaves of `obs` in the order of `space`, whatever order its dicts have."""
+def given_leaves(name: str, space: Space, tree: Any) -> Iterable[Any]:
+    """The leaves of `tree` in the order of `space`, whatever order its dicts have."""
     for path, _ in space_leaves(space):
-        leaf = obs
+        leaf = tree
         for part in path.split("."):
             try:
                 leaf = leaf[int(part)] if isinstance(leaf, tuple | list) else leaf[part]
             except (KeyError, IndexError, TypeError) as error:
-                raise ConfigError(f"obs has no {path!r}; it must be a tree of {space}") from error
+                raise ConfigError(f"{name} has no {path!r}; it must be a tree of {space}") from error
         yield leaf
 
 
 def checked_reward(reward: Any) -> float:
-    if type(reward) is float and math.isfinite(reward):
+    if type(reward) is float and -_MAX_REWARD <= reward <= _MAX_REWARD:  # False for NaN
         return reward
-    value = float(reward) if isinstance(reward, float | int) else float(checked_rewards(reward, 1)[0])
-    if not math.isfinite(value):
-        raise ConfigError(f"reward is {value}; it must be a finite number")
-    return value
+    return float(checked_rewards(reward, 1)[0])
 
 
 def checked_rewards(reward: Any, num_rows: int) -> Array:
-    array = np.asarray(reward, np.float32)
+    array = given_array("reward", reward, np.float32)
     if array.shape == ():
         array = np.full(num_rows, array, np.float32)
     if array.shape != (num_rows,):
@@ -159,12 +160,21 @@ def checked_rewards(reward: Any, num_rows: int) -> Array:
     if not (
         math.isfinite(np.dot(array, array)) or np.isfinite(array).all()
     ):  # the product costs a quarter, but may overflow
-        raise ConfigError("a reward is NaN or infinite")
+        raise ConfigError("a reward is NaN, or infinite as float32")
     return array
 
 
+def given_array(name: str, value: Any, dtype: type) -> Array:
+    """`value` as an array, or `ConfigError`."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{name} is {value!r:.60}, which is no array of {dtype.__name__}: {error}") from error
+
+
 def checked_flags(name: str, value: Any, num_rows: int) -> Array:
-    array = np.asarray(value, bool)
+    array = given_array(name, value, bool)
     if array.shape not in ((), (num_rows,)):
         raise ConfigError(f"{name} has shape {array.shape}, expected a flag or {(num_rows,)}: one per actor")
     return np.broadcast_to(array, num_rows)

@@ -15,13 +15,39 @@ Not its job: many lanes at once (`rollout_builder`), choosing actions, or sendin
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.steps.step_pages import StepPages
-from relayrl.data.steps.step_rows import ActingLayout
-from relayrl.data.trees import Array, Space, Tree
+from relayrl.data.steps.step_rows import ActingLayout, checked_reward, converted, given_array, given_leaves
+from relayrl.data.trees import Array, Space, Tree, leaf_dtype, space_leaves, unflatten
 from relayrl.errors import ConfigError
+
+
+class _Form:
+    """What trees of a space look like."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._leaves = [(path, leaf_dtype(leaf), tuple(leaf.shape or ())) for path, leaf in space_leaves(space)]
+
+    def checked(self, name: str, tree: Any) -> Tree:
+        """`tree` with arrays of the space's dtypes and shapes; `ConfigError` names the first that is not."""
+        if len(self._leaves) == 1 and not self._leaves[0][0]:
+            return _checked_leaf(name, tree, *self._leaves[0][1:])
+        flat = zip(given_leaves(name, self._space, tree), self._leaves, strict=True)
+        arrays = [_checked_leaf(f"{name}.{path}", leaf, dtype, shape) for leaf, (path, dtype, shape) in flat]
+        checked: Tree = unflatten(self._space, iter(arrays))
+        return checked
+
+
+def _checked_leaf(name: str, leaf: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    array = converted(name, leaf, dtype)
+    if array.shape != shape:
+        raise ConfigError(f"{name} has shape {array.shape}, expected {shape}: one step of one agent")
+    return array
 
 
 class TrajectoryBuilder:
@@ -44,6 +70,7 @@ class TrajectoryBuilder:
             raise ConfigError(f"a header of {header.num_lanes} lanes; a trajectory has one environment and one agent")
         spaces = header.observation_space, header.action_space
         layout = ActingLayout(header.group, *spaces, mask_width, False, with_logp, with_value, memory_space)
+        self._observation, self._action = (_Form(space) for space in spaces)
         self._pages = StepPages(layout, max_length, num_pages=2)
         self._lane = self._pages.open_lane(header.env_ids[0], header.agent_ids[0])
         self._lane.episode, self._lane.counts_rows = first_episode, False
@@ -67,13 +94,11 @@ class TrajectoryBuilder:
         step: int | None = None,
     ) -> Trajectory | None:
         """Append a step. Gives the fragment before it if that has `max_length` steps: `obs` is what followed it."""
+        obs, action = self._observation.checked("obs", obs), self._action.checked("action", action)
         for name, item in (("logp", logp), ("value", value), ("memory", memory)):
             if (item is not None) != self._is_given[name]:
                 raise ConfigError(f"{name} must be given exactly when the builder was made with it")
-        if action_mask is None:
-            action_mask = self._all_allowed
-        elif self._all_allowed is None:
-            raise ConfigError("action_mask was given, but the builder was made without mask_width")
+        action_mask = self._all_allowed if action_mask is None else self._checked_mask("action_mask", action_mask)
         if step is not None or self._gives_steps:
             self._require_step(step)
         lane = self._lane
@@ -96,13 +121,15 @@ class TrajectoryBuilder:
         """Add to the reward of the last action."""
         if not self._lane.pages:
             raise ConfigError("record_reward() before any action of this episode; a reward belongs to an action")
-        self._pages.add_reward(self._lane, reward)
+        self._pages.add_reward(self._lane, checked_reward(reward))
 
     def cut(self, next_obs: Tree, next_mask: Array | None = None, next_step: int | None = None) -> Trajectory | None:
         """Take what is there while the episode goes on: `next_obs` is what followed, at `next_step`. None without steps."""
-        if not self._goes_to(next_step, next_mask):
+        if next_mask is not None:
+            next_mask = self._checked_mask("next_mask", next_mask)
+        if not self._goes_to(next_step):
             return None
-        return self._pages.cut(self._lane, next_obs, next_mask)
+        return self._pages.cut(self._lane, self._observation.checked("next_obs", next_obs), next_mask)
 
     def end(
         self,
@@ -119,9 +146,12 @@ class TrajectoryBuilder:
         """
         if not (terminated or truncated):
             raise ConfigError("end() needs terminated or truncated; cut() takes the steps of an episode that goes on")
-        if not self._goes_to(None if step is None else step + 1, final_mask):
+        if final_mask is not None:
+            final_mask = self._checked_mask("final_mask", final_mask)
+        if not self._goes_to(None if step is None else step + 1):
             self._pages.leave(self._lane)
             return None
+        final_obs = self._observation.checked("final_obs", final_obs)
         return self._pages.end(self._lane, 0.0, terminated, truncated, final_obs, final_mask)
 
     def fail(self) -> Trajectory | None:
@@ -133,10 +163,18 @@ class TrajectoryBuilder:
         lane.next_step = lane.steps[-2] + 2 if len(lane.steps) > 1 else None
         return self._pages.interrupt(lane, is_void=True)
 
-    def _goes_to(self, next_step: int | None, mask: Array | None) -> bool:
-        """Say where the environment is behind the open steps, at `mask`; False if there are none."""
-        if mask is not None and self._all_allowed is None:
-            raise ConfigError("a final mask was given, but the builder was made without mask_width")
+    def _checked_mask(self, name: str, mask: Any) -> Array:
+        if self._all_allowed is None:
+            raise ConfigError(f"{name} was given, but the builder was made without mask_width")
+        array = given_array(name, mask, bool)
+        if array.shape != self._all_allowed.shape:
+            raise ConfigError(
+                f"{name} has shape {array.shape}, expected {self._all_allowed.shape}: an entry per action"
+            )
+        return array
+
+    def _goes_to(self, next_step: int | None) -> bool:
+        """Keep where the environment is behind the open steps; False if there are none."""
         lane = self._lane
         if not lane.pages:
             return False

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gymnasium.spaces import flatdim
+
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
@@ -51,9 +53,10 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
     row = sum(g.num_agents * (_ROW_BYTES + _bytes(g.observation_space) + _bytes(g.action_space)) for g in groups)
     features = max(_width(g.observation_space) for g in groups)
     widths = [max(sizes) for sizes in [settings.network_of(g.name).hidden_sizes or (1,) for g in groups]]
-    layers = [(features, *settings.network_of(g.name).hidden_sizes) for g in groups]
+    layers = [(features, *settings.network_of(g.name).hidden_sizes, _width(g.action_space)) for g in groups]
     weights = sum(a * b for sizes in layers for a, b in itertools.pairwise(sizes))
-    needs = {("the networks", "network.hidden_sizes"): 4 * _COPIES_OF_WEIGHTS * weights}
+    advice = "network.hidden_sizes, or the sizes of the environment's spaces"
+    needs = {("the networks", advice): 4 * _COPIES_OF_WEIGHTS * weights}
     # A plugin's params need not be ours.
     replay_size, batch_size = getattr(params, "replay_size", None), getattr(params, "batch_size", 0)
     if replay_size is not None:
@@ -71,4 +74,5 @@ def _bytes(space: Space) -> int:
 
 
 def _width(space: Space) -> int:
-    return sum(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space))
+    """Numbers that networks take or give; choices count one by one."""
+    return sum(int(flatdim(leaf)) for _, leaf in space_leaves(space))

@@ -19,7 +19,9 @@ import torch
 
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
-from relayrl.config.plugin_registry import PluginKind, load_plugin
+from relayrl.config.plugin_registry import PluginKind
+from relayrl.data.columns import copied_rollout
+from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -68,12 +70,15 @@ class RunParts:
     recorder: Recorder | None = None
 
     def collect(self, policy_version: int) -> Rollouts:
-        """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for."""
+        """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
+
+        It may wait in a queue: the collector, which writes into its columns again two rollouts later, keeps its own.
+        """
         num_envs, trainer = self.env.num_envs, self.trainer
         num_left = -(-trainer.max_steps // num_envs) - trainer.num_env_steps // num_envs
         rollouts = self.collector.collect(policy_version, max(1, min(self.block_steps // num_envs, num_left)))
         self._on_rollouts(rollouts)
-        return rollouts
+        return {name: copied_rollout(rollout) for name, rollout in rollouts.items()}
 
     def _on_rollouts(self, rollouts: Rollouts) -> None:
         """What happens to every block before it is learned from: records keep the environment's own rewards."""
@@ -162,6 +167,8 @@ def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
         network,
         settings.params_of(group.name),
         network_factory(network),
+        None if network.head is None else load_part(PluginKind.HEAD, network.head),
+        None if settings.loss is None else loss_maker(settings.loss),
     )
 
 
@@ -202,7 +209,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         records_states=parts.trainer.needs_states,
     )
     signals = {
-        name: (load_plugin(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
+        name: (load_part(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
         for name, own in settings.reward_signals.items()
     }
     block_steps = parts.rollout_steps * env.num_envs

@@ -129,10 +129,12 @@ def _number(row: Mapping[str, float], name: str) -> str | None:
 def describe(progress: Progress) -> str:
     """Steps, rate, return and time left on one line."""
     rate = progress.num_env_steps / max(progress.seconds, 1e-9)
-    left = (progress.max_steps - progress.num_env_steps) / max(rate, 1e-9)
+    left = (
+        f"{(progress.max_steps - progress.num_env_steps) / rate:.0f} s left" if rate else "waiting for the first steps"
+    )
     share = 100.0 * progress.num_env_steps / progress.max_steps
     steps = f"{progress.num_env_steps:,}/{progress.max_steps:,} steps ({share:.0f}%)"
-    return f"{steps}  {rate:,.0f} steps/s  {_return_text(progress.mean_return)}  {left:.0f} s left"
+    return f"{steps}  {rate:,.0f} steps/s  {_return_text(progress.mean_return)}  {left}"
 
 
 def _return_text(value: float) -> str:

@@ -8,7 +8,8 @@
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
-algorithms, networks, reward signals, writers and sinks, which are plugins only (`config.plugin_registry`).
+networks, losses and other parts, for which `engines.given_parts` has the same rule, and algorithms and sinks, which are plugins
+only (`config.plugin_registry`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Collection
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from relayrl.config.plugin_registry import PluginKind, plugin_environment, plugin_packages, plugin_values
+from relayrl.config.plugin_registry import PluginKind, current_env, plugin_environment, plugin_packages, plugin_values
 from relayrl.envs.recipes import LIBRARIES
 from relayrl.errors import UntrustedError
 
@@ -44,9 +45,16 @@ _MAX_SHOWN = 200
 
 def require_trusted(env: str, source: Path, *, named: Collection[str | None], trust: bool, how: str) -> None:
     """Raise `ConfigError` unless `env`, which `source` names, may be made; `how` says what the user would do then."""
-    if trust or env in named or is_installed_environment(env):
+    given = [current_env(name) for name in named if name is not None]
+    if trust or current_env(env) in given or is_installed_environment(env):
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
+    module, colon, name = env.partition(":")
+    if colon and (module == "__main__" or not re.fullmatch(r"[\w/.-]+", name)):
+        raise UntrustedError(
+            f"{source} names the environment {shown}, code of the program that trained the run; pass what makes it, as in "
+            "load_run(path, env=…) or train(env=…, run_dir=…, resume=True)"
+        )
     raise UntrustedError(
         f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
     )

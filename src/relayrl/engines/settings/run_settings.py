@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, SerializeAsAny, field_serializer, model_validator
+from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
 
 from relayrl.config.passwords import without_password
+from relayrl.config.plugin_registry import current_env
 from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.config.settings_text import parse_assignment, read_mapping
 from relayrl.engines.plugins import algorithm_entry
@@ -60,6 +61,14 @@ class RunSettings(Settings):
         default_factory=EvaluationSettings, description="episodes without learning, during the run and at its end"
     )
     statistics: StatisticsSettings = Field(default_factory=StatisticsSettings, description="where statistics go")
+    loss: str | None = Field(
+        None, description="policy loss of on-policy algorithms instead of theirs: a plugin's name, or `module:name`"
+    )
+    schedules: dict[str, str] = Field(
+        default_factory=dict,
+        description="hyper-parameters that move while the run goes on, by their names: functions of the share of the run that "
+        "is over, as plugins' names or `module:name`",
+    )
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict, description="plugins that add to the rewards, by name"
     )
@@ -78,6 +87,11 @@ class RunSettings(Settings):
     def _hide_password(self, url: str | None) -> str | None:
         """What is stored, compared and shown has no password."""
         return None if url is None else without_password(url)
+
+    @field_validator("env")
+    @classmethod
+    def _call_by_its_present_name(cls, env: str) -> str:
+        return current_env(env)
 
     @model_validator(mode="before")
     @classmethod
@@ -152,7 +166,7 @@ def build_run_settings(
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))
     changes = list(flags.items())
     for assignment in assignments:
-        key, value = _pair(assignment)
+        key, value = given_pair(assignment)
         changes.append((_resolve(key, known), value))
 
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
@@ -170,18 +184,19 @@ def build_run_settings(
 
 def assigned(assignments: Sequence[Assignment], key: str) -> list[Any]:
     """The values that assignments give to a key of the top level."""
-    pairs = [_pair(each) for each in assignments]
+    pairs = [given_pair(each) for each in assignments]
     return [value for name, value in pairs if name == key]
 
 
-def _pair(assignment: Assignment) -> tuple[str, Any]:
+def given_pair(assignment: Assignment) -> tuple[str, Any]:
+    """The key and the value of an assignment."""
     return parse_assignment(assignment, "--set") if isinstance(assignment, str) else assignment
 
 
 def preset(env: str, algo: str) -> dict[str, Any]:
     """Settings shipped for an environment and algorithm; empty where there are none."""
     file = _preset_folder() / f"{algo}.yaml"
-    values: dict[str, Any] = _read_presets(file).get(env, {}) if file.is_file() else {}
+    values: dict[str, Any] = _read_presets(file).get(current_env(env), {}) if file.is_file() else {}
     return values
 
 
@@ -232,7 +247,7 @@ def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.")):
+    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.", "schedules.")):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
     if len(matches) == 1:

@@ -6,7 +6,7 @@ Gymnasium knows three ways to begin the next episode; the contract knows one, in
 - `NEXT_STEP`   spends a step on the reset: the row after an end is handed out as inactive, its action ignored;
 - `DISABLED`    leaves it to the caller: ended environments are reset here, through `options["reset_mask"]`.
 
-Action masks come in `info["action_mask"]`, as from scalar environments; the first reset tells whether there are any.
+Action masks come in `info["action_mask"]`, as from scalar environments; the first reset shows whether there are any.
 
 An environment's randomness depends on `(seed, b)` alone where the environment takes a list of seeds; where it takes only one
 number, `independent_streams` is False.
@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
-from relayrl.envs.agent_groups import mask_size
+from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
 from relayrl.envs.environment_contract import (
     SINGLE_AGENT,
     AgentGroup,
@@ -54,6 +54,7 @@ class GymnasiumVector(VectorEnvironment):
         self._closed = False
         width = mask_size(env.single_action_space)
         is_masked = width > 0 and "action_mask" in env.reset()[1]
+        self._may_mask = width > 0
         self._mask = np.ones((env.num_envs, 1, width), np.bool_) if is_masked else None
         self.groups: Mapping[str, AgentGroup] = {
             SINGLE_AGENT: AgentGroup(
@@ -131,11 +132,15 @@ class GymnasiumVector(VectorEnvironment):
 
     def _take_masks(self, info: Mapping[str, Any], envs: Array) -> None:
         """Keep the masks of those `envs` [B] that act next."""
-        if self._mask is None or not envs.any():
+        if self._mask is None:
+            if self._may_mask and "action_mask" in info:
+                raise EnvError(LATE_MASK)
+            return
+        if not envs.any():
             return
         if "action_mask" not in info or not np.asarray(info.get("_action_mask", envs))[envs].all():
             raise EnvError("info has no 'action_mask', though the first reset had one")
-        self._mask[envs, 0] = np.asarray(info["action_mask"])[envs]
+        self._mask[envs, 0] = _rows_of(info["action_mask"], np.flatnonzero(envs), self._mask.shape[-1])
 
     def _ids(self) -> list[str]:
         return [str(env_id) for env_id in self.env_ids]
@@ -166,13 +171,20 @@ class GymnasiumVector(VectorEnvironment):
         return rows
 
     def _final_masks(self, info: Mapping[str, Any], envs: Array) -> Array | None:
-        """[K, A] what was allowed at the ends of `envs`; None where the environment does not tell."""
+        """[K, A] what was allowed at the ends of `envs`; None where the environment gives none."""
         if self._mask is None:
             return None
-        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
+        given = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         if (
-            "action_mask" not in told
-            or not np.asarray(told.get("_action_mask", np.ones(self.num_envs, bool)))[envs].all()
+            "action_mask" not in given
+            or not np.asarray(given.get("_action_mask", np.ones(self.num_envs, bool)))[envs].all()
         ):
             return None
-        return np.array(np.stack([np.asarray(told["action_mask"][env], np.bool_) for env in envs.tolist()]))
+        return _rows_of(given["action_mask"], envs, self._mask.shape[-1])
+
+
+def _rows_of(masks: Any, envs: Array, size: int) -> Array:
+    """[K, A] the masks of `envs`; Gymnasium stacks arrays of numbers, and keeps tuples and what differs in shape as objects."""
+    if isinstance(masks, np.ndarray) and masks.dtype != object and masks.shape[1:] == (size,):
+        return np.asarray(masks[envs], np.bool_)
+    return np.stack([flat_mask(masks[env], size) for env in envs.tolist()])

@@ -23,6 +23,7 @@ from gymnasium import spaces
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.envs.adapters import mpe2_state
 from relayrl.envs.adapters.pettingzoo_modules import import_pettingzoo, load
+from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
 from relayrl.envs.environment_contract import (
     MultiAgentEnvironment,
     MultiAgentReset,
@@ -77,13 +78,6 @@ def _without_mask(space: Space) -> Space:
     return rest["observation"] if list(rest) == ["observation"] else spaces.Dict(rest)
 
 
-def _flat_mask(mask: Any) -> Array:
-    """A mask as bool; the tuple of a `MultiDiscrete` mask becomes its components side by side."""
-    return (
-        np.concatenate([np.asarray(part, bool) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask, bool)
-    )
-
-
 class _PettingZooAdapter(MultiAgentEnvironment):
     """What both APIs share: spaces, masks, actions, the global state."""
 
@@ -103,6 +97,7 @@ class _PettingZooAdapter(MultiAgentEnvironment):
         self._observations: dict[str, Any] = {}
         self._masks: dict[str, Array] = {}
         self._closed = False
+        self._masks_actions = True  # until the first reset has shown none
         self._masks_actions = bool(self._in_observation) or self._infos_hold_masks()
 
     def _infos_hold_masks(self) -> bool:
@@ -150,8 +145,10 @@ class _PettingZooAdapter(MultiAgentEnvironment):
             rest = {key: part for key, part in raw.items() if key != MASK}
             raw = rest["observation"] if list(rest) == ["observation"] else rest
         self._observations[agent] = raw
-        if mask is not None:
-            self._masks[agent] = _flat_mask(mask)
+        if mask is not None and (size := mask_size(self.action_spaces[agent])):
+            if not self._masks_actions:
+                raise EnvError(LATE_MASK)
+            self._masks[agent] = flat_mask(mask, size)
 
     def _action_for(self, agent: str, actions: Mapping[str, Any]) -> Any:
         if agent not in actions:

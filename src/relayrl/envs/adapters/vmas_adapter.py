@@ -1,12 +1,12 @@
-"""VMAS scenarios as a `VectorEnvironment`: all worlds of a scenario in one batch of torch tensors.
+"""VMAS scenarios as a `VectorEnvironment`: all environments of a scenario in one batch of torch tensors.
 
-Responsible for auto-reset (VMAS leaves ended worlds to its caller), the grouping of agents, and VMAS's randomness. Not
+Responsible for auto-reset (VMAS leaves ended environments to its caller), the grouping of agents, and VMAS's randomness. Not
 responsible for moving arrays between devices: on `"cpu"` they are NumPy views of VMAS's tensors, elsewhere the tensors
 themselves, which `on_host` can bring home.
 
 Two things differ from other environments:
 
-- VMAS draws for all worlds of a batch from one generator, so a world's randomness depends on the others and
+- VMAS draws for all environments of a batch from one generator, so an environment's randomness depends on the others and
   `independent_streams` is False. Each environment has its own stream all the same: VMAS would share one between all of
   them in the process, and on an accelerator take the generator that the learner uses.
 - A scenario has no horizon of its own; `max_steps` is 100 unless given, and None means episodes end by the scenario alone.
@@ -63,7 +63,7 @@ def _require_device(device: str) -> None:
 
 
 class VmasEnvironment(VectorEnvironment):
-    """A batch of worlds of one VMAS scenario; all agents of a world act in each step and end together."""
+    """A batch of environments of one VMAS scenario; all agents of an environment act in each step and end together."""
 
     independent_streams = False
 
@@ -71,7 +71,7 @@ class VmasEnvironment(VectorEnvironment):
         self.device = device
         self._name = name
         self._options = dict(options)
-        # Building one world on the host tells the spaces before the number of worlds is known.
+        # Building one environment on the host gives the spaces before the number of environments is known.
         self._stream = VmasStream(device, vmas_scenarios.shared_random_state())
         with self._stream.in_use():
             probe = vmas_scenarios.build(name, 1, "cpu", self._options)
@@ -153,7 +153,7 @@ class VmasEnvironment(VectorEnvironment):
         )
 
     def _begin_episodes(self, chosen: torch.Tensor) -> dict[str, Any]:
-        """Reset the chosen worlds; the observations are right in those alone."""
+        """Reset the chosen environments; the observations are right in those alone."""
         if bool(chosen.all()):
             self._env.reset(return_observations=False)
         else:
@@ -165,7 +165,7 @@ class VmasEnvironment(VectorEnvironment):
         return self._by_group(observations[0])
 
     def _merge(self, first: dict[str, Any], chosen: torch.Tensor) -> dict[str, Any]:
-        """First observations in the chosen worlds; in the others what they saw, which VMAS might noise afresh if asked."""
+        """First observations in the chosen environments; in the others what they saw: VMAS may draw fresh noise if asked."""
         if not self._seen:
             return first
 
@@ -202,12 +202,12 @@ class VmasEnvironment(VectorEnvironment):
         return self._out(per_world[:, None].expand(-1, group.num_agents).contiguous())
 
     def _final(self, last: Any, over: torch.Tensor, group: AgentGroup) -> FinalObservations:
-        worlds = over.nonzero().flatten()
-        agents = torch.arange(group.num_agents, device=worlds.device)
+        envs = over.nonzero().flatten()
+        agents = torch.arange(group.num_agents, device=envs.device)
         return FinalObservations(
-            self._out(worlds.repeat_interleave(group.num_agents)),
-            self._out(agents.repeat(len(worlds))),
-            map_tree(lambda leaf: self._out(leaf.flatten(0, 1)), index(last, worlds)),
+            self._out(envs.repeat_interleave(group.num_agents)),
+            self._out(agents.repeat(len(envs))),
+            map_tree(lambda leaf: self._out(leaf.flatten(0, 1)), index(last, envs)),
         )
 
     def _out(self, tensor: torch.Tensor) -> Any:
@@ -226,5 +226,5 @@ class VmasEnvironment(VectorEnvironment):
             raise EnvError("there are no environments yet; call init_num_envs() first")
 
     def _failure(self, error: Exception) -> EnvironmentFailedError:
-        reason = f"all {self.num_envs} worlds of vmas:{self._name}: {type(error).__name__}: {error}"
+        reason = f"all {self.num_envs} environments of vmas:{self._name}: {type(error).__name__}: {error}"
         return EnvironmentFailedError(reason, env_id=self.env_ids[0], seed=self._seed, step=self._num_steps)

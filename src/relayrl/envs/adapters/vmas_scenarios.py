@@ -44,7 +44,7 @@ def shared_random_state() -> list[Any]:
 
 
 def build(name: str, num_envs: int, device: str, options: Mapping[str, Any]) -> Any:
-    """A `vmas.Environment` of `num_envs` worlds whose step tells termination from truncation."""
+    """A `vmas.Environment` of `num_envs` environments whose step gives termination and truncation apart."""
     with warnings.catch_warnings():
         # VMAS only warns of an option that the scenario does not have.
         warnings.filterwarnings("error", message="Scenario kwargs")

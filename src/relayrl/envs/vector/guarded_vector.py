@@ -178,11 +178,12 @@ class ObservationChecker:
 
 def _inside(leaf: Array, space: Space) -> Array:
     """[B, N, …] bool: which entries lie inside."""
-    low, high = _bounds(space)
+    low, high = bounds(space)
     return np.asarray((leaf >= low) & (leaf <= high))
 
 
-def _bounds(space: Space) -> tuple[Any, Any]:
+def bounds(space: Space) -> tuple[Any, Any]:
+    """Smallest and largest value of each number of a leaf."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):

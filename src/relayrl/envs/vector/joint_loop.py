@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
-from relayrl.envs.agent_groups import group_agents
+from relayrl.envs.agent_groups import flat_mask, group_agents
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure
@@ -141,7 +141,8 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
         masks = env.action_masks() if env.masks_actions and (cast.alive or truncated) else {}
         for arrays, row, agent in truncated:
             if arrays.final_mask is not None:
-                arrays.final_mask[row] = masks.get(agent, True)
+                kept = arrays.final_mask[row]
+                kept[:] = flat_mask(masks[agent], len(kept)) if agent in masks else True
         if cast.alive:
             self._write_turn(b, masks)
         else:
@@ -222,7 +223,8 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
         for agent in acting:
             place = self._places[agent]
             if agent in masks and place.arrays.action_mask is not None:
-                place.arrays.action_mask[b, place.n] = masks[agent]
+                row = place.arrays.action_mask[b, place.n]
+                row[:] = flat_mask(masks[agent], len(row))
 
     def _put_first(self, b: int, agent: str, observation: Any) -> None:
         place = self._place(agent)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
-from relayrl.envs.agent_groups import mask_size
+from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
 from relayrl.envs.conversions.goal_rewards import has_goals
 from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
@@ -38,7 +38,9 @@ class ScalarLoop(EnvLoop[Any]):
         first = envs[0]
         spaces: list[Any] = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
         group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
-        masked = "action_mask" in _info_of_reset(first) and mask_size(group.action_space) > 0
+        self._mask_size = mask_size(group.action_space)
+        masked = "action_mask" in _info_of_reset(first) and self._mask_size > 0
+        self._may_mask = self._mask_size > 0 and not masked
         group = replace(group, masks_actions=masked)
         layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first), has_goals=has_goals(first))
         super().__init__(build, envs, layout)
@@ -75,7 +77,9 @@ class ScalarLoop(EnvLoop[Any]):
         verify_observation(observation, self._space)
         write(self._group.obs[self.buffers.half], (b, 0), observation)
         if self._group.action_mask is not None:
-            self._group.action_mask[b, 0] = info["action_mask"]
+            self._group.action_mask[b, 0] = flat_mask(info["action_mask"], self._mask_size)
+        elif self._may_mask and "action_mask" in info:
+            raise EnvError(LATE_MASK)
 
     def _step_envs(self) -> list[EnvFailure]:
         num_envs = self.num_envs
@@ -99,6 +103,9 @@ class ScalarLoop(EnvLoop[Any]):
         failures += self._write_rewards(rewards)
         if self._group.action_mask is not None:
             failures += self._write_masks({failure.env for failure in failures})
+        elif self._may_mask:
+            late = [b for b, info in enumerate(self._infos) if info and "action_mask" in info]
+            failures += [EnvFailure(b, FailureKind.RAISED, f"step(): {LATE_MASK}") for b in late]
         return failures
 
     def _advance(self, envs: Iterator[tuple[int, Any, Any]], observations: list[Any], rewards: list[Any]) -> None:
@@ -119,10 +126,12 @@ class ScalarLoop(EnvLoop[Any]):
         write(group.final_obs, (b, 0), observation)
         if group.final_mask is not None:
             last_mask = self._infos[b].get("action_mask")
-            group.final_mask[b, 0] = True if last_mask is None else last_mask
+            group.final_mask[b, 0] = True if last_mask is None else flat_mask(last_mask, self._mask_size)
         first_observation, info = self._envs[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")
+        elif self._may_mask and "action_mask" in info:
+            raise EnvError(LATE_MASK)
         return first_observation
 
     def _write_observations(self, observations: list[Any]) -> list[EnvFailure]:
@@ -161,11 +170,12 @@ class ScalarLoop(EnvLoop[Any]):
             mask = self._masks[b] if self.buffers.episode_over[b] else self._infos[b].get("action_mask")
             if b in skip:
                 continue
-            if mask is None:
-                error = EnvError("info has no 'action_mask', though the first reset had one")
+            try:
+                if mask is None:
+                    raise EnvError("info has no 'action_mask', though the first reset had one")
+                self._group.action_mask[b, 0] = flat_mask(mask, self._mask_size)  # type: ignore[index]
+            except EnvError as error:
                 failures.append(EnvFailure.of_exception(b, error, "step()"))
-            else:
-                self._group.action_mask[b, 0] = mask  # type: ignore[index]
         return failures
 
 

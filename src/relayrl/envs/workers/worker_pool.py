@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import Relabelled
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind
-from relayrl.envs.recipes import EnvRecipe
+from relayrl.envs.recipes import EnvRecipe, find_factory
 from relayrl.envs.vector.env_buffers import BufferCarver, ByteCounter, EnvBuffers, allocate_buffers
 from relayrl.envs.vector.env_loop import EnvState, VectorRunner
 from relayrl.envs.workers import worker_messages as messages
@@ -55,7 +55,7 @@ class WorkerPool(VectorRunner):
         self._settings = settings
         self._buffers: EnvBuffers | None = None
         self._lock = threading.Lock()
-        self._memory_fd = anonymous_file("relayrl-worlds")
+        self._memory_fd = anonymous_file("relayrl-envs")
         self._links: list[WorkerLink] = []
         self._poller = select.poll()
         self._finish = weakref.finalize(self, _release, self._links, self._memory_fd, os.getpid())
@@ -259,11 +259,8 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
         raise ConfigError("workers were asked for inside a worker; start training under `if __name__ == '__main__':`")
     try:
         body = pickle.dumps(recipe)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"{recipe.name} cannot be sent to worker processes ({error}); give a function or class at the top level of a "
-            "module, or 'package.module:factory', or set workers to 0"
-        ) from error
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return _by_value(recipe), {}
     module = recipe.env.partition(":")[0] if isinstance(recipe.env, str) else getattr(recipe.env, "__module__", None)
     if module != "__main__":
         return body, {}
@@ -273,9 +270,20 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
         return body, {"sys_argv": sys.argv, "init_main_from_name": spec.name}
     if path is not None:
         return body, {"sys_argv": sys.argv, "init_main_from_path": os.path.abspath(path)}
-    raise ConfigError(
-        f"{recipe.name} is defined in an interactive session, where workers cannot find it; put it into a module"
-    )
+    return _by_value(replace(recipe, env=find_factory(recipe.env))), {}
+
+
+def _by_value(recipe: EnvRecipe) -> bytes:
+    """A recipe whose factory no worker can import: a lambda, a class of a function or of a notebook. Its code is sent."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    try:
+        return bytes(cloudpickle.dumps(recipe))
+    except Exception as error:
+        raise ConfigError(
+            f"{recipe.name} cannot be sent to worker processes ({error}); what it refers to must be picklable: give a function "
+            "or class at the top level of a module, or 'package.module:factory', or set workers to 0"
+        ) from error
 
 
 def _raise_first(failures: Sequence[EnvFailure]) -> None:

@@ -68,7 +68,7 @@ class Actor(ABC):
     gives_value: bool = False
     """Whether decisions of an actor of yours have values, which agents then record."""
     memory_width: int = 0
-    """Numbers that the policy remembers of each lane (`lane_memory`); 0 where every observation is judged by itself."""
+    """Numbers that the policy remembers of each lane (`lane_memory`); 0 where every observation is decided on by itself."""
     observation_space: Space | None = None
     """What one observation looks like, so that `act` takes single ones too; None: it takes rows only."""
     is_instant: bool = False

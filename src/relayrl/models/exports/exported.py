@@ -112,19 +112,22 @@ def _memory_width(text: str) -> int:
 
 
 class ExportedActor(ForwardActor):
-    """A policy from a file, with values where they are asked for and it has them. One with a memory acts through `decide`."""
+    """A policy from a file or its bytes, with values where they are asked for and it has them. One with a memory acts through
+    `decide`."""
 
-    def __init__(self, path: Path, *, with_value: bool = False) -> None:
+    def __init__(self, file: Path | bytes, *, with_value: bool = False) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        if not path.exists():
-            raise ConfigError(f"no model at {path}")
+        if isinstance(file, Path) and not file.exists():
+            raise ConfigError(f"no model at {file}")
+        model = str(file) if isinstance(file, Path) else file
         try:
-            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no public base class
-            raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
+            name = file if isinstance(file, Path) else "what was received"
+            raise DecodeError(f"{name} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
         self._mask_parts = mask_parts(self.metadata.action_space)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-import torch
 from torch import nn
 
-from relayrl.data.trees import Array, map_tree
 from relayrl.models.exports.mlp_description import Mlp, MlpDescription, Normalization
 from relayrl.models.heads.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
 from relayrl.models.heads.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
@@ -35,29 +29,6 @@ def encodes_in_numpy(policy: Policy) -> bool:
 def is_built_in(policy: Policy) -> bool:
     """Whether everything around a policy's networks is unchanged."""
     return policy in _POLICIES and policy.head in _HEADS and encodes_in_numpy(policy)
-
-
-def runs_in_numpy(*networks: nn.Module, learns: bool = False) -> bool:
-    """Whether the networks are unchanged MLPs on the CPU; those that learn, with no parameter that is not to."""
-    return all(is_plain(n) and (not learns or all(p.requires_grad for p in n.parameters())) for n in networks)
-
-
-def judges_in_numpy(policy: ActorCritic) -> bool:
-    """Whether everything around the policy's networks and its critic is unchanged, and both are unchanged MLPs."""
-    is_known = is_built_in(policy) and policy.return_normalizer in NORMALIZERS
-    return is_known and runs_in_numpy(policy.actor, policy.critic)
-
-
-def features_in_numpy(policy: Policy) -> Callable[[Any], Array]:
-    """[M, F] what the policy's networks see of a NumPy tree with one leading axis, by the faster way where there is one."""
-    if encodes_in_numpy(policy):
-        return policy.features_numpy
-
-    def features(obs: Any) -> Array:
-        with torch.no_grad():
-            return np.asarray(policy.features(map_tree(torch.from_numpy, obs)).numpy())
-
-    return features
 
 
 def has_own_critic(policy: Policy) -> bool:

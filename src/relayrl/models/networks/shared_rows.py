@@ -1,7 +1,7 @@
 """Rows of which many share a part: what they share is stored once and looked up.
 
 What a central critic sees is its environment, the same for all of the environment's agents, beside the number of the agent
-that is judged. Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's
+whose value it is. Laid out for each of N agents, it would take N times the memory, and N times the arithmetic of a network's
 first layer.
 MLPs on the CPU take such rows as they are; other networks are given a few of them at a time, laid out.
 """
@@ -90,11 +90,6 @@ class SharedRows:
         size = self._piece_rows
         for start in range(0, max(len(self), 1), size):
             yield self[start : start + size].laid_out()
-
-    @property
-    def num_pieces(self) -> int:
-        """Of `pieces`."""
-        return max(-(-len(self) // self._piece_rows), 1)
 
     @property
     def _piece_rows(self) -> int:

@@ -33,7 +33,7 @@ from relayrl.runtime.agents.env_runner import EnvRunner, EnvRunSummary
 from relayrl.runtime.agents.lifecycle_manager import AgentState, LifecycleManager
 from relayrl.runtime.agents.runtime_metrics import RuntimeMetrics
 from relayrl.runtime.agents.scale_manager import ScaleManager
-from relayrl.runtime.agents.state_manager import Place, StateManager
+from relayrl.runtime.agents.state_manager import ActorHandle, Place, StateManager
 from relayrl.runtime.requests.action_service import ActionService
 from relayrl.runtime.requests.policy_model import ModelSource, PolicyModel
 from relayrl.runtime.requests.published_policy import PublishedPolicy
@@ -207,6 +207,9 @@ class ClientCoordinator:
     def _learn_with(self, link: LearnerLink) -> None:
         link.start(self._publish)
         self._dispatcher.learner = self.service.learner = link
+        self.state.on_episode_over = link.acted_in
+        for handle in self.state.handles.values():
+            _declare_alone(handle, link)
 
     def _publish(self, model: PolicyModel) -> None:
         if self.state.acts_with(model):
@@ -239,6 +242,8 @@ class ClientCoordinator:
             handle = self.state.add(actor_id, policy, device, place)
             if self.lifecycle.state is AgentState.RUNNING:
                 self._dispatcher.add_lane(handle.lane.key)
+                if self._link is not None:
+                    _declare_alone(handle, self._link)
             made.append(handle.actor_id)
         return tuple(made)
 
@@ -402,3 +407,9 @@ class ClientCoordinator:
         metrics.routers.follow(lambda: dispatcher.num_routers)
         metrics.buffered.follow(lambda: dispatcher.num_buffered)
         metrics.buffered_bytes.follow(lambda: dispatcher.num_buffered_bytes)
+
+
+def _declare_alone(handle: ActorHandle, link: LearnerLink) -> None:
+    """Nobody else plays where an actor has an environment of its own."""
+    if handle.lane.clock is None and handle.named_agent_id is not None:
+        link.acted_in(handle.lane.key, None, frozenset({handle.named_agent_id}))

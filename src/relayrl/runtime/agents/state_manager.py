@@ -24,7 +24,7 @@ import numpy as np
 
 from relayrl.accelerator.mlp_actor import RowGenerator
 from relayrl.data.columns import Trajectory
-from relayrl.data.steps.env_clock import EnvClock
+from relayrl.data.steps.env_clock import EnvClock, EpisodeOver
 from relayrl.data.steps.step_pages import Lane, StepPages
 from relayrl.data.steps.step_rows import ActingLayout
 from relayrl.errors import ConfigError
@@ -109,6 +109,8 @@ class StateManager:
         self._seeds = np.random.SeedSequence(settings.seed)
         self._pages: dict[tuple[str, ...], StepPages] = {}
         self._clocks: dict[UUID, EnvClock] = {}
+        self.on_episode_over: EpisodeOver = lambda *_: None
+        """Gets every episode of an environment that actors share when it is over, and the agents that acted in it."""
         self._shared: dict[tuple[str, tuple[str, ...]], PolicySlot] = {}
         self.handles: dict[UUID, ActorHandle] = {}
         """By id; replaced as a whole when it changes."""
@@ -192,7 +194,7 @@ class StateManager:
 
     def _clock(self, env_id: UUID, agent_id: str) -> EnvClock:
         """The clock of an environment, in which the agent takes its place."""
-        clock = self._clocks.setdefault(env_id, EnvClock(env_id))
+        clock = self._clocks.setdefault(env_id, EnvClock(env_id, lambda *over: self.on_episode_over(*over)))
         if agent_id in clock.agent_ids:
             raise ConfigError(f"environment {env_id} has an agent {agent_id!r} already; give another agent_id")
         clock.agent_ids.add(agent_id)

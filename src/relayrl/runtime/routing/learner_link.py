@@ -19,8 +19,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
@@ -62,6 +62,14 @@ class Learner(Protocol):
 
     def group_of(self, agent_id: str) -> str:
         """The group whose policy an agent acts with."""
+
+
+@runtime_checkable
+class WaitsForAgents(Protocol):
+    """A learner that learns from an episode of several agents when all of them have delivered it."""
+
+    def expect_only(self, env_id: UUID, episode: int | None, agent_ids: Collection[str]) -> None:
+        """Nobody else takes part in an episode of an environment or, with None, in any of them."""
 
 
 class LearnerLink:
@@ -130,6 +138,11 @@ class LearnerLink:
     def models(self) -> tuple[PolicyModel, ...]:
         """The newest policies, frozen."""
         return tuple(self._models.values())
+
+    def acted_in(self, env_id: UUID, episode: int | None, agent_ids: Collection[str]) -> None:
+        """An episode of an environment, or every one, is of these agents only: the learner need not wait for others."""
+        if isinstance(self._learner, WaitsForAgents):
+            self._learner.expect_only(env_id, episode, agent_ids)
 
     def start(self, publish: Callable[[PolicyModel], None]) -> None:
         """Begin to learn; `publish` gives a new policy to the actors."""

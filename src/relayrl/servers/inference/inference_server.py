@@ -271,8 +271,8 @@ class InferenceServer:
     def _welcome(self, request: Request) -> None:
         header = request.message.header
         if header.get("protocol") != PROTOCOL_VERSION:
-            told = f"protocol {header.get('protocol')!r:.20}; this server speaks {PROTOCOL_VERSION}"
-            self._open.reply(request, Message(Kind.REFUSED, {"code": "version", "message": told}))
+            reason = f"protocol {header.get('protocol')!r:.20}; this server speaks {PROTOCOL_VERSION}"
+            self._open.reply(request, Message(Kind.REFUSED, {"code": "version", "message": reason}))
             return
         versions = {group: each.stable for group, each in self._served.deployments.items()}
         welcome = {
@@ -292,17 +292,17 @@ class InferenceServer:
         model = self._served.find(group, version, "")
         if version is None:  # what all actors act with, whatever an actor without a name would
             model = self._served.find(group, self._served.deployments[group].stable, "")
-        told = {"group": group, "version": model.version, "format": "onnx"}
+        described = {"group": group, "version": model.version, "format": "onnx"}
         if header.get("describe") is True:
-            told["has_value"] = model.policy.layout.has_value
-            self._open.reply(request, Message(Kind.MODEL, told, (_described(model),)))
+            described["has_value"] = model.policy.layout.has_value
+            self._open.reply(request, Message(Kind.MODEL, described, (_described(model),)))
         elif header.get("have") == model.version:
-            self._open.reply(request, Message(Kind.MODEL, told))
+            self._open.reply(request, Message(Kind.MODEL, described))
         else:
             self._store.refresh()
             content = self._store.read(group, model.version)
-            told["sha256"] = self._store.groups[group].versions[model.version]
-            self._open.reply(request, Message(Kind.MODEL, told, (content,)))
+            described["sha256"] = self._store.groups[group].versions[model.version]
+            self._open.reply(request, Message(Kind.MODEL, described, (content,)))
 
     def _note_returns(self, request: Request) -> None:
         """Returns of episodes that a client reports; a report that comes again does not count again."""

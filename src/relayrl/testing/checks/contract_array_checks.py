@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.trees import Array, Space, leaf_dtype, leaves, map_tree, space_leaves
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.environment_contract import AgentGroup, GroupObservation, GroupStep, VectorStep
+from relayrl.envs.vector.guarded_vector import bounds
 from relayrl.testing.checks.contract_recording import Workbench
 
 
@@ -134,21 +134,11 @@ def observations_lie_in_their_spaces(bench: Workbench) -> str | None:
 
 def _outside(tree: Any, space: Space) -> str | None:
     for (path, rows), (_, leaf) in zip(leaves(tree), space_leaves(space), strict=True):
-        low, high = _bounds(leaf)
+        low, high = bounds(leaf)
         inside = (rows >= low) & (rows <= high) & np.isfinite(rows)
         if not inside.all():
             return f"obs{path and '.' + path} holds {rows[~inside].ravel()[0]}, outside {leaf}"
     return None
-
-
-def _bounds(space: Space) -> tuple[Any, Any]:
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return 0, 1
 
 
 def rewards_are_finite(bench: Workbench) -> str | None:

@@ -102,9 +102,9 @@ def judges_features_with_actions(bench: NetworkBench) -> str | None:
     """a network is made for features with an action behind them, as Q-networks and central critics see them"""
     width = 3
     layout = SideBySide([bench.encoder, plain_numbers(width)])
-    judge = bench.factory(layout, 1, 1.0, torch.Generator().manual_seed(0))
+    critic = bench.factory(layout, 1, 1.0, torch.Generator().manual_seed(0))
     features = bench.features(4)
-    got = tuple(judge(torch.cat([features, torch.zeros(4, width)], -1)).shape)
+    got = tuple(critic(torch.cat([features, torch.zeros(4, width)], -1)).shape)
     return None if got == (4, 1) else f"4 rows became {list(got)}, expected [4, 1]; take the width from num_features"
 
 

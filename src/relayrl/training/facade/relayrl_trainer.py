@@ -179,14 +179,14 @@ class RelayRLTrainer:
     def ireinforce(
         args: TrainerArgs, params: REINFORCEParams | None = None, kernel: Kernel | None = None
     ) -> MultiAgentTrainer:
-        """REINFORCE for several agents, each judged by what it sees."""
+        """REINFORCE for several agents, with a critic of what each sees."""
         return MultiAgentTrainer(algorithm("ireinforce"), args, params, kernel)
 
     @staticmethod
     def mareinforce(
         args: TrainerArgs, params: REINFORCEParams | None = None, kernel: Kernel | None = None
     ) -> MultiAgentTrainer:
-        """REINFORCE for several agents, judged by what all of them see."""
+        """REINFORCE for several agents, with a critic of what all of them see."""
         return MultiAgentTrainer(algorithm("mareinforce"), args, params, kernel)
 
     @staticmethod
@@ -196,12 +196,12 @@ class RelayRLTrainer:
 
     @staticmethod
     def ippo(args: TrainerArgs, params: PPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """PPO for several agents, each judged by what it sees."""
+        """PPO for several agents, with a critic of what each sees."""
         return MultiAgentTrainer(algorithm("ippo"), args, params, kernel)
 
     @staticmethod
     def mappo(args: TrainerArgs, params: PPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """PPO for several agents, judged by what all of them see."""
+        """PPO for several agents, with a critic of what all of them see."""
         return MultiAgentTrainer(algorithm("mappo"), args, params, kernel)
 
     @staticmethod
@@ -220,14 +220,14 @@ class RelayRLTrainer:
     def iimpala(
         args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
     ) -> MultiAgentTrainer:
-        """IMPALA for several agents, each judged by what it sees."""
+        """IMPALA for several agents, with a critic of what each sees."""
         return MultiAgentTrainer(algorithm("iimpala"), args, params, kernel)
 
     @staticmethod
     def maimpala(
         args: TrainerArgs, params: IMPALAParams | None = None, kernel: Kernel | None = None
     ) -> MultiAgentTrainer:
-        """IMPALA for several agents, judged by what all of them see."""
+        """IMPALA for several agents, with a critic of what all of them see."""
         return MultiAgentTrainer(algorithm("maimpala"), args, params, kernel)
 
     @staticmethod
@@ -237,12 +237,12 @@ class RelayRLTrainer:
 
     @staticmethod
     def iappo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """Asynchronous PPO for several agents, each judged by what it sees."""
+        """Asynchronous PPO for several agents, with a critic of what each sees."""
         return MultiAgentTrainer(algorithm("iappo"), args, params, kernel)
 
     @staticmethod
     def maappo(args: TrainerArgs, params: APPOParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """Asynchronous PPO for several agents, judged by what all of them see."""
+        """Asynchronous PPO for several agents, with a critic of what all of them see."""
         return MultiAgentTrainer(algorithm("maappo"), args, params, kernel)
 
     @staticmethod
@@ -252,14 +252,14 @@ class RelayRLTrainer:
 
     @staticmethod
     def iddpg(args: TrainerArgs, params: DDPGParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """DDPG for several agents, each judged by what it sees and does."""
+        """DDPG for several agents, with a critic of what each sees and does."""
         return MultiAgentTrainer(algorithm("iddpg"), args, params, kernel)
 
     @staticmethod
     def maddpg(
         args: TrainerArgs, params: MADDPGParams | None = None, kernel: Kernel | None = None
     ) -> MultiAgentTrainer:
-        """DDPG for several agents, judged by what all of them see and do."""
+        """DDPG for several agents, with a critic of what all of them see and do."""
         return MultiAgentTrainer(algorithm("maddpg"), args, params, kernel)
 
     @staticmethod
@@ -269,12 +269,12 @@ class RelayRLTrainer:
 
     @staticmethod
     def itd3(args: TrainerArgs, params: TD3Params | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """TD3 for several agents, each judged by what it sees and does."""
+        """TD3 for several agents, with a critic of what each sees and does."""
         return MultiAgentTrainer(algorithm("itd3"), args, params, kernel)
 
     @staticmethod
     def matd3(args: TrainerArgs, params: TD3Params | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """TD3 for several agents, judged by what all of them see and do."""
+        """TD3 for several agents, with a critic of what all of them see and do."""
         return MultiAgentTrainer(algorithm("matd3"), args, params, kernel)
 
     @staticmethod
@@ -284,10 +284,10 @@ class RelayRLTrainer:
 
     @staticmethod
     def isac(args: TrainerArgs, params: SACParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """SAC for several agents, each judged by what it sees and does."""
+        """SAC for several agents, with a critic of what each sees and does."""
         return MultiAgentTrainer(algorithm("isac"), args, params, kernel)
 
     @staticmethod
     def masac(args: TrainerArgs, params: SACParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
-        """SAC for several agents, judged by what all of them see and do."""
+        """SAC for several agents, with a critic of what all of them see and do."""
         return MultiAgentTrainer(algorithm("masac"), args, params, kernel)

@@ -19,7 +19,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -128,6 +128,12 @@ class TrainerArgs:
         """`trainer_settings`, the defaults where there are none."""
         return self.trainer_settings or TrainerSettings(max_steps=self.max_steps)
 
+    @property
+    def given_horizon(self) -> int:
+        """The `time_horizon` that `trainer_settings` were given; 0 where they were given none."""
+        settings = self.trainer_settings
+        return settings.time_horizon if settings is not None and "time_horizon" in settings.model_fields_set else 0
+
     def observations(self) -> Space:
         """What agents see."""
         if self.observation_space is not None:
@@ -183,6 +189,7 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         self._built: Learner | None = None
         self.update_buffer = UpdateBuffer(args.max_held_steps, args.max_held_s)
         self._rollouts: list[Rollouts] = []
+        self._rollout_steps = args.given_horizon
         self._learning, self._receiving = threading.RLock(), threading.Lock()
         self._met: set[str] = set()  # groups that were learned from
         self._num_epochs = self._num_unaligned = 0
@@ -331,6 +338,10 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         """Do not wait for an agent in an episode of an environment or, with None, in any episode of it."""
         self.update_buffer.declare_absent(env_id, episode, agent_id)
 
+    def expect_only(self, env_id: UUID, episode: int | None, agent_ids: Collection[str]) -> None:
+        """Wait for nobody but these agents in an episode of an environment or, with None, in any episode of it."""
+        self.update_buffer.expect_only(env_id, episode, agent_ids)
+
     def end_episode(self) -> None:
         """All environments were reset from outside: nobody waits for the rest of running episodes.
 
@@ -356,11 +367,14 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         epoch, rollouts, self._rollouts = self.update_buffer.take(), self._rollouts, []
         version, started = trainer.policy_version, time.perf_counter()
         for block in rollouts:
-            trainer.hold_envs(len(next(iter(block.values())).header.env_ids))
+            first = next(iter(block.values()))
+            self._rollout_steps = max(self._rollout_steps, first.num_steps)
+            trainer.hold_envs(len(first.header.env_ids))
+            trainer.expect_rollouts(self._rollout_steps)
             trainer.receive(block)
         if epoch:
             self._warn_of_unaligned(epoch)
-            trainer.receive_trajectories(epoch, self._groups)
+            trainer.receive_trajectories(epoch, self._groups, self.update_buffer.num_covered(epoch))
         self._met |= {trajectory.group for trajectory in epoch} | {name for block in rollouts for name in block}
         self.stats_reporter.add(trainer.advance())
         self.stats_reporter.add({"time/update_seconds": time.perf_counter() - started})
@@ -502,12 +516,13 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         """Write policies, algorithm, replay and waiting trajectories to `name.ckpt` in `save_model_path`."""
         with self._learning:
             self._require_whole_updates()
-            pending, reached = self.update_buffer.state()
+            pending, waiting = self.update_buffer.state()
             state = {
                 "algo": self.algo,
                 "num_epochs": self._num_epochs,
                 "in_replay": sorted(self._met),
-                "reached": [list(each) for each in reached],
+                "waiting": waiting,
+                "rollout_steps": self._rollout_steps,
                 "trainer": self.learner.state_dict(),
             }
             return write_save(self.args.directory, name, state, self._groups, pending)
@@ -527,7 +542,11 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
             self._scheduled_step = learner.trainer.num_env_steps
             self.reset_epoch()
             self._expect_agents()
-            self.update_buffer.restore(saved.pending, saved.reached)
+            self._rollout_steps = max(self._rollout_steps, saved.rollout_steps)
+            if saved.waiting is None:
+                self.update_buffer.add(saved.pending)
+            else:
+                self.update_buffer.restore(saved.pending, saved.waiting)
             self._update_left_by = None
 
     def _newest_checkpoint(self) -> str:

@@ -34,8 +34,10 @@ class Saved:
     num_epochs: int
     in_replay: set[str]
     pending: list[Trajectory]
-    reached: list[tuple[str, int, str, int]]
-    """How far agents were in running episodes (`UpdateBuffer.state`)."""
+    waiting: dict[str, Any] | None
+    """What the buffer knew of `pending` (`UpdateBuffer.state`); None in files of earlier versions."""
+    rollout_steps: int
+    """Steps of a whole rollout; 0 where none was received."""
     trainer: dict[str, Any]
 
     def restore(self, trainer: PolicyTrainer) -> None:
@@ -73,8 +75,8 @@ def read_save(directory: Path, name: str, algo: str, groups: Mapping[str, Policy
         saved_groups = {key: _group_from_state(key, value) for key, value in state["groups"].items()}
         pending = [decode_trajectory(bytes(content)) for content in state["pending"]]
         counts = (int(state["num_epochs"]), set(state["in_replay"]))
-        reached = [(env, int(episode), agent, int(step)) for env, episode, agent, step in state.get("reached", ())]
-        saved = Saved(path, saved_groups, *counts, pending, reached, state["trainer"])
+        waiting, rollout_steps = state.get("waiting"), int(state.get("rollout_steps", 0))
+        saved = Saved(path, saved_groups, *counts, pending, waiting, rollout_steps, state["trainer"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is no save of a trainer: {error}") from error
     _require_known(saved, groups)

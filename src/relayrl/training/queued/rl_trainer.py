@@ -9,6 +9,7 @@ the mathematics.
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sized
@@ -28,6 +29,7 @@ from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainer_settings import TrainerSettings
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
+_log = logging.getLogger("relayrl.training.queued.rl_trainer")
 T = TypeVar("T")
 Learner = TypeVar("Learner")
 Rollouts = Mapping[str, Rollout]
@@ -235,7 +237,15 @@ class RolloutTrainer(RLTrainer[Rollouts, PolicyTrainer]):
         return self._make_policy(behavior_id, behavior_spec)
 
     def create_optimizer(self) -> PolicyTrainer:
-        return self._make_learner(self.policies)
+        learner = self._make_learner(self.policies)
+        if learner.max_steps != self.get_max_steps:
+            _log.warning(
+                "the learner's schedules and last rollout are those of %d steps, and trainer_settings have %d; give both the "
+                "same max_steps to learn what `relayrl train` learns",
+                learner.max_steps,
+                self.get_max_steps,
+            )
+        return learner
 
     def _process_trajectory(self, trajectory: Rollouts) -> None:
         if not isinstance(trajectory, Mapping):

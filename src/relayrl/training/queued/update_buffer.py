@@ -7,7 +7,7 @@ a trajectory that reaches beyond it is cut there, so that the rows of all agents
 An agent has nothing more to deliver for an episode when
 
 - a trajectory of it has ended there,
-- somebody declared it absent, or
+- somebody declared it absent, or named those who take part, or
 - it has delivered a trajectory of a later episode of that environment: agents deliver their trajectories in order.
 
 The wait is bounded. An environment that holds more than `max_held_steps` steps, or that has heard of nobody for `max_held_s`
@@ -24,9 +24,9 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from relayrl.data.columns import Trajectory
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 MAX_GIVEN_UP = 4096
 """Episodes that were given up are remembered, so that late trajectories are known as such: the newest of them."""
 DEFAULT_MAX_HELD_STEPS = 10_000
-Reached = tuple[str, int, str, int]
-"""Environment, episode, agent, and the step up to which it has delivered; −1: to the end."""
 
 
 class Incomplete(NamedTuple):
@@ -90,10 +88,12 @@ class UpdateBuffer:
         self._expected: tuple[str, ...] = ()
         self._envs: dict[UUID, _Environment] = {}
         self._never: set[tuple[UUID, str]] = set()  # agents that are absent from an environment altogether
+        self._only: dict[UUID, frozenset[str]] = {}  # environments of which somebody said who plays in them
         self._given_up: OrderedDict[tuple[UUID, int], None] = OrderedDict()
         self._ready: list[_Waiting] = []
         self._num_ready = 0  # joint trajectories of episodes that are over, since the last update
         self._sources: Counter[UUID] = Counter()
+        self._covered: dict[tuple[UUID, int], int] = {}  # by running episode: the step up to which it was counted
         self.num_incomplete = 0
         """Parts of episodes that became ready without an agent that was expected."""
         self.num_duplicates = 0
@@ -163,6 +163,16 @@ class UpdateBuffer:
                 self._episode(env_id, episode).reached[agent_id] = math.inf
             self._settle(env_id)
 
+    def expect_only(self, env_id: UUID, episode: int | None, agent_ids: Collection[str]) -> None:
+        """Wait for nobody else in an episode of an environment or, without one, in any of its episodes."""
+        with self._lock:
+            if episode is None:
+                self._only[env_id] = frozenset(agent_ids)
+            elif not self._is_over(env_id, episode):
+                for agent_id in set(self._expected).difference(agent_ids):
+                    self._episode(env_id, episode).reached[agent_id] = math.inf
+            self._settle(env_id)
+
     def release(self) -> list[Incomplete]:
         """Wait for nobody any more: what is held is ready as it is. Gives what was incomplete."""
         with self._lock:
@@ -179,30 +189,79 @@ class UpdateBuffer:
                 self._forget_source(each.source_id)
             return [each.trajectory for each in ready]
 
+    def num_covered(self, taken: Sequence[Trajectory]) -> int:
+        """Steps of environments that trajectories of an earlier `take` covered too; call it once with those of each.
+
+        An agent that waits covers steps without acting on them; what others do there may be ready later.
+        """
+        with self._lock:
+            num_steps, spans = 0, dict[tuple[UUID, int], tuple[int, int]]()
+            for t in taken:
+                key, first = (t.env_id, t.episode), int(t.steps[0])
+                known = spans.get(key, (first, 0))
+                spans[key] = min(known[0], first), max(known[1], end_of(t))
+            for key, (first, end) in spans.items():
+                before = self._covered.get(key, 0)
+                num_steps += max(0, min(before, end) - first)
+                self._covered[key] = max(before, end)
+            running = {(env_id, number) for env_id, number, _ in self._running()}
+            self._covered = {key: step for key, step in self._covered.items() if key in running}
+            return num_steps
+
     def clear(self) -> None:
         """Drop everything that waits, and begin to count anew."""
         with self._lock:
             self._envs, self._ready, self._num_ready = {}, [], 0
             self._sources.clear()
+            self._covered.clear()
             self.num_incomplete = self.num_duplicates = 0
 
-    def state(self) -> tuple[list[Trajectory], list[Reached]]:
-        """What waits, and how far agents are in running episodes, for `restore`."""
+    def state(self) -> tuple[list[Trajectory], dict[str, Any]]:
+        """What waits, and what is known of it, for `restore`; steps are −1 for an episode's end."""
         with self._lock:
-            reached = [
-                (str(env_id), number, agent_id, -1 if math.isinf(step) else int(step))
-                for env_id, number, episode in self._running()
-                for agent_id, step in episode.reached.items()
-            ]
-            return [each.trajectory for each in self._all()], reached
+            waiting = self._all()
+            return [each.trajectory for each in waiting], {
+                "sources": [str(each.source_id) for each in waiting],
+                "num_ready": len(self._ready),  # they come first
+                "num_joint_ready": self._num_ready,
+                "absent": [[str(env_id), agent_id] for env_id, agent_id in sorted(self._never, key=str)],
+                "only": [[str(env_id), sorted(agent_ids)] for env_id, agent_ids in self._only.items()],
+                "given_up": [[str(env_id), number] for env_id, number in self._given_up],
+                "covered": [[str(env_id), number, step] for (env_id, number), step in self._covered.items()],
+                "newest": [[str(env_id), dict(env.newest)] for env_id, env in self._envs.items()],
+                "episodes": [
+                    {
+                        "env_id": str(env_id),
+                        "number": number,
+                        "reached": {agent_id: _finite(step) for agent_id, step in episode.reached.items()},
+                        "ready_to": _finite(episode.ready_to),
+                        "num_ready": dict(episode.num_ready),
+                    }
+                    for env_id, number, episode in self._running()
+                ],
+            }
 
-    def restore(self, trajectories: Sequence[Trajectory], reached: Iterable[Reached]) -> None:
+    def restore(self, trajectories: Sequence[Trajectory], known: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.clear()
         with self._lock:
-            for env_id, number, agent_id, step in reached:
-                self._episode(UUID(env_id), number).reached[agent_id] = math.inf if step < 0 else step
-        self.add(trajectories)
+            self._never = {(UUID(env_id), agent_id) for env_id, agent_id in known["absent"]}
+            self._only = {UUID(env_id): frozenset(agent_ids) for env_id, agent_ids in known["only"]}
+            self._covered = {(UUID(env_id), int(number)): int(step) for env_id, number, step in known["covered"]}
+            self._given_up = OrderedDict.fromkeys((UUID(env_id), int(number)) for env_id, number in known["given_up"])
+            for own in known["episodes"]:
+                episode = self._episode(UUID(own["env_id"]), int(own["number"]))
+                episode.reached = {agent_id: _endless(step) for agent_id, step in own["reached"].items()}
+                episode.ready_to = _endless(own["ready_to"])
+                episode.num_ready = Counter(own["num_ready"])
+            for env_id, newest in known["newest"]:
+                self._envs[UUID(env_id)].newest = dict(newest)
+            sources = [UUID(source_id) for source_id in known["sources"]]
+            waiting = [_Waiting(*each) for each in zip(trajectories, sources, strict=True)]
+            self._sources.update(sources)
+            self._ready, self._num_ready = waiting[: known["num_ready"]], known["num_joint_ready"]
+            for each in waiting[known["num_ready"] :]:
+                self._episode(each.trajectory.env_id, each.trajectory.episode).held.append(each)
 
     def _running(self) -> list[tuple[UUID, int, _Episode]]:
         return [(env_id, number, e) for env_id, env in self._envs.items() for number, e in env.episodes.items()]
@@ -219,6 +278,11 @@ class UpdateBuffer:
         if not self._sources[source_id]:
             del self._sources[source_id]
 
+    def _is_over(self, env_id: UUID, number: int) -> bool:
+        """Whether an episode was given up, to its end."""
+        env = self._envs.get(env_id)
+        return (env_id, number) in self._given_up and (env is None or number not in env.episodes)
+
     def _take(self, trajectory: Trajectory) -> None:
         waiting = _Waiting(trajectory, trajectory.trajectory_id)
         self._sources[trajectory.trajectory_id] += 1
@@ -227,10 +291,7 @@ class UpdateBuffer:
             self._ready.append(waiting)
             self._num_ready += 1
             return
-        is_over = (env_id, number) in self._given_up and (
-            env_id not in self._envs or number not in self._envs[env_id].episodes
-        )
-        if is_over:
+        if self._is_over(env_id, number):
             self._ready.append(waiting)
             self.num_incomplete += 1
             return
@@ -248,7 +309,8 @@ class UpdateBuffer:
         env = self._envs.get(env_id, _Environment())
         for number, episode in sorted(env.episodes.items()):
             for agent_id in self._expected:
-                if number < env.newest.get(agent_id, 0) or (env_id, agent_id) in self._never:
+                plays = (env_id, agent_id) not in self._never and agent_id in self._only.get(env_id, (agent_id,))
+                if number < env.newest.get(agent_id, 0) or not plays:
                     episode.reached[agent_id] = math.inf
             everyone = [episode.reached.get(agent_id, 0) for agent_id in self._expected]
             self._hand_over(env_id, number, min(everyone, default=math.inf))
@@ -310,3 +372,11 @@ class UpdateBuffer:
         for env_id, number, episode in self._running():
             if episode.held and episode.touched_s < before_s:
                 self._give_up(env_id, number)
+
+
+def _finite(step: float) -> int:
+    return -1 if math.isinf(step) else int(step)
+
+
+def _endless(step: int) -> float:
+    return math.inf if step < 0 else step

@@ -23,7 +23,7 @@ from relayrl.errors import CheckpointError, ConfigError
 from relayrl.training.replay.priority_sums import PrioritySums
 from relayrl.training.replay.state_replay import StateRecords
 
-_WORLD = "world//"
+_STATES_PREFIX = "world//"  # as checkpoints of earlier versions have it
 """What the names of saved states begin with; no group's do."""
 
 
@@ -195,7 +195,7 @@ class JointReplay:
         if self._priorities is not None:
             arrays["priorities"] = self._priorities.get(order)
         if self._states is not None:
-            arrays |= {f"{_WORLD}{name}": array for name, array in self._states.get(order).items()}
+            arrays |= {f"{_STATES_PREFIX}{name}": array for name, array in self._states.get(order).items()}
         numbers = {"num_envs": self.num_envs, "capacity": self.capacity, "head": self._head, "size": self._size}
         return {**numbers, "largest_priority": self._largest_priority, "arrays": arrays}
 
@@ -218,7 +218,8 @@ class JointReplay:
             self._priorities.set(rows, arrays["priorities"])
         if self._states is not None:
             self._states.set(
-                rows, {k.removeprefix(_WORLD): array for k, array in arrays.items() if k.startswith(_WORLD)}
+                rows,
+                {k.removeprefix(_STATES_PREFIX): array for k, array in arrays.items() if k.startswith(_STATES_PREFIX)},
             )
         self._groups = {}
         for name, own_spaces in spaces.items() if size else ():

@@ -46,7 +46,7 @@ class StateRecords:
 
 def _fields(rollouts: list[Rollout]) -> Iterator[tuple[str, Array]]:
     if any(rollout.state is None for rollout in rollouts):
-        raise ConfigError("central critics see the global state, and these trajectories were recorded without it")
+        raise ConfigError("records lack the state for critics; set network.critic_input=joint_observations")
     for root, tree in (("state", rollouts[0].state), ("next_state", states_after(rollouts))):
         for path, leaf in leaves(tree):
             yield f"{root}/{path}", leaf.reshape(-1, *leaf.shape[2:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,12 +21,14 @@ from relayrl.algorithms.critics.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critics.critic_views import CentralView, LocalView
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
 from relayrl.algorithms.critics.state_features import StateFeatures
+from relayrl.algorithms.losses import PolicyLoss
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
+from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import MIN_IMAGE_SIDE
 from relayrl.models.networks.network_factory import NetworkFactory
@@ -53,6 +55,8 @@ class GroupPlan:
     network: NetworkSettings
     params: Settings
     kernels: NetworkFactory | None = None
+    make_head: Callable[[Space], LikelihoodHead] | None = None
+    make_loss: Callable[[Any], PolicyLoss] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,10 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             _generator(plan, Stream.INITIALISATION, i),
             None if central is None else central.layout(group.name),
             group.kernels,
+            None if group.make_head is None else group.make_head(group.action_space),
         )
         algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), FASTEST)
-        own.rollout_steps = plan.rollout_steps
+        own.rollout_steps, own.make_loss = plan.rollout_steps, group.make_loss
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
 
@@ -157,6 +162,11 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
 
 def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], groups: Sequence[GroupPlan]) -> Learner:
     params: Any = plan.params
+    if any(group.make_head or group.make_loss for group in groups):
+        raise ConfigError(
+            f"{plan.entry.name} takes no network.head and no loss: those are of on-policy algorithms; derive from "
+            "relayrl.extend.OffPolicyAlgorithm for other losses"
+        )
     policies = {
         group.name: algorithm.policy_class(
             group.observation_space,

@@ -32,6 +32,16 @@ class OffPolicyTrainer(PolicyTrainer):
 
     uses_logp = False
     takes_params_per_group = False
+    settable = (
+        "actor_lr",
+        "critic_lr",
+        "temperature_lr",
+        "init_temperature",
+        "noise_scale",
+        "exploration_noise",
+        "tau",
+        "gamma",
+    )
 
     def __init__(
         self,
@@ -58,6 +68,13 @@ class OffPolicyTrainer(PolicyTrainer):
         twin = accelerated(self._algorithm)
         return self._algorithm.update if twin is None else twin.update
 
+    def params_of(self, group: str) -> OffPolicyParams:
+        return self._params
+
+    def configure(self, group: str, params: Any) -> None:
+        self._params = params
+        self._algorithm.configure(params)
+
     def _empty_replay(self, num_envs: int) -> JointReplay:
         params, state = self._params, self._algorithm.state
         options: dict[str, Any] = {
@@ -81,13 +98,17 @@ class OffPolicyTrainer(PolicyTrainer):
         """Whether actions should still be random."""
         return self.num_env_steps < self._params.learning_starts
 
-    def receive_trajectories(self, trajectories: Sequence[Trajectory], groups: Groups) -> None:
+    def receive_trajectories(
+        self, trajectories: Sequence[Trajectory], groups: Groups, num_counted_steps: int = 0
+    ) -> None:
         self.hold_envs(1)
+        owed_before, self.num_env_steps = self._owed_steps, self.num_env_steps - num_counted_steps
         for rollouts, num_env_steps in by_environment(trajectories, groups):
             num_void = next(iter(rollouts.values())).num_steps - num_env_steps  # rows that end what goes on elsewhere
             owed, self.num_env_steps = self._owed_steps, self.num_env_steps - num_void
             self.receive(rollouts)
             self._owed_steps = max(owed, self._owed_steps - num_void)
+        self._owed_steps = max(owed_before, self._owed_steps - num_counted_steps)
 
     def hold_envs(self, num_envs: int) -> None:
         if num_envs == self.replay.num_envs:

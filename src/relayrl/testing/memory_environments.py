@@ -1,4 +1,4 @@
-"""Toy worlds that only a policy with a memory can solve; import them from `relayrl.testing`."""
+"""Toy environments that only a policy with a memory can solve; import them from `relayrl.testing`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Toy environments whose every number is known in advance: what tests, examples and benchmarks stand on.
 
-Each class is also a factory: `relayrl.testing:CountingWorld` with keyword options makes one. Worlds that exist for
+Each class is also a factory: `relayrl.testing:CountingWorld` with keyword options makes one. Environments that exist for
 learning are not here, nor are fakes of other components. `Herd` and `TorchCounting` are vector environments; the others are
-one world each. Step numbers count from 1: the first step of an episode is step 1.
+one environment each. Step numbers count from 1: the first step of an episode is step 1.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gymnasium import spaces
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import ScalarEnvironment, ScalarReset, ScalarStep, StatefulEnvironment
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
-from relayrl.testing.memory_worlds import RecallCue
-from relayrl.testing.multi_agent_worlds import DyingAgents, HiddenSign, MaskedBandit, MatrixGame, TakingTurns
-from relayrl.testing.vector_worlds import Herd, TorchCounting
+from relayrl.testing.memory_environments import RecallCue
+from relayrl.testing.multi_agent_environments import DyingAgents, HiddenSign, MaskedBandit, MatrixGame, TakingTurns
+from relayrl.testing.vector_environments import Herd, TorchCounting
 
 __all__ = [
     "CountingWorld",
@@ -91,7 +91,7 @@ class Slow(CountingWorld):
 
 
 class Crash(Enum):
-    """How a `Crashing` world fails."""
+    """How a `Crashing` environment fails."""
 
     RAISE = "raise"
     HANG = "hang"
@@ -102,8 +102,8 @@ class Crash(Enum):
 class Crashing(CountingWorld):
     """A `CountingWorld` that fails in the `at_step`th step of its life, episodes notwithstanding.
 
-    It raises `RuntimeError`, hangs for an hour, ends its process with status 3, or observes NaN. With `seeds`, only worlds
-    whose last seeded reset had one of them fail, so that one world of many can be chosen with `env_seeds`.
+    It raises `RuntimeError`, hangs for an hour, ends its process with status 3, or observes NaN. With `seeds`, only
+    environments whose last seeded reset had one of them fail, so that one of many can be chosen with `env_seeds`.
     """
 
     def __init__(

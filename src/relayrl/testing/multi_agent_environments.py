@@ -1,4 +1,4 @@
-"""Toy worlds with several agents; import them from `relayrl.testing`."""
+"""Toy environments with several agents; import them from `relayrl.testing`."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class MaskedBandit(MultiAgentEnvironment):
 
 
 class HiddenSign(MultiAgentEnvironment):
-    """Two agents that see nothing, in a world with a sign that only the global state tells.
+    """Two agents that see nothing, in an environment with a sign that only the global state holds.
 
     Every episode draws −1 or 1 (seeded) and pays it to both agents in each step, whatever they do; observations are always
     `[0]`, the state is `[sign]`. Truncated in step `episode_length`, so that under a discount γ an agent's value is

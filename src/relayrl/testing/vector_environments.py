@@ -31,13 +31,13 @@ from relayrl.errors import EnvError
 
 
 class Herd(VectorEnvironment, StatefulEnvironment):
-    """Per world, two sheep and a dog.
+    """Per environment, two sheep and a dog.
 
-    After step `k` of an episode a sheep sees `[k, noise]`, with a noise in [0, 1) drawn per world and step; the dog sees
+    After step `k` of an episode a sheep sees `[k, noise]`, with a noise in [0, 1) drawn per environment and step; the dog sees
     `[k]`, as does the global state. A sheep gets its action (0, 1 or 2; `k % 3` is forbidden) as a reward, the dog the sum
     of its two numbers. `sheep_0` terminates in step 2; `sheep_1` and the dog are truncated in step `length`, which ends the
-    episode. Worlds begin with `b % 3` steps already made, so that they do not end together. The noise is multiplied with
-    `noise_scale`; with 0, all episodes of a world are alike.
+    episode. Environments begin with `b % 3` steps already made, so that they do not end together. The noise is multiplied with
+    `noise_scale`; with 0, all episodes of an environment are alike.
     """
 
     def __init__(self, *, length: int = 5, noise_scale: float = 1.0) -> None:
@@ -95,7 +95,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         now = self._look()
         groups = {}
         for name, group in now.groups.items():
-            worlds, agents = np.nonzero(ends[name])
+            envs, agents = np.nonzero(ends[name])
             groups[name] = GroupStep(
                 group.obs,
                 group.active,
@@ -103,7 +103,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
                 reward=reward[name],
                 terminated=terminated[name],
                 truncated=ends[name] & ~terminated[name],
-                final=_final(end.groups[name], worlds, agents) if worlds.size else None,
+                final=_final(end.groups[name], envs, agents) if envs.size else None,
             )
         final_state = index(end.state, over) if over.any() else None
         return VectorStep(groups, episode_over=over, state=now.state, final_state=final_state)
@@ -135,14 +135,14 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         everyone = np.ones((self.num_envs, 1), bool)
         return {"sheep": np.concatenate([self._step_of[:, None] < 2, everyone], axis=1), "dog": everyone}
 
-    def _begin(self, worlds: Array) -> None:
-        self._step_of[worlds] = worlds % 3
-        self._draw(worlds)
+    def _begin(self, envs: Array) -> None:
+        self._step_of[envs] = envs % 3
+        self._draw(envs)
 
-    def _draw(self, worlds: Array) -> None:
-        for b in worlds:
+    def _draw(self, envs: Array) -> None:
+        for b in envs:
             self._noise[b] = np.random.default_rng([self._seeds[b], self._drawn[b]]).random() * self._noise_scale
-        self._drawn[worlds] += 1
+        self._drawn[envs] += 1
 
     def _worlds_of(self, env_ids: Sequence[uuid.UUID]) -> Array:
         if not set(env_ids) <= set(self.env_ids):
@@ -157,15 +157,15 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         return np.asarray(actions["sheep"]), np.asarray(actions["dog"])
 
 
-def _final(end: GroupObservation, worlds: Array, agents: Array) -> FinalObservations:
-    mask = None if end.action_mask is None else end.action_mask[worlds, agents]
-    return FinalObservations(worlds, agents, index(end.obs, (worlds, agents)), mask)
+def _final(end: GroupObservation, envs: Array, agents: Array) -> FinalObservations:
+    mask = None if end.action_mask is None else end.action_mask[envs, agents]
+    return FinalObservations(envs, agents, index(end.obs, (envs, agents)), mask)
 
 
 class TorchCounting(VectorEnvironment, StatefulEnvironment):
     """`CountingWorld` as torch tensors on `device`: after step `k` the observation is `[k]` and the reward `k`.
 
-    World `b` terminates in step `terminate_at + b`. The default device is the host under a name other than `"cpu"`, which
+    Environment `b` terminates in step `terminate_at + b`. The default device is the host under a name other than `"cpu"`, which
     in the contract stands for NumPy.
     """
 

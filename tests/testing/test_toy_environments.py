@@ -16,7 +16,7 @@ from relayrl.envs.environment_contract import (
     ScalarStep,
     env_seeds,
 )
-from relayrl.testing import worlds
+from relayrl.testing import toy_environments
 
 
 def scalar_episode(env: ScalarEnvironment, action: Any = 0, seed: int = 0) -> list[ScalarStep]:
@@ -28,7 +28,7 @@ def scalar_episode(env: ScalarEnvironment, action: Any = 0, seed: int = 0) -> li
 
 
 def test_counting_env_counts() -> None:
-    steps = scalar_episode(worlds.CountingWorld(terminate_at=3))
+    steps = scalar_episode(toy_environments.CountingWorld(terminate_at=3))
     assert [(step.observation.tolist(), step.reward) for step in steps] == [([1.0], 1.0), ([2.0], 2.0), ([3.0], 3.0)]
     assert (steps[-1].terminated, steps[-1].truncated) == (True, False)
 
@@ -37,28 +37,28 @@ def test_counting_env_counts() -> None:
 def test_counting_env_truncates_unless_it_terminates(
     terminate_at: int, truncate_at: int, flags: tuple[bool, bool]
 ) -> None:
-    steps = scalar_episode(worlds.CountingWorld(terminate_at=terminate_at, truncate_at=truncate_at))
+    steps = scalar_episode(toy_environments.CountingWorld(terminate_at=terminate_at, truncate_at=truncate_at))
     assert len(steps) == 2
     assert (steps[-1].terminated, steps[-1].truncated) == flags
 
 
 def test_counting_env_begins_again() -> None:
-    env = worlds.CountingWorld()
+    env = toy_environments.CountingWorld()
     scalar_episode(env)
     assert env.reset().observation.tolist() == [0.0]
 
 
 def test_slow_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(100))
-    monkeypatch.setattr(worlds.time, "perf_counter", lambda: next(now))
-    env = worlds.Slow(step_s=20)
+    monkeypatch.setattr(toy_environments.time, "perf_counter", lambda: next(now))
+    env = toy_environments.Slow(step_s=20)
     env.reset()
     env.step(0)
     assert next(now) == 21
 
 
 def test_crashing_raises_in_the_step_that_was_asked_for() -> None:
-    env = worlds.Crashing(at_step=7, terminate_at=5)
+    env = toy_environments.Crashing(at_step=7, terminate_at=5)
     assert len(scalar_episode(env)) == 5
     env.reset()
     env.step(0)
@@ -67,13 +67,15 @@ def test_crashing_raises_in_the_step_that_was_asked_for() -> None:
 
 
 def test_crashing_observes_nan_when_asked_to() -> None:
-    env = worlds.Crashing(at_step=1, how="nan")
+    env = toy_environments.Crashing(at_step=1, how="nan")
     env.reset()
     assert np.isnan(env.step(0).observation).all()
 
 
 def test_crashing_ends_its_process_when_asked_to() -> None:
-    program = "from relayrl.testing.worlds import Crashing; Crashing(at_step=1, how='exit').step(0); print('alive')"
+    program = (
+        "from relayrl.testing.toy_environments import Crashing; Crashing(at_step=1, how='exit').step(0); print('alive')"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (3, "")
 
@@ -82,24 +84,24 @@ def test_crashing_spares_envs_with_other_seeds() -> None:
     seeds = env_seeds(0, 3)
     outcomes = []
     for seed in seeds:
-        env = worlds.Crashing(at_step=1, how="nan", seeds=[seeds[1]])
+        env = toy_environments.Crashing(at_step=1, how="nan", seeds=[seeds[1]])
         env.reset(seed=seed)
         outcomes.append(bool(np.isnan(env.step(0).observation).any()))
     assert outcomes == [False, True, False]
 
 
 def test_random_walk_depends_on_its_seed_alone() -> None:
-    walks = [[step.reward for step in scalar_episode(worlds.RandomWalk(), seed=seed)] for seed in (1, 1, 2)]
+    walks = [[step.reward for step in scalar_episode(toy_environments.RandomWalk(), seed=seed)] for seed in (1, 1, 2)]
     assert walks[0] == walks[1] != walks[2]
 
 
 def test_random_walk_drifts_with_its_action() -> None:
-    ends = [scalar_episode(worlds.RandomWalk(), action, seed=1)[-1].observation[0] for action in (0, 1)]
+    ends = [scalar_episode(toy_environments.RandomWalk(), action, seed=1)[-1].observation[0] for action in (0, 1)]
     assert ends[0] < -1.0 < 1.0 < ends[1]
 
 
 def test_random_walk_continues_from_its_state() -> None:
-    env, other = worlds.RandomWalk(), worlds.RandomWalk()
+    env, other = toy_environments.RandomWalk(), toy_environments.RandomWalk()
     env.reset(seed=0)
     env.step(0)
     other.set_state(env.get_state())
@@ -107,7 +109,7 @@ def test_random_walk_continues_from_its_state() -> None:
 
 
 def test_nested_spaces_observes_inside_its_space() -> None:
-    env = worlds.NestedSpaces(horizon=4)
+    env = toy_environments.NestedSpaces(horizon=4)
     steps = scalar_episode(env, action=np.array([1, 2]))
     assert all(env.observation_space.contains(step.observation) for step in steps)
     assert [int(step.observation["camera"].max()) for step in steps] == [1, 2, 3, 4]
@@ -121,7 +123,7 @@ def play(env: MultiAgentEnvironment, actions: list[int]) -> list[MultiAgentStep]
 
 
 def test_dying_agents_die_and_appear_on_time() -> None:
-    env = worlds.DyingAgents()
+    env = toy_environments.DyingAgents()
     env.reset()
     present, ends = [], {}
     for t in range(1, 7):
@@ -136,13 +138,13 @@ def test_dying_agents_die_and_appear_on_time() -> None:
 
 
 def test_dying_agents_pays_the_living() -> None:
-    steps = play(worlds.DyingAgents(), [0] * 6)
+    steps = play(toy_environments.DyingAgents(), [0] * 6)
     totals = {agent: sum(step.rewards.get(agent, 0.0) for step in steps) for agent in ("sheep_0", "sheep_1", "wolf_0")}
     assert totals == {"sheep_0": 2.0, "sheep_1": 5.0, "wolf_0": 30.0}
 
 
 def test_taking_turns_pays_the_other_player() -> None:
-    steps = play(worlds.TakingTurns(num_rounds=2), [1, 2, 0, 2])
+    steps = play(toy_environments.TakingTurns(num_rounds=2), [1, 2, 0, 2])
     assert [step.rewards for step in steps] == [
         {"player_1": 1.0},
         {"player_0": 2.0},
@@ -153,13 +155,13 @@ def test_taking_turns_pays_the_other_player() -> None:
 
 
 def test_taking_turns_forbids_the_last_move() -> None:
-    env = worlds.TakingTurns()
+    env = toy_environments.TakingTurns()
     play(env, [1])
     assert {agent: mask.tolist() for agent, mask in env.action_masks().items()} == {"player_1": [True, False, True]}
 
 
 def test_taking_turns_ends_on_a_forbidden_move() -> None:
-    last = play(worlds.TakingTurns(), [1, 1])[-1]
+    last = play(toy_environments.TakingTurns(), [1, 1])[-1]
     assert last.rewards == {"player_1": -1.0}
     assert all(last.terminated.values())
 
@@ -168,7 +170,7 @@ def test_taking_turns_ends_on_a_forbidden_move() -> None:
     ("row", "column", "pay"), [(0, 0, (-1, -1)), (1, 0, (0, -3)), (0, 1, (-3, 0)), (1, 1, (-2, -2))]
 )
 def test_matrix_game_is_the_prisoners_dilemma(row: int, column: int, pay: tuple[float, float]) -> None:
-    env = worlds.MatrixGame()
+    env = toy_environments.MatrixGame()
     env.reset()
     step = env.step({"player_0": row, "player_1": column})
     assert tuple(step.rewards.values()) == pay
@@ -177,7 +179,7 @@ def test_matrix_game_is_the_prisoners_dilemma(row: int, column: int, pay: tuple[
 
 
 def test_masked_bandit_pays_the_allowed_arm_alone() -> None:
-    env = worlds.MaskedBandit(num_arms=3)
+    env = toy_environments.MaskedBandit(num_arms=3)
     env.reset(seed=0)
     allowed = int(np.flatnonzero(env.action_masks()["agent"])[0])
     assert env.step({"agent": allowed}).rewards == {"agent": 1.0}
@@ -186,11 +188,11 @@ def test_masked_bandit_pays_the_allowed_arm_alone() -> None:
 
 
 def test_masked_bandit_is_truncated() -> None:
-    assert play(worlds.MaskedBandit(episode_length=2), [0, 0])[-1].truncated == {"agent": True}
+    assert play(toy_environments.MaskedBandit(episode_length=2), [0, 0])[-1].truncated == {"agent": True}
 
 
 def test_torch_counting_ends_env_by_env() -> None:
-    env = worlds.TorchCounting(terminate_at=2)
+    env = toy_environments.TorchCounting(terminate_at=2)
     env.init_num_envs(2)
     env.reset()
     steps = [env.step({"agent": np.zeros((2, 1))}) for _ in range(3)]
@@ -200,5 +202,5 @@ def test_torch_counting_ends_env_by_env() -> None:
 
 
 def test_the_envs_do_not_import_torch() -> None:
-    program = "import sys, relayrl.testing.worlds; sys.exit('torch' in sys.modules)"
+    program = "import sys, relayrl.testing.toy_environments; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
