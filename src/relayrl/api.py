@@ -174,6 +174,9 @@ class Run:
         opponents: Sequence[AnyPath] | None = None,
         env: str | Callable[..., Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        render: str | None = None,
+        tiles: int = 1,
+        num_envs: int | None = None,
     ) -> EvaluationResult:
         """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given.
 
@@ -182,12 +185,19 @@ class Run:
 
         Competing agents are judged by the return of a `group` or an `agent`, and against `opponents`: `"random"`, or the run
         directory or .onnx file of other policies. All of it is as in the run unless given.
+
+        `render="gif"` or `"mp4"` films the first episode, of `tiles` environments side by side, into the run directory
+        (`result.picture`); `"human"` shows it in a window.
         """
+        from dataclasses import replace
+
         import numpy as np
 
         from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
         from relayrl.runtime.judging import Judge
+        from relayrl.runtime.pictures.film import Film, Window, watcher_of
+        from relayrl.training.files.atomic_files import write_whole
 
         if env is None:
             self._require_trusted()
@@ -196,27 +206,37 @@ class Run:
         names = opponents_of(own) if opponents is None else [str(name) for name in opponents]
         rivals = None if names is None else named_opponents(names, self.policies)
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
+        watcher = None if render is None else watcher_of(render, tiles)
+        most = 1 if isinstance(watcher, Window) else own.max_envs if num_envs is None else num_envs
+        mode = None if watcher is None else watcher.mode
         environment = self.settings.environment
         if env is not None or options is not None:
             kept = {} if env is not None else environment.options
             environment = environment.model_copy(update={"options": {**kept, **(options or {})}})
         with explaining_registrations(self.path):
-            played = make_evaluation_env(self.settings.env if env is None else env, environment, episodes)
+            chosen = self.settings.env if env is None else env
+            played = make_evaluation_env(chosen, environment, episodes, num_envs=most, render=mode)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             _require_same_spaces(played, self.policies)
-            return evaluate(
+            result = evaluate(
                 played,
                 self.policies,
                 episodes=episodes,
                 seed=seed,
                 rng=rng,
                 bounds=bounds,
+                film=watcher,
                 judge=judge,
                 opponents=rivals,
             )
         finally:
             played.close()
+        if isinstance(watcher, Film):
+            picture = self.path / f"episode.{watcher.format.value}"
+            write_whole(picture, watcher.content())
+            return replace(result, picture=picture)
+        return result
 
     def export(self, path: AnyPath | None = None, *, file_format: str = "onnx", best: bool = False) -> list[Path]:
         """Write the policies as `onnx` or `torchscript`: the newest checkpoint's, or the best ones; gives the files."""

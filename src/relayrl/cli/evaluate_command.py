@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, check_fits, describe_bound, evaluate, make_evaluation_env
 from relayrl.runtime.judging import EVERYBODY, Judge
+from relayrl.runtime.pictures.film import Film, Watcher, Window, watcher_of
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import EvaluationSettings
-
-GIF_MAX_FRAMES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,14 @@ class EvaluateRequest:
     group: str | None = None
     agent: str | None = None
     opponents: list[str] | None = None
+    tiles: int = 1
+    num_envs: int | None = None
+    workers: int | None = None
 
 
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
-    if request.render not in (None, "gif"):
-        raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
+    watcher = None if request.render is None else watcher_of(request.render, request.tiles)
     given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
     actors, trained, evaluation = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
@@ -58,10 +58,16 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     _require_trusted(request, name)
     # Which agents share a policy is the policies' matter, all else the environment's.
     same = trained if name == trained_on else EnvSettings(sharing=trained.sharing)
-    environment = same.model_copy(update={"options": {**same.options, **given}})
+    update: dict[str, Any] = {"options": {**same.options, **given}}
+    if request.workers is not None:
+        update["workers"] = request.workers
+    environment = same.model_copy(update=update)
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
-    result = _play(request, actors, name, environment, trained, bounds, _judgement(request, evaluation, actors))
-    picture = _draw(request, actors, name, environment, trained, bounds) if request.render else None
+    num_envs = evaluation.max_envs if request.num_envs is None else request.num_envs
+    num_envs = 1 if isinstance(watcher, Window) else num_envs  # each would open a window of its own
+    judgement = _judgement(request, evaluation, actors)
+    result = _play(request, actors, name, environment, trained, num_envs, bounds, judgement, watcher)
+    picture = _write_film(request, watcher) if isinstance(watcher, Film) else None
     judged_by = f" ({result.judged_by})" if result.judged_by else ""
     numbers = f"return {result.mean_return:.2f} ± {result.std_return:.2f}"
     typer.echo(f"{len(result.returns)} episodes: {numbers}{judged_by}")
@@ -70,8 +76,8 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     bound = None if result.stopped_by is None else result.stopped_by.value
     if bound is not None:
         typer.echo(describe_bound(result.num_asked, result.num_ended, result.num_cut, bound))
-    if picture is not None:
-        typer.echo(f"picture: {picture}")
+    if isinstance(watcher, Film):
+        typer.echo(f"picture: {picture}{f' (the first {watcher.num_frames} frames)' if watcher.is_cut else ''}")
     if as_json:
         values: dict[str, Any] = {"env": name, "mean_return": result.mean_return, "std_return": result.std_return}
         values = {key: None if value != value else value for key, value in values.items()}  # NaN is no JSON
@@ -82,8 +88,15 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         values |= (
             {"group_returns": result.group_returns, "agent_returns": result.agent_returns} if result.returns else {}
         )
+        values["picture"] = None if picture is None else str(picture)
         values["opponents"] = {opponent: match.to_json() for opponent, match in result.matches.items()}
         typer.echo(json.dumps(values))
+
+
+def _write_film(request: EvaluateRequest, film: Film) -> Path:
+    path = (request.run if request.run.is_dir() else request.run.parent) / f"episode.{film.format.value}"
+    write_whole(path, film.content())  # a link of that name is replaced, not followed
+    return path
 
 
 def _require_trusted(request: EvaluateRequest, name: str) -> None:
@@ -139,12 +152,14 @@ def _play(
     name: str,
     environment: EnvSettings,
     trained: EnvSettings,
+    num_envs: int | None,
     bounds: EvaluationBounds,
     judgement: _Judgement,
-    on_step: Callable[[VectorEnvironment], None] | None = None,
+    watcher: Watcher | None,
 ) -> EvaluationResult:
+    render = None if watcher is None else watcher.mode
     with explaining_registrations(request.run):
-        env = make_evaluation_env(name, environment, request.episodes)
+        env = make_evaluation_env(name, environment, request.episodes, num_envs=num_envs, render=render)
     try:
         check_fits(env, actors)
         _require_same_spaces(env, actors, environment.options, trained.options)
@@ -155,7 +170,7 @@ def _play(
             episodes=request.episodes,
             seed=request.seed,
             rng=rng,
-            on_step=on_step,
+            film=watcher,
             bounds=bounds,
             judge=judgement.judge,
             opponents=judgement.opponents,
@@ -195,37 +210,3 @@ def _form(space: Space) -> list[Any]:
         (path, type(leaf), leaf.shape, leaf.dtype, np.asarray(count).tolist())
         for (path, leaf), count in zip(space_leaves(space), counts, strict=True)
     ]
-
-
-def _draw(
-    request: EvaluateRequest,
-    actors: dict[str, ExportedActor],
-    name: str,
-    environment: EnvSettings,
-    trained: EnvSettings,
-    bounds: EvaluationBounds,
-) -> Path:
-    """One episode as an animated picture beside the model, at most `GIF_MAX_FRAMES` long."""
-    frames: list[Any] = []
-
-    def keep_frame(env: VectorEnvironment) -> None:
-        render = getattr(env, "render", None)
-        if render is None:
-            raise ConfigError(f"{name} cannot be drawn; native environments can: see `relayrl list envs`")
-        frames.append(render(0))
-
-    short = bounds.bounded(min(bounds.max_episode_steps, GIF_MAX_FRAMES), None)
-    among_themselves = _Judgement(opponents={})
-    _play(replace(request, episodes=1), actors, name, environment, trained, short, among_themselves, keep_frame)
-    path = (request.run if request.run.is_dir() else request.run.parent) / "episode.gif"
-    _write_gif(path, frames)
-    return path
-
-
-def _write_gif(path: Path, frames: list[Any]) -> None:
-    from PIL import Image
-
-    images = [Image.fromarray(np.asarray(frame)) for frame in frames]
-    content = io.BytesIO()
-    images[0].save(content, "gif", save_all=True, append_images=images[1:], duration=50, loop=0)
-    write_whole(path, content.getvalue())  # a link of that name is replaced, not followed

@@ -40,6 +40,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, Tree, allocate, leaves, space_leaves, tree_leaves
+from relayrl.envs.rendering import NOT_DRAWN, Drawing, RenderMode
 from relayrl.errors import ConfigError, EnvError
 
 SINGLE_AGENT = "agent"
@@ -352,6 +353,8 @@ class VectorEnvironment(Environment):
     """Where the arrays live: `"cpu"` for NumPy arrays, anything else for torch tensors on that device."""
     independent_streams: bool = True
     """Whether rule 5 holds; False where the simulator draws for all environments from one generator."""
+    drawing: Drawing = NOT_DRAWN
+    """In which modes the environments can be drawn."""
 
     @property
     def num_envs(self) -> int:
@@ -397,6 +400,17 @@ class VectorEnvironment(Environment):
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         """The performance signal of one environment's episode from the agents' rewards, as of `MultiAgentEnvironment`."""
         return mean_of_sums(rewards)
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        """`[H, W, 3]` uint8 pictures of some environments as they are now, counted from 0.
+
+        In the mode `human`, shows them in a window and gives none; nothing is left to do where `step()` has shown them.
+        """
+        raise EnvError(f"{type(self).__name__} draws no pictures in the mode {mode.value}")
+
+    def final_frames(self) -> Mapping[int, Array]:
+        """Last pictures of episodes that ended in the last step, by environment; empty where only `frames` can be drawn."""
+        return {}
 
     def run_environment(
         self,

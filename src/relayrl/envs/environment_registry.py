@@ -32,6 +32,7 @@ from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.envs.failures import EnvFailure
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
 from relayrl.envs.vector.vectorise import run_in_process, vectorise
@@ -40,14 +41,17 @@ from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
 Built = TypeVar("Built")
 
 
-def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool = False) -> VectorEnvironment:
-    """`settings.num_envs` environments of `env`, an ENV string or a factory, ready to reset.
+def make_vector(
+    env: str | Factory, settings: EnvSettings, *, own_number: bool = False, render: RenderMode | None = None
+) -> VectorEnvironment:
+    """`settings.num_envs` environments of `env`, an ENV string or a factory, ready to reset; to be drawn in the mode
+    `render`, where they can: `VectorEnvironment.drawing` has the answer.
 
     A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
     explicitly, unless the caller takes any (`own_number`).
     """
     made_by = plugin_environment(env) if isinstance(env, str) else env
-    return regrouped(_make_envs(made_by, settings, own_number=own_number), settings.sharing)
+    return regrouped(_make_envs(made_by, settings, own_number=own_number, render=render), settings.sharing)
 
 
 def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
@@ -57,8 +61,11 @@ def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any)
     return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
 
 
-def _make_envs(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
-    recipe = EnvRecipe(env, settings.options, settings.num_envs, settings.reward_weights)
+def _make_envs(
+    env: str | Factory, settings: EnvSettings, *, own_number: bool, render: RenderMode | None
+) -> VectorEnvironment:
+    mode = None if render is None else render.value
+    recipe = EnvRecipe(env, settings.options, settings.num_envs, mode, settings.reward_weights)
     if settings.workers > 0:
         if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
             raise ConfigError(f"{recipe.name} steps all environments in one call; set workers to 0")
@@ -93,8 +100,9 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
     if settings.vector is VectorChoice.OWN:
         if settings.on_failure is FailurePolicy.RESTART:
             raise _cannot_restart(recipe)
-        return _built(lambda: gymnasium_adapter.own_vector(env_id, settings.num_envs, recipe.options))
-    if settings.on_failure is FailurePolicy.RESTART:
+        drawn = {} if recipe.render_mode is None else {"render_mode": recipe.render_mode}
+        return _built(lambda: gymnasium_adapter.own_vector(env_id, settings.num_envs, {**recipe.options, **drawn}))
+    if settings.on_failure is FailurePolicy.RESTART or recipe.render_mode is not None:
         return None
     return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.options)
 

@@ -58,6 +58,11 @@ class EnvSettings(Settings):
         None,
         description="weights by which the numbers of a vector reward are summed, one for each; null: rewards are numbers",
     )
+    exclusive: bool = Field(
+        False,
+        description="one set of environments at a time, as for a simulator with one licence or port: evaluations play in "
+        "the training environments, which begin new episodes afterwards where their state cannot be saved",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
 
     @field_validator("sharing")

@@ -41,12 +41,14 @@ LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 class EnvRecipe:
     """How to build one environment: an ENV string or a factory, and keyword arguments for it.
 
-    `num_envs` is handed to factories of users that take an argument of this name: those make a vector environment.
+    `num_envs` is handed to factories of users that take an argument of this name: those make a vector environment. So is
+    `render_mode`, where pictures are asked for.
     """
 
     env: str | Factory
     options: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int | None = None
+    render_mode: str | None = None
     reward_weights: tuple[float, ...] | None = None
     """Of the numbers of a reward, where it is a vector."""
 
@@ -63,10 +65,18 @@ class EnvRecipe:
 
     def build(self) -> Any:
         """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
-        factory = find_factory(self.env)
-        if self.num_envs is not None and self.library in (None, "envpool") and _takes_num_envs(factory):
-            return self.adapt(factory(**{"num_envs": self.num_envs, **self.options}))
-        return self.adapt(factory(**self.options))
+        factory, options = find_factory(self.env), dict(self.options)
+        if self.render_mode is not None and self._takes_render_mode(factory):
+            options["render_mode"] = self.render_mode
+        if self.num_envs is not None and self.library in (None, "envpool") and _takes(factory, "num_envs"):
+            return self.adapt(factory(**{"num_envs": self.num_envs, **options}))
+        return self.adapt(factory(**options))
+
+    def _takes_render_mode(self, factory: Factory) -> bool:
+        """What steps in batches is drawn on request; Gymnasium and PettingZoo want to know it when they make one."""
+        if self.library is not None:
+            return self.library in PETTINGZOO_LIBRARIES
+        return gymnasium_id(self.env) is not None or _takes(factory, "render_mode")
 
     def adapt(self, built: Any) -> Any:
         """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
@@ -134,9 +144,9 @@ def gymnasium_id(env: str | Factory) -> str | None:
     return name
 
 
-def _takes_num_envs(factory: Factory) -> bool:
+def _takes(factory: Factory, name: str) -> bool:
     try:
-        return "num_envs" in inspect.signature(factory).parameters
+        return name in inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return False  # Some callables that are not written in Python have no signature.
 

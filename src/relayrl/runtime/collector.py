@@ -224,6 +224,7 @@ class Collector:
             return True
         for name, builder in self._builders.items():
             builder.set_state(_next_episode(state["builders"][name]))
+        self._episodes.drop_running()
         for memory in self._memories.values():
             memory.forget(np.ones(len(memory.values), bool))
         self._see(self._env.reset(seed=seed))

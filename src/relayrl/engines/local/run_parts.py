@@ -29,6 +29,7 @@ from relayrl.engines.plugins import algorithm_plugin, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
@@ -178,7 +179,9 @@ def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
     A run that does not collect is fed with trajectories of other processes, which whoever feeds it records.
     """
     limit_threads(settings.threads)
-    env = on_host(make_vector(settings.env, settings.environment))
+    is_drawn = settings.environment.exclusive and settings.evaluation.video is not None
+    render = RenderMode.RGB_ARRAY if is_drawn else None
+    env = on_host(make_vector(settings.env, settings.environment, render=render))
     try:
         return _build(settings, env, collects=collects)
     except BaseException:

@@ -37,6 +37,7 @@ HARMLESS = (
     "evaluation",
     "statistics",
     "environment.workers",
+    "environment.exclusive",
     "environment.observation_check",
     "environment.step_timeout_s",
     "environment.start_timeout_s",

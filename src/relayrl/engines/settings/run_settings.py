@@ -106,6 +106,15 @@ class RunSettings(Settings):
         return values
 
     @model_validator(mode="after")
+    def _check_exclusive(self) -> RunSettings:
+        if self.environment.exclusive and self.trainer.threaded and self.evaluation.interval is not None:
+            raise ValueError(
+                "environment.exclusive lends the training environments to evaluations, which trainer.threaded collects in; "
+                "set one of them to false, or evaluation.interval to null"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_behaviors(self) -> RunSettings:
         for group in self.behaviors:
             self.network_of(group)

@@ -58,7 +58,12 @@ def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """One environment, without the wrappers whose work RelayRL does itself: checks of observations, in batches, and that an
     episode is reset before it is stepped. Each wrapper costs every step a call."""
     with _translated(env_id, options):
-        return gymnasium.make(_plain_spec(env_id), disable_env_checker=True, **options)
+        spec = _plain_spec(env_id)
+        if "render_mode" in options and not _draws(spec, options["render_mode"]):
+            options.pop(
+                "render_mode"
+            )  # Gymnasium would warn, or fail; who wants pictures asks the environment for its modes.
+        return gymnasium.make(spec, disable_env_checker=True, **options)
 
 
 def equal_vector(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnvironment | None:
@@ -103,6 +108,17 @@ def _plain_spec(env_id: str) -> str | EnvSpec:
     plain = copy.copy(spec)
     plain.order_enforce = False
     return plain
+
+
+def _draws(spec: str | EnvSpec, mode: Any) -> bool:
+    """Whether an environment names the mode, or gives arrays for which Gymnasium opens a window; True where it names none."""
+    entry = None if isinstance(spec, str) else spec.entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    metadata = getattr(creator, "metadata", None)
+    if metadata is None:
+        return True
+    modes = metadata.get("render_modes", [])
+    return mode in modes or (mode == "human" and "rgb_array" in modes)
 
 
 def _needs_jax(spec: EnvSpec) -> bool:

@@ -86,6 +86,8 @@ class _PettingZooAdapter(MultiAgentEnvironment):
         if not agents:
             raise ConfigError(f"{env} names no possible_agents; RelayRL needs every agent id before the first reset")
         self._env = env
+        self.metadata: Mapping[str, Any] = getattr(env, "metadata", {})
+        self.render_mode: str | None = getattr(env.unwrapped, "render_mode", None)
         self.possible_agents = tuple(agents)
         raw = {agent: _declared_space(env, agent, "observation_space") for agent in agents}
         self.observation_spaces = {agent: _without_mask(space) for agent, space in raw.items()}
@@ -131,6 +133,10 @@ class _PettingZooAdapter(MultiAgentEnvironment):
 
     def build_observation(self) -> Mapping[str, Any]:
         return self._observations
+
+    def render(self) -> Any:
+        """What PettingZoo draws of the environment, in the mode that it was made with."""
+        return self._env.render()
 
     def close(self) -> None:
         if not self._closed:

@@ -19,6 +19,7 @@ import numpy as np
 from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.environment_contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
+from relayrl.envs.rendering import NOT_DRAWN, Drawing
 from relayrl.errors import EnvError
 
 Allocator: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -35,6 +36,7 @@ class EnvLayout:
     state_space: Space | None = None
     state_repeats_observations: bool = False
     rates_episodes: bool = False  # whether `performance_return` is the environment's own
+    drawing: Drawing = NOT_DRAWN
     has_goals: bool = False  # whether `relabel` works
 
 

@@ -28,6 +28,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import RenderMode
 from relayrl.errors import RelayRLError
 
 _MAX_NAMED_ENTRIES = 5
@@ -61,6 +62,7 @@ class _GuardedVector(VectorEnvironment):
         self.state_repeats_observations, self.has_goals = self._env.state_repeats_observations, self._env.has_goals
         self.device = self._env.device
         self.independent_streams = self._env.independent_streams
+        self.drawing = self._env.drawing
         return self.env_ids
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
@@ -101,6 +103,13 @@ class _GuardedVector(VectorEnvironment):
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         with self._translated("performance_return()"):
             return float(self._env.performance_return(rewards))
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        with self._translated("render()"):
+            return self._env.frames(envs, mode)
+
+    def final_frames(self) -> Mapping[int, Array]:
+        return self._env.final_frames()
 
     def close(self) -> None:
         with self._translated("close()"):

@@ -21,6 +21,7 @@ from relayrl.envs.environment_contract import (
     VectorReset,
     VectorStep,
 )
+from relayrl.envs.rendering import RenderMode
 
 
 def on_host(env: VectorEnvironment) -> VectorEnvironment:
@@ -56,7 +57,7 @@ class _OnHost(VectorEnvironment):
         self.state_space = env.state_space
         self.state_repeats_observations, self.has_goals = env.state_repeats_observations, env.has_goals
         self.independent_streams = env.independent_streams
-        self.env_ids = env.env_ids
+        self.env_ids, self.drawing = env.env_ids, env.drawing
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         self.env_ids = self._env.init_num_envs(num_envs)
@@ -85,6 +86,12 @@ class _OnHost(VectorEnvironment):
 
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         return self._env.performance_return(rewards)
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        return self._env.frames(envs, mode)
+
+    def final_frames(self) -> Mapping[int, Array]:
+        return self._env.final_frames()
 
     def close(self) -> None:
         self._env.close()

@@ -26,6 +26,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
     actions_by_group,
 )
+from relayrl.envs.rendering import RenderMode
 from relayrl.errors import ConfigError, EnvError, UnknownNameError
 
 SHARED, SEPARATE = "shared", "separate"
@@ -84,7 +85,7 @@ class _Regrouped(VectorEnvironment):
         self.groups = {part.name: part.group() for part in parts}
         self.state_space, self.independent_streams = env.state_space, env.independent_streams
         self.state_repeats_observations, self.has_goals = env.state_repeats_observations, env.has_goals
-        self.device, self.env_ids = env.device, env.env_ids
+        self.device, self.env_ids, self.drawing = env.device, env.env_ids, env.drawing
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         self.env_ids = self._env.init_num_envs(num_envs)
@@ -140,6 +141,12 @@ class _Regrouped(VectorEnvironment):
 
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         return self._env.performance_return(rewards)
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        return self._env.frames(envs, mode)
+
+    def final_frames(self) -> Mapping[int, Array]:
+        return self._env.final_frames()
 
     def close(self) -> None:
         self._env.close()

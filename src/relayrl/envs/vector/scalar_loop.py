@@ -19,6 +19,7 @@ from relayrl.envs.conversions.goal_rewards import has_goals
 from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
 from relayrl.envs.vector.env_loop import EnvLoop, verify_observation
 from relayrl.errors import ConfigError, EnvError
@@ -42,7 +43,8 @@ class ScalarLoop(EnvLoop[Any]):
         masked = "action_mask" in _info_of_reset(first) and self._mask_size > 0
         self._may_mask = self._mask_size > 0 and not masked
         group = replace(group, masks_actions=masked)
-        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first), has_goals=has_goals(first))
+        rates, goals, drawing = _rates_episodes(first), has_goals(first), drawing_of(first)
+        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=rates, has_goals=goals, drawing=drawing)
         super().__init__(build, envs, layout)
         self._space = group.observation_space
 
@@ -127,6 +129,7 @@ class ScalarLoop(EnvLoop[Any]):
         if group.final_mask is not None:
             last_mask = self._infos[b].get("action_mask")
             group.final_mask[b, 0] = True if last_mask is None else flat_mask(last_mask, self._mask_size)
+        self._keep_final_frame(b)
         first_observation, info = self._envs[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")

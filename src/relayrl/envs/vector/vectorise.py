@@ -30,6 +30,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind, RestartBudget, failure_set_aside
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.env_buffers import NO_SEED, allocate_buffers, copy_actions
 from relayrl.envs.vector.env_loop import EnvLoop, VectorRunner
 from relayrl.envs.vector.joint_loop import JointLoop
@@ -90,6 +91,7 @@ class VectorisedWorlds(VectorEnvironment):
         self.groups: Mapping[str, AgentGroup] = runner.layout.groups
         self.state_space = runner.layout.state_space
         self.state_repeats_observations = runner.layout.state_repeats_observations
+        self.drawing = runner.layout.drawing
         self.has_goals = runner.layout.has_goals
         self.give_states(True)
 
@@ -163,6 +165,22 @@ class VectorisedWorlds(VectorEnvironment):
             return mean_of_sums(rewards)
         try:
             return self._runner.performance_return(rewards)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        if mode not in self.drawing.modes:
+            return super().frames(envs, mode)
+        if mode is RenderMode.HUMAN:
+            return []  # they have shown themselves
+        try:
+            return self._runner.frames(envs)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
+
+    def final_frames(self) -> Mapping[int, Array]:
+        try:
+            return self._runner.final_frames() if self.drawing.modes else {}
         except EnvFailureError as error:
             raise self._error(error.failure) from error
 

@@ -115,6 +115,24 @@ class WorkerPool(VectorRunner):
         _raise_first(answers.failures)
         return answers.values[link.first]
 
+    def frames(self, envs: Sequence[int]) -> list[Array]:
+        own = {link.first: [b - link.first for b in envs if b in link.envs] for link in self._links}
+        asked = [link for link in self._links if own[link.first]]
+        answers = self._exchange(asked, messages.DRAW, self._settings.step_timeout_s, own)
+        _raise_first(answers.failures)
+        drawn = {
+            link.first + b: frame
+            for link in asked
+            for b, frame in zip(own[link.first], answers.values[link.first], strict=True)
+        }
+        return [drawn[b] for b in envs]
+
+    def final_frames(self) -> Mapping[int, Array]:
+        ended = [link for link in self._links if self.buffers.episode_over[link.first : link.last].any()]
+        answers = self._exchange(ended, messages.FINAL_FRAMES, self._settings.step_timeout_s)
+        _raise_first(answers.failures)
+        return {first + b: frame for first, own in answers.values.items() for b, frame in own.items()}
+
     def close(self) -> None:
         self._finish()
 
