@@ -40,7 +40,7 @@ class TupleAgents(MultiAgentEnvironment):
         seen, done = env.observation_space, env.action_space
         assert isinstance(seen, spaces.Tuple)
         assert isinstance(done, spaces.Tuple)
-        self._env = env
+        self._env, self.render_mode, self.metadata = env, env.render_mode, env.metadata
         self.possible_agents = tuple(f"agent_{i}" for i in range(len(done.spaces)))
         self.observation_spaces = dict(zip(self.possible_agents, seen.spaces, strict=True))
         self.action_spaces = dict(zip(self.possible_agents, done.spaces, strict=True))
