@@ -92,7 +92,9 @@ def train(
         except StartInterrupted:
             session.discard()
             raise
-    return Run(session.directory.path, env=chosen.env)
+    run = Run(session.directory.path, env=chosen.env)
+    run._named_wrappers = chosen.environment.wrapper_names
+    return run
 
 
 def load_run(
@@ -117,6 +119,7 @@ class Run:
     def __init__(self, path: Path, *, env: str | None = None, trust: bool = False) -> None:
         self.path, self.directory = path, RunDirectory(path)
         self._named_env, self._trust = env, trust
+        self._named_wrappers: list[str] = []  # that this program has just trained with
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -260,10 +263,13 @@ class Run:
             engine.close()
 
     def _require_trusted(self) -> None:
-        from relayrl.engines.runs.trust import require_trusted
+        from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
 
         env, how = self.settings.env, "add --env {} or --trust (env=… or trust=True in Python)"
-        require_trusted(env, self.directory.config, named=(self._named_env,), trust=self._trust, how=how)
+        file, trust = self.directory.config, self._trust
+        require_trusted(env, file, named=(self._named_env,), trust=trust, how=how)
+        names, how = self.settings.environment.wrapper_names, "add --trust (trust=True in Python)"
+        require_trusted_wrappers(names, file, named=self._named_wrappers, trust=trust, how=how)
 
     def _require_parts_trusted(self) -> None:
         require_parts_trusted(self.settings, self.directory.config, named=set(), trust=self._trust)

@@ -100,7 +100,7 @@ class SAC(ReplayActorCritic[SACParams]):
 
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
-        action, logp = learner.act(learner.policy, own.next_features, own.next_mask, self.rng)
+        action, logp = learner.act(learner.policy, own.next_policy_features, own.next_mask, self.rng)
         return NextActions(action, soft_value(torch.zeros_like(logp), logp, self.temperature(group)))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:

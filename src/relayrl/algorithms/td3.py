@@ -62,7 +62,7 @@ class DeterministicActorCritic(ReplayActorCritic[D]):
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
         assert learner.target_policy is not None
-        action, _ = learner.act(learner.target_policy, own.next_features, own.next_mask, self.rng)
+        action, _ = learner.act(learner.target_policy, own.next_policy_features, own.next_mask, self.rng)
         return NextActions(self.smoothed(action))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from relayrl.cli.terminal import invocation
-from relayrl.config.settings_text import parse_assignment
+from relayrl.config.settings import parse_settings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 _LABELS = {"passed": "ok", "failed": "FAIL", "skipped": "skip", "not run": "not run"}
 
 
-def run(env: str, num_envs: int, assignments: list[str], *, num_steps: int, timeout_s: float, as_json: bool) -> int:
-    """Check and print; 0 when nothing fails, else 1."""
+def run(
+    env: str, num_envs: int, given: dict[str, Any], words: list[str], *, num_steps: int, timeout_s: float, as_json: bool
+) -> int:
+    """Check and print; 0 when nothing fails, else 1. `given` are values of `EnvSettings`, `words` those of the command line
+    that gave them."""
     from relayrl.testing.env_contract import check_environment
 
-    options = dict(parse_assignment(assignment, "--set") for assignment in assignments)
-
     def make(count: int) -> VectorEnvironment:
-        return make_vector(env, EnvSettings(num_envs=count, options=options), own_number=True)
+        return make_vector(env, parse_settings(EnvSettings, {**given, "num_envs": count}), own_number=True)
 
-    printed = _Printed(env, assignments, timeout_s, as_json)
+    printed = _Printed(env, words, timeout_s, as_json)
     with printed.ended_in_time():
         first = make(num_envs)
         number = first.num_envs
@@ -47,8 +48,8 @@ def run(env: str, num_envs: int, assignments: list[str], *, num_steps: int, time
 class _Printed:
     """Prints each result at once and, when the time is up, ends the process: an environment that hangs cannot be asked to."""
 
-    def __init__(self, env: str, assignments: list[str], timeout_s: float, as_json: bool) -> None:
-        self._env, self._assignments, self._timeout_s, self._as_json = env, assignments, timeout_s, as_json
+    def __init__(self, env: str, words: list[str], timeout_s: float, as_json: bool) -> None:
+        self._env, self._words, self._timeout_s, self._as_json = env, words, timeout_s, as_json
         self._results: list[CheckResult] = []
         self._lock = threading.Lock()
 
@@ -92,8 +93,7 @@ class _Printed:
         blocking = [check.name for check in report.failures if not check.is_optional]
         shown = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
         typer.echo(f"{self._env}: {len(report.checks)} checks: {shown}")
-        options = [part for own in self._assignments for part in ("--set", f"environment.options.{own}")]
-        command = invocation.command("relayrl", "train", self._env, *options)
+        command = invocation.command("relayrl", "train", self._env, *self._words)
         if report.can_train:
             failed = f"; {counts['FAIL']} optional checks fail" if report.failures else ""
             typer.echo(f"can be trained on{failed}: {command}")

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import typer
 
+from relayrl.cli.environment_options import with_given
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.config.settings_text import parse_assignment
+from relayrl.config.settings import parse_settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
-from relayrl.errors import ConfigError
+from relayrl.envs.environment_settings import AROUND, EnvSettings, EvaluationBounds
+from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, check_fits, describe_bound, evaluate, make_evaluation_env
@@ -25,6 +26,8 @@ from relayrl.runtime.pictures.film import Film, Watcher, Window, watcher_of
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import EvaluationSettings
 
+_MAX_SPACE_TEXT = 100
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
@@ -32,7 +35,8 @@ class EvaluateRequest:
 
     run: Path
     env: str | None
-    options: list[str]
+    given: dict[str, Any]
+    """Values of `EnvSettings`."""
     episodes: int
     seed: int
     stochastic: bool
@@ -51,17 +55,15 @@ class EvaluateRequest:
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
     watcher = None if request.render is None else watcher_of(request.render, request.tiles)
-    given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
     actors, trained, evaluation = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
     name = request.env or trained_on
-    _require_trusted(request, name)
-    # Which agents share a policy is the policies' matter, all else the environment's.
-    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing)
-    update: dict[str, Any] = {"options": {**same.options, **given}}
+    # Which agents share a policy and what is put around an environment are the policies' matter, all else the environment's.
+    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing, **trained.around())
+    environment = with_given(same, request.given)
+    _require_trusted(request, name, environment)
     if request.workers is not None:
-        update["workers"] = request.workers
-    environment = same.model_copy(update=update)
+        environment = environment.model_copy(update={"workers": request.workers})
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
     num_envs = evaluation.max_envs if request.num_envs is None else request.num_envs
     num_envs = 1 if isinstance(watcher, Window) else num_envs  # each would open a window of its own
@@ -99,11 +101,14 @@ def _write_film(request: EvaluateRequest, film: Film) -> Path:
     return path
 
 
-def _require_trusted(request: EvaluateRequest, name: str) -> None:
-    from relayrl.engines.runs.trust import require_trusted
+def _require_trusted(request: EvaluateRequest, name: str, environment: EnvSettings) -> None:
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
 
     how = "add --env {} or --trust"
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
+    is_given = "wrappers" in request.given
+    names, how = environment.wrapper_names, "add --trust, or name the wrappers, as in --wrap {}"
+    require_trusted_wrappers(names, request.run, named=names if is_given else (), trust=request.trust, how=how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,8 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     """Policies by group, how the environment that they were trained on is run, and how the run evaluated."""
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
-        return {actor.metadata.group: actor}, EnvSettings(), EvaluationSettings()
+        around = actor.metadata.environment
+        return {actor.metadata.group: actor}, _settings_around(path, around), EvaluationSettings()
     from relayrl.engines.runs.run_directory import RunDirectory
 
     if path.suffix == ".pt":
@@ -144,6 +150,17 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
         raise ConfigError(f"{path} has no exported model yet; finish the run or write one with: relayrl export {path}")
     actors = [ExportedActor(model) for model in models]
     return {actor.metadata.group: actor for actor in actors}, settings.environment, settings.evaluation
+
+
+def _settings_around(path: Path, text: str) -> EnvSettings:
+    """Settings of what a model file says was put around its environment."""
+    try:
+        values = json.loads(text) if text else {}
+        if not isinstance(values, dict) or not values.keys() <= set(AROUND):
+            raise ValueError(f"{text!r:.80} are no settings of an environment")
+        return parse_settings(EnvSettings, values)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise DecodeError(f"{path} has damaged RelayRL metadata: {error}") from error
 
 
 def _play(
@@ -162,7 +179,8 @@ def _play(
         env = make_evaluation_env(name, environment, request.episodes, num_envs=num_envs, render=render)
     try:
         check_fits(env, actors)
-        _require_same_spaces(env, actors, environment.options, trained.options)
+        now, before = ({**each.options, **each.around()} for each in (environment, trained))
+        _require_same_spaces(env, actors, now, before)
         rng = np.random.default_rng(request.seed) if request.stochastic else None
         return evaluate(
             env,
@@ -198,9 +216,16 @@ def _require_same_spaces(
         for what, (space, expected) in pairs.items():
             if _form(space) != _form(expected):
                 raise ConfigError(
-                    f"the {what} space of {group!r} is {space!s:.100}, the policy was trained with {expected!s:.100}; "
+                    f"the {what} space of {group!r} is {_line(space)}, the policy was trained with {_line(expected)}; "
                     f"{hint:.300}"
                 )
+
+
+def _line(space: Space) -> str:
+    """A space in one line; of large ones the shape, for their bounds would fill it."""
+    text = " ".join(str(space).split())
+    shown = f"{type(space).__name__}{space.shape} of {space.dtype}"
+    return text if len(text) <= _MAX_SPACE_TEXT or space.shape is None else shown
 
 
 def _form(space: Space) -> list[Any]:

@@ -14,6 +14,7 @@ class _Listing(NamedTuple):
 
     entries: Callable[[], Iterator[dict[str, str]]]
     line: str
+    heading: str | None = None  # what entries are shown under, in the order in which it occurs
 
 
 def lines(what: str) -> Iterator[str]:
@@ -22,8 +23,15 @@ def lines(what: str) -> Iterator[str]:
         yield json.dumps(_schema(), indent=2)
         return
     chosen = _listing(what)
+    under: dict[str, list[str]] = {}
     for entry in chosen.entries():
-        yield chosen.line.format(**entry)
+        under.setdefault("" if chosen.heading is None else entry[chosen.heading], []).append(
+            chosen.line.format(**entry)
+        )
+    for heading, shown in under.items():
+        if heading:
+            yield f"# {heading}: {len(shown)}"
+        yield from shown
 
 
 def as_json(what: str) -> str:
@@ -39,10 +47,12 @@ def _listing(what: str) -> _Listing:
 
 def _envs() -> Iterator[dict[str, str]]:
     from relayrl.config.plugin_registry import PluginKind, plugin_names
-    from relayrl.envs.environment_registry import list_environments
+    from relayrl.envs.environment_registry import environments_by_package
 
-    for name in (*list_environments(), *plugin_names(PluginKind.ENVIRONMENT)):
-        yield {"name": name}
+    packages = environments_by_package() | {"plugins": plugin_names(PluginKind.ENVIRONMENT)}
+    for package, names in packages.items():
+        for name in names:
+            yield {"name": name, "package": package}
 
 
 def _algos() -> Iterator[dict[str, str]]:
@@ -78,7 +88,7 @@ def _schema() -> Mapping[str, Any]:
 
 _SCHEMA = "schema"
 _LISTINGS = {
-    "envs": _Listing(_envs, "{name}"),
+    "envs": _Listing(_envs, "{name}", "package"),
     "algos": _Listing(_algos, "{name:12s} {summary}"),
     "presets": _Listing(_presets, "{command}"),
     "plugins": _Listing(_plugins, "{kind:28s} {name}"),

@@ -18,6 +18,14 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.environment_options import (
+    EnvAssignments,
+    EnvOptions,
+    EnvOptionsByOldName,
+    Wraps,
+    environment_flags,
+    given_environment,
+)
 from relayrl.cli.keys_command import keys_app
 from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.models_command import models_app
@@ -68,6 +76,8 @@ def train(
     workers: Annotated[
         int | None, typer.Option(help="Worker processes for the environments; 0: this process. [default: 0]")
     ] = None,
+    env_options: EnvOptions = None,
+    wraps: Wraps = None,
     engine: Annotated[
         str | None, typer.Option(help="Where the run's parts are placed: local. [default: local]")
     ] = None,
@@ -108,6 +118,7 @@ def train(
         "engine": engine,
         "record": record,
         "learn_from": learn_from,
+        **environment_flags(env_options, wraps),
     }
     given = {path: value for path, value in flags.items() if value is not None}
     request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from, trust)
@@ -122,9 +133,9 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory or .onnx file.")],
     env: Annotated[str | None, typer.Option(help="Another environment than the policy was trained on.")] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
-    ] = None,
+    options: EnvOptionsByOldName = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
@@ -163,7 +174,7 @@ def evaluate(
     request = evaluate_command.EvaluateRequest(
         run,
         env,
-        options or [],
+        given_environment(options, wraps, assignments),
         episodes,
         seed,
         stochastic=stochastic,
@@ -267,7 +278,9 @@ def check_env(
         int, typer.Option(min=1, max=1_000_000, help="Steps of each recording; episodes should end in them.")
     ] = 60,
     timeout_s: Annotated[float, typer.Option(min=1e-3, help="End after so many seconds; the rest is not run.")] = 300.0,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
+    options: EnvOptions = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -277,9 +290,14 @@ def check_env(
     """
     from relayrl.cli import check_env_command
 
-    code = check_env_command.run(
-        env, num_envs, assignments or [], num_steps=steps, timeout_s=timeout_s, as_json=as_json
-    )
+    # A key without `environment.` has always been an option of the environment itself here.
+    own = [each for each in assignments or [] if not each.startswith("environment.")]
+    settings = [each for each in assignments or [] if each not in own]
+    options = [*own, *(options or [])]
+    given = given_environment(options, wraps, settings)
+    words = [("--env-option", options), ("--wrap", wraps or []), ("--set", settings)]
+    as_typed = [word for flag, values in words for value in values for word in (flag, value)]
+    code = check_env_command.run(env, num_envs, given, as_typed, num_steps=steps, timeout_s=timeout_s, as_json=as_json)
     raise typer.Exit(code)
 
 

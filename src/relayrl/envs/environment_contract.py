@@ -18,7 +18,9 @@ Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks t
    last observations. An environment that needs a step for its reset has no active lane in this row, and its first observation
    is in the next one; that step counts for no episode.
 4. `active[b, n]` is True where agent `n` acts on `obs[b, n]`; where it is False, `obs` means nothing and the next action is
-   ignored. A lane ends at most once an episode, with `terminated` or `truncated` and its row in `final`.
+   ignored. A lane ends at most once an episode, with `terminated` or `truncated` and its row in `final`. The lane of an only
+   agent may also lose a life: it ends, is active again in the same row, and `episode_over` is not set. Learning takes that for
+   an end; episodes that are counted go on.
 5. Environment `b`'s randomness depends on `(seed, b)` alone, not on the number of environments.
 6. An error is an error of the whole operation, raised as `EnvironmentFailedError`; with restarts asked for, `failed[b]` is
    set instead: that row is void, truncated, `final` has the last good observation, and a new episode has begun.
@@ -45,6 +47,9 @@ from relayrl.errors import ConfigError, EnvError
 
 SINGLE_AGENT = "agent"
 """Agent id and group name of environments with one agent."""
+
+LIFE_LOST = "life_lost"
+"""In the `info` of a step that ends: it ended a life, not the episode. The environment's next `reset` goes on with it."""
 
 
 class EnvironmentKind(Enum):
@@ -117,9 +122,10 @@ def require_supported_space(space: Any, what: str) -> None:
     for path, leaf in found:
         if not isinstance(leaf, _LEAF_SPACES):
             where = f" at {path!r}" if path else ""
+            drop = f", or drop it: --set environment.ignore_keys=[{path}]" if path else ""
             raise ConfigError(
                 f"{what} is {leaf!r:.100}{where}, which is not supported; use Box, Discrete, MultiDiscrete, MultiBinary, or "
-                "Dict or Tuple of them"
+                f"Dict or Tuple of them{drop}"
             )
 
 
@@ -172,6 +178,13 @@ class VectorStep:
     state: Tree | None = None
     infos: Sequence[Mapping[str, Any]] = ()  # one each, where the environments run in this process
     final_state: Tree | None = None  # [K, …] where there is a state: one row for each True of `episode_over`, in order
+    scores: Mapping[str, Array] | None = (
+        None  # [B, N] of each group: what counts as return, where `reward` is for learning
+    )
+
+    def counted(self, group: str) -> Array:
+        """[B, N] what the step adds to the returns that are reported."""
+        return self.groups[group].reward if self.scores is None else self.scores[group]
 
 
 class Relabelled(NamedTuple):

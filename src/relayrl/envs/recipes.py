@@ -1,7 +1,8 @@
 """From the name of an environment to one built environment.
 
-`EnvRecipe` is what travels to worker processes: a name (or a factory) and its options. Libraries are imported only when a
-name asks for them. How many environments there are and where they run is `environment_registry`'s business.
+`EnvRecipe` is what travels to worker processes: a name (or a factory), its options, and what is put around it. Libraries are
+imported only when a name asks for them. How many environments there are and where they run is `environment_registry`'s
+business.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from relayrl.envs.conversions.text_tokens import TextTokens, has_text
 from relayrl.envs.conversions.tuple_agents import TupleAgents, has_tuple_agents
 from relayrl.envs.conversions.vector_rewards import with_plain_rewards
 from relayrl.envs.environment_contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
+from relayrl.envs.failures import failure_set_aside
+from relayrl.envs.wrappers.wrapper_names import WrapperSpec
+from relayrl.envs.wrappers.wrapping import with_time_limit, with_wrappers, without_keys
 from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 
 Factory = Callable[..., Any]
@@ -49,6 +53,9 @@ class EnvRecipe:
     options: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int | None = None
     render_mode: str | None = None
+    wrappers: tuple[WrapperSpec, ...] = ()
+    ignore_keys: tuple[str, ...] = ()
+    max_episode_steps: int | None = None
     reward_weights: tuple[float, ...] | None = None
     """Of the numbers of a reward, where it is a vector."""
 
@@ -65,18 +72,50 @@ class EnvRecipe:
 
     def build(self) -> Any:
         """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
-        factory, options = find_factory(self.env), dict(self.options)
+        factory = find_factory(self.env)
+        options = self.limited_options()
         if self.render_mode is not None and self._takes_render_mode(factory):
             options["render_mode"] = self.render_mode
         if self.num_envs is not None and self.library in (None, "envpool") and _takes(factory, "num_envs"):
-            return self.adapt(factory(**{"num_envs": self.num_envs, **options}))
-        return self.adapt(factory(**options))
+            options = {"num_envs": self.num_envs, **options}
+        built = factory(**options)
+        try:
+            return self._wrapped(built)
+        except BaseException:
+            with failure_set_aside():
+                built.close()
+            raise
 
     def _takes_render_mode(self, factory: Factory) -> bool:
         """What steps in batches is drawn on request; Gymnasium and PettingZoo want to know it when they make one."""
         if self.library is not None:
             return self.library in PETTINGZOO_LIBRARIES
         return gymnasium_id(self.env) is not None or _takes(factory, "render_mode")
+
+    def limited_options(self) -> dict[str, Any]:
+        """The options, with the limit on steps where Gymnasium makes the environment: its own limit gives way."""
+        if self.max_episode_steps is None or gymnasium_id(self.env) is None:
+            return dict(self.options)
+        return {**self.options, "max_episode_steps": -1 if self.wrappers else self.max_episode_steps}
+
+    def _wrapped(self, built: Any) -> Any:
+        """What a factory made, adapted and in its wrappers; keys are dropped first, where the environment has one agent."""
+        has_one_agent = isinstance(built, gymnasium.Env | ScalarEnvironment)
+        if self.ignore_keys and has_one_agent:
+            built = without_keys(built, self.ignore_keys)
+        env = self.adapt(with_wrappers(built, self.wrappers, find_wrapper))
+        if isinstance(env, VectorEnvironment):
+            if self.max_episode_steps is not None:
+                raise ConfigError(
+                    f"{self.name} steps all environments in one call and limits their episodes itself; leave out "
+                    "environment.max_episode_steps and look for an option of its own (environment.options)"
+                )
+            return env
+        if self.ignore_keys and not has_one_agent:
+            env = without_keys(env, self.ignore_keys)
+        if self.max_episode_steps is None or (gymnasium_id(self.env) is not None and not self.wrappers):
+            return env
+        return with_time_limit(env, self.max_episode_steps)
 
     def adapt(self, built: Any) -> Any:
         """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
@@ -116,7 +155,7 @@ def find_factory(env: str | Factory) -> Factory:
         if library in PETTINGZOO_LIBRARIES:
             from relayrl.envs.adapters import pettingzoo_adapter
 
-            return partial(pettingzoo_adapter.make, library, name)
+            return partial(pettingzoo_adapter.make_plain, library, name)
         if library == "vmas":
             from relayrl.envs.adapters import vmas_adapter
 
@@ -139,7 +178,8 @@ def gymnasium_id(env: str | Factory) -> str | None:
     module_name, colon, name = env.rpartition(":")
     if not colon:
         return name
-    if module_name in LIBRARIES or hasattr(_import(env, module_name), name) or name not in gymnasium.registry:
+    module = None if module_name in LIBRARIES else _import(f"environment {env!r}", module_name)
+    if module is None or hasattr(module, name) or name not in gymnasium.registry:
         return None
     return name
 
@@ -162,7 +202,7 @@ def _missing_library(library: str) -> Iterator[None]:
 
 
 def _find_in_module(env: str, module_name: str, name: str) -> Factory:
-    module = _import(env, module_name)
+    module = _import(f"environment {env!r}", module_name)
     factory = getattr(module, name, None)
     if callable(factory):
         return factory  # type: ignore[no-any-return]
@@ -170,11 +210,24 @@ def _find_in_module(env: str, module_name: str, name: str) -> Factory:
         raise ConfigError(f"{env}: {name!r} is a {type(factory).__name__}, not a function or class that makes one")
     if name in gymnasium.registry:
         return gymnasium_adapter.find(name)
-    public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    raise UnknownNameError(f"factory in module {module_name!r}", name, public)
+    raise UnknownNameError(f"factory in module {module_name!r}", name, _callables(module))
 
 
-def _import(env: str, module_name: str) -> ModuleType:
+def find_wrapper(name: str) -> Factory:
+    """What `module:callable` names, to be called with an environment; `ConfigError` where there is no such thing."""
+    module_name, _, attribute = name.partition(":")
+    module = _import(f"wrapper {name!r}", module_name)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise UnknownNameError(f"wrapper in module {module_name!r}", attribute, _callables(module))
+    return found  # type: ignore[no-any-return]
+
+
+def _callables(module: ModuleType) -> list[str]:
+    return [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+
+
+def _import(what: str, module_name: str) -> ModuleType:
     """Import a user's module; the current directory is searched for it first.
 
     Where the module does not lie there, the directory stays off the path: an installed package imports nothing from it.
@@ -187,10 +240,8 @@ def _import(env: str, module_name: str) -> ModuleType:
             near = difflib.get_close_matches(module_name, LIBRARIES, n=1)
             place = f"it is searched in {os.getcwd()} and in the installed packages"
             hint = f"did you mean {near[0]!r}?" if near else place
-            raise ConfigError(f"environment {env!r}: there is no module {error.name!r}; {hint}") from error
-        raise ConfigError(
-            f"environment {env!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
-        ) from error
+            raise ConfigError(f"{what}: there is no module {error.name!r}; {hint}") from error
+        raise ConfigError(f"{what}: importing {module_name!r} raised {type(error).__name__}: {error}") from error
 
 
 def search_here_first(module_name: str) -> None:

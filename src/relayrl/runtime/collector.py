@@ -49,7 +49,8 @@ class Collector:
     """Collects blocks of `num_steps` steps; episodes run on from block to block.
 
     With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
-    newer policy than the one that made it. With `records_states`, they hold global states.
+    newer policy than the one that made it. With `records_states`, they hold global states. With `records_values`, they hold the
+    values that actors give.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class Collector:
         rng: np.random.Generator,
         records_logp: bool = False,
         records_states: bool = False,
+        records_values: bool = False,
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
+        self._with_value = frozenset(name for name, actor in actors.items() if records_values and actor.gives_value)
         self._env_ids = env.env_ids
         self._memories = {
             name: LaneMemory(actors[name], env.num_envs * group.num_agents)
@@ -89,6 +92,7 @@ class Collector:
             self._num_steps,
             mask_width=mask_width,
             with_logp=with_logp,
+            with_value=group.name in self._with_value,
             memory_space=memory,
             with_clock=self._has_clock,
         )
@@ -172,6 +176,7 @@ class Collector:
             active,
             view.action_mask,
             logp=decision.logp if name in self._with_logp else None,
+            value=decision.value if name in self._with_value else None,
             memory=before,
         )
         taken = actor.head.to_environment(decision.action)
@@ -248,8 +253,9 @@ class _EpisodeTracker:
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
-        for name, group in step.groups.items():
-            self._sums[name] += group.reward
+        scores = step.scores
+        for name, sums in self._sums.items():
+            sums += step.groups[name].reward if scores is None else scores[name]
         self._num_steps += 1
         if self._rating is not None:
             self._rating.add(step)

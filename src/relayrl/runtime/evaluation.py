@@ -324,8 +324,8 @@ class _Played:
 
     def add(self, step: VectorStep, acts: Array) -> None:
         """Count a step of all environments; `acts` [B] where it was more than a reset."""
-        for name, group in step.groups.items():
-            self._running[name] += group.reward
+        for name, sums in self._running.items():
+            sums += step.counted(name)
         if self._rating is not None:
             self._rating.add(step)
         self._length += acts

@@ -6,7 +6,7 @@ A `Batch` holds the rows that are learned from, a `PassPlan` says which of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -137,22 +137,22 @@ class TorchUpdate:
             value, successor_value = self.value(features), self.value(self.features(rollout.successors.obs))
         else:
             value, successor_value = self.value(central.rows), self.value(central.successors)
-        if rollout.logp is None:
+        logp = flat_rows(rollout.logp)
+        if logp is None:
             logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
-        else:
-            logp = flat_rows(rollout.logp)
         seen = None if central is None else central.rows
         return Evaluation(features, seen, value.reshape(rollout.reward.shape), successor_value, logp)
 
     @torch.no_grad()
-    def features(self, obs: Any) -> Array:
-        """[M, F] what the networks see of observations `[M, …]`."""
+    def features(self, obs: Any) -> Any:
+        """[M, F] what the networks see of observations `[M, …]`; what `tensor` makes that of, where they see it encoded."""
         return as_array(self.policy.features(map_tree(self.tensor, obs)))
 
     @torch.no_grad()
     def value(self, seen: Array | SharedRows) -> Array:
         """[M] values, in units of reward, of what the critic sees."""
-        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in _pieces(seen)])
+        pieces = [seen] if isinstance(seen, np.ndarray) else seen.pieces()
+        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in pieces])
 
     @torch.no_grad()
     def log_prob(self, features: Array, mask: Array | None, action: Any) -> Array:
@@ -195,9 +195,8 @@ class TorchUpdate:
             shuffled = batch if order is None else batch.rows(order[0])
             for start in range(0, len(batch), plan.minibatch_rows):
                 rows = shuffled.rows(slice(start, start + plan.minibatch_rows))
-                pi_metrics = self._policy_step(rows) if trains_pi else None
+                pi_metrics, vf_metrics = self.take_step(rows, trains_pi, trains_vf)
                 trains_pi = pi_metrics is not None
-                vf_metrics = self._value_step(rows) if trains_vf else None
                 counts["policy"] += pi_metrics is not None
                 counts["value"] += vf_metrics is not None
                 for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
@@ -205,18 +204,19 @@ class TorchUpdate:
         metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
         return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
 
-    def _policy_step(self, rows: Batch) -> Metrics | None:
-        metrics = self.policy_gradient(rows)
-        if metrics is not None:
-            require_finite(metrics["policy/loss"], "policy", "pi_lr")
-            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
-        return metrics
+    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+        """Step the policy, if its KL limit is not exceeded, and the value; gives the metrics of each that was stepped."""
+        pi_metrics, vf_metrics = self.gradients(rows, trains_pi, trains_vf)
+        for metrics, network, rate in ((pi_metrics, "policy", "pi_lr"), (vf_metrics, "value", "vf_lr")):
+            if metrics is not None:
+                require_finite(metrics[f"{network}/loss"], network, rate)
+                optimizer = self._pi_optimizer if metrics is pi_metrics else self._vf_optimizer
+                metrics[f"{network}/gradient_norm"] = optimizer.step()
+        return pi_metrics, vf_metrics
 
-    def _value_step(self, rows: Batch) -> Metrics:
-        metrics = self.value_gradient(rows)
-        require_finite(metrics["value/loss"], "value", "vf_lr")
-        metrics["value/gradient_norm"] = self._vf_optimizer.step()
-        return metrics
+    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+        """Differentiate the losses of those that are trained."""
+        return self.policy_gradient(rows) if trains_pi else None, self.value_gradient(rows) if trains_vf else None
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
         """Differentiate the policy's loss; None, and no gradient, where the objective's KL limit is exceeded."""
@@ -289,10 +289,6 @@ def as_array(tensor: Tensor) -> Array:
 def laid_out(seen: Array | SharedRows) -> Array:
     """[M, I] what the critic sees, where rows may share parts."""
     return seen if isinstance(seen, np.ndarray) else seen.laid_out()
-
-
-def _pieces(seen: Array | SharedRows) -> Iterable[Array]:
-    return [seen] if isinstance(seen, np.ndarray) else seen.pieces()
 
 
 def _differentiate(loss: Tensor, parameters: list[nn.Parameter]) -> None:

@@ -361,6 +361,7 @@ class LocalEngine:
             version=self._parts.trainer.policy_version,
             masked=self._parts.env.groups[name].masks_actions,
             is_warming_up=self._parts.trainer.is_warming_up,
+            environment=self._settings.environment.around(),
         )
 
     def _result(self, seconds: float, num_steps: int) -> RunResult:

@@ -210,6 +210,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
         records_logp=_records_logp(settings, parts, actors),
         records_states=parts.trainer.needs_states,
+        records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
     )
     signals = {
         name: (load_part(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)

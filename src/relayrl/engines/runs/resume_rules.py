@@ -23,6 +23,10 @@ FIXED = (
     "environment.num_envs",
     "environment.options",
     "environment.vector",
+    "environment.wrappers",
+    "environment.max_episode_steps",
+    "environment.ignore_keys",
+    "environment.flatten",
     "params.buffer_size",
     "learn_from",
 )

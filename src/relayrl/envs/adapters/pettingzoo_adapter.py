@@ -38,15 +38,19 @@ MASK = "action_mask"
 
 def make(library: str, name: str, **options: Any) -> MultiAgentEnvironment:
     """Make `mpe2:simple_spread_v3` or `pettingzoo:classic.connect_four_v3` with the library's own keyword `options`."""
+    return wrap(make_plain(library, name, **options))
+
+
+def make_plain(library: str, name: str, **options: Any) -> Any:
+    """The same before it is adapted: what PettingZoo's wrappers take."""
     module = load(library, name)
     metadata = getattr(getattr(module, "raw_env", None), "metadata", {})
     parallel = hasattr(module, "parallel_env") and metadata.get("is_parallelizable", True)
     factory = module.parallel_env if parallel else module.env
     try:
-        env = factory(**options)
+        return factory(**options)
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f"{library}:{name} does not accept the options {options}: {error}") from error
-    return wrap(env)
 
 
 def wrap(env: Any) -> MultiAgentEnvironment:

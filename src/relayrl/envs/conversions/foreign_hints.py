@@ -48,6 +48,8 @@ def register_for(env_id: str) -> None:
 
 def id_hint(env_id: str) -> str | None:
     """What an unknown id needs in order to be known; None where nobody knows."""
+    if importlib.util.find_spec("shimmy") is None:
+        return None  # whoever knows packages by their ids names it
     for prefix, (package, extra) in _BY_ID.items():
         if env_id.startswith(prefix):
             have = [name for name in ("shimmy", package) if importlib.util.find_spec(name) is not None]

@@ -15,7 +15,6 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, leaf_dtype
-from relayrl.envs.adapters.classic_control_state import state_port
 from relayrl.envs.conversions import goal_rewards
 from relayrl.envs.environment_contract import Relabelled, StatefulEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
@@ -23,6 +22,7 @@ from relayrl.envs.failures import EnvFailure, EnvFailureError, failure_set_aside
 from relayrl.envs.rendering import RenderMode, picture_of
 from relayrl.envs.vector.env_buffers import NO_SEED, EnvBuffers, EnvLayout
 from relayrl.envs.vector.result_check import ResultChecker
+from relayrl.envs.wrappers.wrapper_state import state_port
 from relayrl.errors import EnvError
 
 Env = TypeVar("Env")

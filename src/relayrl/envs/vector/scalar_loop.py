@@ -16,7 +16,7 @@ import numpy as np
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
 from relayrl.envs.conversions.goal_rewards import has_goals
-from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
+from relayrl.envs.environment_contract import LIFE_LOST, SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
 from relayrl.envs.rendering import drawing_of
@@ -124,7 +124,7 @@ class ScalarLoop(EnvLoop[Any]):
         self._lanes_ended = True
         group.terminated[b, 0] = terminated
         group.truncated[b, 0] = truncated
-        self.buffers.episode_over[b] = True
+        self.buffers.episode_over[b] = not self._infos[b].get(LIFE_LOST, False)
         write(group.final_obs, (b, 0), observation)
         if group.final_mask is not None:
             last_mask = self._infos[b].get("action_mask")
@@ -169,8 +169,9 @@ class ScalarLoop(EnvLoop[Any]):
     def _write_masks(self, skip: set[int]) -> list[EnvFailure]:
         """Masks come in `info`; after an episode's end, in the `info` of the reset."""
         failures = []
+        begins = (self._group.terminated | self._group.truncated)[:, 0]
         for b in range(self.num_envs):
-            mask = self._masks[b] if self.buffers.episode_over[b] else self._infos[b].get("action_mask")
+            mask = self._masks[b] if begins[b] else self._infos[b].get("action_mask")
             if b in skip:
                 continue
             try:

@@ -34,7 +34,7 @@ from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.env_buffers import NO_SEED, allocate_buffers, copy_actions
 from relayrl.envs.vector.env_loop import EnvLoop, VectorRunner
 from relayrl.envs.vector.joint_loop import JointLoop
-from relayrl.envs.vector.saved_buffers import read_buffers, write_buffers
+from relayrl.envs.vector.saved_buffers import read_buffers, under, write_buffers
 from relayrl.envs.vector.scalar_loop import ScalarLoop
 from relayrl.errors import EnvError, RelayRLError
 
@@ -264,17 +264,13 @@ class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         self._require_open()
-        write_buffers(self._buffers, _under("shown/", state))
+        write_buffers(self._buffers, under("shown/", state))
         self._num_steps = int(state["num_steps"])
         self._seeds = [None if seed == NO_SEED else seed for seed in state["seeds"].tolist()]
         self._seeded_at_step = state["seeded_at_step"].tolist()
         self._num_restarts = state["num_restarts"].tolist()
-        self._runner.set_state([_under(f"world{b}/", state) for b in range(self.num_envs)])
+        self._runner.set_state([under(f"world{b}/", state) for b in range(self.num_envs)])
         self._has_reset = True
-
-
-def _under(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 def _restart_seed(seed: int | None, num_restarts: int) -> int | None:

@@ -22,10 +22,13 @@ the live policy before it counts as written.
 from __future__ import annotations
 
 import io
+import json
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +87,15 @@ class ExportGraph(nn.Module):
 
 
 def metadata_of(
-    policy: Policy, *, env: str, algo: str, group: str, version: int, masked: bool, is_warming_up: bool = False
+    policy: Policy,
+    *,
+    env: str,
+    algo: str,
+    group: str,
+    version: int,
+    masked: bool,
+    is_warming_up: bool = False,
+    environment: Mapping[str, Any] | None = None,
 ) -> PolicyMetadata:
     """What the file of a policy says of it: everything that acting as it was trained needs."""
     return PolicyMetadata(
@@ -99,6 +110,7 @@ def metadata_of(
         noise_scale=policy.head.noise_scale,
         memory_width=policy.memory_width,
         is_warming_up=is_warming_up,
+        environment=json.dumps(environment) if environment else "",
     )
 
 

@@ -106,15 +106,17 @@ def _log_inputs(group: GroupPlan) -> None:
     num_flat = 0
     for path, space in space_leaves(group.observation_space):
         encoding = LeafEncoding(space)
-        layout = encoding.image_layout()
+        layout = encoding.image_layout(group.network.image_layout)
         num_flat += encoding.width if layout is None else 0
         if layout is not None:
-            _log.info("group %s: observation %s is convolved as an image, %s", group.name, path or "array", layout)
+            kind = group.network.encoder.value
+            _log.info("group %s: observation %s is an image, %s, to %s", group.name, path or "array", layout, kind)
     num_weights = num_flat * group.network.hidden_sizes[0] if group.network.hidden_sizes else 0
     if num_weights > MAX_SILENT_WEIGHTS:
         _log.warning(
             "group %s: %d numbers of the observation go into an MLP as they are, whose first layer has %.1f million weights; "
-            "give images two neighbouring axes of at least %d, larger than the others, or fewer hidden units",
+            "give images two neighbouring axes of at least %d, larger than the others, set network.image_layout, or have fewer "
+            "hidden units",
             group.name,
             num_flat,
             num_weights / 1e6,
@@ -167,6 +169,8 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
             f"{plan.entry.name} takes no network.head and no loss: those are of on-policy algorithms; derive from "
             "relayrl.extend.OffPolicyAlgorithm for other losses"
         )
+    # Critics of several agents see the images of all of them.
+    shares = {"shares_encoder": True} if algorithm.shares_encoder and not plan.entry.is_central else {}
     policies = {
         group.name: algorithm.policy_class(
             group.observation_space,
@@ -174,6 +178,7 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
             group.network,
             _generator(plan, Stream.INITIALISATION, i),
             group.kernels,
+            **shares,
         )
         for i, group in enumerate(groups)
     }
