@@ -25,7 +25,8 @@ Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks t
 6. An error is an error of the whole operation, raised as `EnvironmentFailedError`; with restarts asked for, `failed[b]` is
    set instead: that row is void, truncated, `final` has the last good observation, and a new episode has begun.
 7. Where there is a global state, `state` goes with `obs`: where an episode ended it is the next one's, and `final_state` holds
-   the one that the episode ended in (the last good one, where the environment failed).
+   the one that the episode ended in (the last good one, where the environment failed, or could not say it after its end).
+   `give_states(False)` says that nobody asks for it.
 """
 
 from __future__ import annotations
@@ -184,6 +185,13 @@ class VectorStep:
     def counted(self, group: str) -> Array:
         """[B, N] what the step adds to the returns that are reported."""
         return self.groups[group].reward if self.scores is None else self.scores[group]
+
+
+class Relabelled(NamedTuple):
+    """What transitions are worth under other goals."""
+
+    reward: Array  # [M] float32
+    terminated: Array | None  # [M] bool; None where the environment's ends do not depend on goals
 
 
 class Environment(ABC):
@@ -380,6 +388,22 @@ class VectorEnvironment(Environment):
 
         Environments that `make_env` gives also take actions by environment: `actions[env_id][agent_id]`, or `actions[env_id]`
         where there is one agent.
+        """
+
+    has_goals: bool = False
+    """Whether `relabel` says what other goals would have paid."""
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        """What transitions that `achieved` [M, …] something would have paid, had the goals been `desired` [M, …]."""
+        raise ConfigError(
+            "the environment has no goals: its observations are no Dict of observation, achieved_goal and "
+            "desired_goal, or it has no compute_reward"
+        )
+
+    def give_states(self, wanted: bool) -> None:
+        """Whether results must hold the global state; where nobody asks for it, it need not be computed. At first they do.
+
+        Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.
         """
 
     @property

@@ -5,6 +5,7 @@
     pettingzoo:classic.connect_four_v3     PettingZoo
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched environments
+    envpool:CartPole-v1                    EnvPool
     corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
@@ -62,6 +63,7 @@ def make_vector(
         alone,
         tuple(settings.ignore_keys),
         settings.max_episode_steps,
+        settings.reward_weights,
     )
     made = _make_envs(recipe, settings, own_number=own_number, render=render)
     outer = [*together, *([WrapperSpec(FLATTEN)] if settings.flatten else [])]
@@ -152,7 +154,8 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -
     if settings.on_failure is FailurePolicy.RESTART:
         first.close()
         raise _cannot_restart(recipe)
-    envs = first if recipe.library is not None else guard(first, settings.observation_check)
+    is_ours = recipe.library is not None and not isinstance(first, GymnasiumVector)
+    envs = first if is_ours else guard(first, settings.observation_check)
     if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
         if "num_envs" in settings.model_fields_set and not own_number:
             first.close()

@@ -61,6 +61,10 @@ class EnvSettings(Settings):
     sharing: str | dict[str, str] = Field(
         "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
     )
+    reward_weights: tuple[float, ...] | None = Field(
+        None,
+        description="weights by which the numbers of a vector reward are summed, one for each; null: rewards are numbers",
+    )
     exclusive: bool = Field(
         False,
         description="one set of environments at a time, as for a simulator with one licence or port: evaluations play in "

@@ -24,6 +24,10 @@ import gymnasium
 
 from relayrl.envs.adapters import gymnasium_adapter
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.conversions.foreign_hints import object_hint
+from relayrl.envs.conversions.text_tokens import TextTokens, has_text
+from relayrl.envs.conversions.tuple_agents import TupleAgents, has_tuple_agents
+from relayrl.envs.conversions.vector_rewards import with_plain_rewards
 from relayrl.envs.environment_contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
 from relayrl.envs.failures import failure_set_aside
 from relayrl.envs.wrappers.wrapper_names import WrapperSpec
@@ -33,7 +37,7 @@ from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 Factory = Callable[..., Any]
 
 PETTINGZOO_LIBRARIES = ("mpe2", "pettingzoo")
-VECTOR_LIBRARIES = ("vmas", "native")
+VECTOR_LIBRARIES = ("vmas", "native", "envpool")
 LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 
@@ -52,6 +56,8 @@ class EnvRecipe:
     wrappers: tuple[WrapperSpec, ...] = ()
     ignore_keys: tuple[str, ...] = ()
     max_episode_steps: int | None = None
+    reward_weights: tuple[float, ...] | None = None
+    """Of the numbers of a reward, where it is a vector."""
 
     @property
     def name(self) -> str:
@@ -70,7 +76,7 @@ class EnvRecipe:
         options = self.limited_options()
         if self.render_mode is not None and self._takes_render_mode(factory):
             options["render_mode"] = self.render_mode
-        if self.num_envs is not None and self.library is None and _takes(factory, "num_envs"):
+        if self.num_envs is not None and self.library in (None, "envpool") and _takes(factory, "num_envs"):
             options = {"num_envs": self.num_envs, **options}
         built = factory(**options)
         try:
@@ -113,7 +119,9 @@ class EnvRecipe:
 
     def adapt(self, built: Any) -> Any:
         """`built` itself where it is of a kind that RelayRL runs, or wrapped so that it is."""
-        if isinstance(built, ScalarEnvironment | MultiAgentEnvironment | VectorEnvironment | gymnasium.Env):
+        if isinstance(built, gymnasium.Env):
+            return self._adapt_gymnasium(built)
+        if isinstance(built, ScalarEnvironment | MultiAgentEnvironment | VectorEnvironment):
             return built
         if isinstance(built, gymnasium.vector.VectorEnv):
             return GymnasiumVector(built)
@@ -121,10 +129,19 @@ class EnvRecipe:
             from relayrl.envs.adapters import pettingzoo_adapter
 
             return pettingzoo_adapter.wrap(built)
+        hint = object_hint(built)
+        if hint is not None:
+            raise ConfigError(f"{self.name} made a {type(built).__name__}; {hint}")
         raise ConfigError(
             f"{self.name} made a {type(built).__name__}; it must make a gymnasium.Env, a gymnasium VectorEnv, a PettingZoo "
             "environment, or one of ScalarEnvironment, MultiAgentEnvironment, VectorEnvironment"
         )
+
+    def _adapt_gymnasium(self, built: gymnasium.Env[Any, Any]) -> Any:
+        if has_tuple_agents(built):
+            return TupleAgents(built)
+        env = with_plain_rewards(built, self.reward_weights, self.name)
+        return TextTokens(env) if has_text(getattr(env, "observation_space", None)) else env
 
 
 def find_factory(env: str | Factory) -> Factory:
@@ -147,6 +164,10 @@ def find_factory(env: str | Factory) -> Factory:
             from relayrl.envs import native
 
             return partial(native.make, name)
+        if library == "envpool":
+            from relayrl.envs.adapters import envpool_adapter
+
+            return partial(envpool_adapter.make, name)
     return _find_in_module(env, library, name)
 
 

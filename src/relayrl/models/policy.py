@@ -65,7 +65,7 @@ class Policy(nn.Module):
         for name, numbers in head.scales.items():
             self.register_buffer(name, torch.from_numpy(numbers))
         if head.learns_log_std:
-            self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
+            self.log_std = nn.Parameter(torch.full((head.num_log_stds,), network.log_std_init))
         shares = shares_encoder and network.shared_encoder and isinstance(self.kernels, BuiltInNetworks)
         self.image_encoder = self.kernels.image_encoder(self.encoder, generator) if shares else None  # type: ignore[attr-defined]
         self.actor = self.kernels(self.features_layout, outputs, ACTOR_OUTPUT_GAIN, generator)

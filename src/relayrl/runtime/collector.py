@@ -79,6 +79,7 @@ class Collector:
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = _EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
+        env.give_states(records_states)
         self._see(env.reset(seed=seed))
 
     def _make_builder(self, group: AgentGroup, actor: Actor) -> RolloutBuilder:
@@ -160,7 +161,7 @@ class Collector:
         self._views: Mapping[str, GroupObservation] = result.groups
         self._state = result.state
 
-    def _act(self, name: str, view: GroupObservation) -> Array:
+    def _act(self, name: str, view: GroupObservation) -> Any:
         actor, memory, obs = self._actors[name], self._memories.get(name), lanes(view.obs)
         allowed = allowed_actions(self._env, name, view, self._episodes.lengths)
         mask = None if allowed is None else lanes(allowed)
@@ -179,7 +180,7 @@ class Collector:
             memory=before,
         )
         taken = actor.head.to_environment(decision.action)
-        return taken.reshape(*view.active.shape, *taken.shape[1:])
+        return agent_rows(taken, view.active.shape)
 
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
         """Let the groups' actors explore as a policy snapshot says."""
@@ -365,6 +366,13 @@ def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
         "env_episode": episode,
         "env_step": np.zeros_like(episode),
     }
+
+
+def agent_rows(tree: Tree, shape: tuple[int, ...]) -> Any:
+    """`[L, …]` as `[B, N, …]`, of which `shape` is `(B, N)`."""
+    if isinstance(tree, np.ndarray):
+        return tree.reshape(*shape, *tree.shape[1:])
+    return map_tree(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), tree)
 
 
 def lanes(tree: Tree) -> Any:

@@ -26,7 +26,7 @@ from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.lane_memory import LaneMemory
-from relayrl.runtime.collector import allowed_actions, ended_lanes
+from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes
 from relayrl.runtime.episode_rating import EpisodeRating
 from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
 from relayrl.runtime.pictures.film import Watcher, require_drawn
@@ -237,13 +237,17 @@ class _Rivals:
         }
         self._is_judged = {name: side.counts(group) for name, group in env.groups.items()}
 
-    def replace(self, name: str, actions: Array, view: GroupObservation, mask: Array | None) -> Array:
+    def replace(self, name: str, actions: Any, view: GroupObservation, mask: Array | None) -> Any:
         """`actions` [B, N, …] of a group, with the rivals' own for those who are not judged."""
         judged = self._is_judged[name]
         if judged.all():
             return actions
         theirs = choose_actions(self._actors[name], self.memories[name], view, mask, self._rng)
-        return np.where(judged.reshape(1, -1, *(1,) * (actions.ndim - 2)), actions, theirs.astype(actions.dtype))
+        return map_tree(
+            lambda own, other: np.where(judged.reshape(1, -1, *(1,) * (own.ndim - 2)), own, other.astype(own.dtype)),
+            actions,
+            theirs,
+        )
 
 
 def _play(
@@ -264,6 +268,7 @@ def _play(
     played = _Played(env, episodes, judge)
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
     remembering = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
+    env.give_states(False)  # critics look at it, and none is asked here
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
     if film is not None:
         film.begin(env)
@@ -390,7 +395,7 @@ class _Played:
 
 def choose_actions(
     actor: Actor, memory: LaneMemory, view: GroupObservation, mask: Array | None, rng: np.random.Generator | None
-) -> Array:
+) -> Any:
     """Actions `[B, N, …]` for what a group sees and, by `mask` [B, N, A], may do, as the environment takes them."""
     envs, agents = view.active.shape
     obs = map_tree(lambda leaf: leaf.reshape(envs * agents, *leaf.shape[2:]), view.obs)
@@ -399,7 +404,7 @@ def choose_actions(
     action = memory.decide(obs, allowed, rng, active).action
     if rng is not None:  # the most likely action is within the bounds already
         action = actor.head.to_environment(action)
-    return action.reshape(envs, agents, *action.shape[1:])
+    return agent_rows(action, (envs, agents))
 
 
 def check_fits(env: VectorEnvironment, actors: Mapping[str, Actor]) -> None:

@@ -96,7 +96,7 @@ class SharedEncoderUpdate(TorchUpdate):
     def features(self, obs: Any) -> ObservationRows:
         return ObservationRows(obs)
 
-    def tensor(self, array: Any) -> Tensor:
+    def tensor(self, array: Any) -> Any:
         if not isinstance(array, ObservationRows):
             return super().tensor(array)
         if self._step is not None:

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective, entropy_bonus, kl_estimate, require_finite
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.data.trees import Array, map_tree
+from relayrl.data.trees import Array, index, map_tree
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
     from relayrl.models.networks.shared_rows import SharedRows
     from relayrl.models.policy import ActorCritic
-
 
 Metrics = dict[str, float]
 
@@ -57,7 +56,7 @@ class Batch:
     """Rows that are trained on, flattened to one axis M; features are what the networks see."""
 
     features: Array
-    action: Array
+    action: Any  # an array, or a tree of them
     mask: Array | None
     logp: Array
     advantage: Array
@@ -89,14 +88,14 @@ class Batch:
 
     def rows(self, where: Any) -> Batch:
         """Some of the rows: a view for a slice, a copy for indices."""
-        return Batch(*(None if c is None else c[where] for c in self.columns()))  # type: ignore[arg-type]
+        return Batch(*(None if c is None else index(c, where) for c in self.columns()))  # type: ignore[arg-type]
 
     @classmethod
     def joined(cls, parts: Sequence[Batch]) -> Batch:
         """The rows of all parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
-        return Batch(*(_joined(same) for same in zip(*(part.columns() for part in parts), strict=True)))  # type: ignore[arg-type]
+        return Batch(*(_joined(same) for same in zip(*(part.columns() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class TorchUpdate:
         return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in pieces])
 
     @torch.no_grad()
-    def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
+    def log_prob(self, features: Array, mask: Array | None, action: Any) -> Array:
         """[M] log-probabilities of actions."""
         distribution = self.policy.distribution(self.tensor(features), self.tensor_or_none(mask))
         return as_array(self.policy.head.log_prob(distribution, self.tensor(action)))
@@ -252,9 +251,9 @@ class TorchUpdate:
         _differentiate(loss, self.policy.critic_parameters())
         return {"value/loss": float(loss.detach())}
 
-    def tensor(self, array: Any) -> Tensor:
-        """An array on the policy's device."""
-        return torch.from_numpy(array).to(self._device)
+    def tensor(self, array: Any) -> Any:
+        """An array on the policy's device, or a tree of them."""
+        return map_tree(lambda leaf: torch.from_numpy(leaf).to(self._device), array)
 
     def tensor_or_none(self, array: Array | None) -> Tensor | None:
         """The same of a column that may be missing."""
@@ -268,11 +267,11 @@ class TorchUpdate:
         """Continue from `state_dict`."""
 
 
-def _joined(columns: Sequence[Any]) -> Array | SharedRows | None:
+def _joined(columns: Sequence[Any]) -> Any:
     first = columns[0]
-    if first is None:
-        return None
-    return np.concatenate(columns) if isinstance(first, np.ndarray) else type(first).joined(columns)
+    if first is None or not isinstance(first, np.ndarray | dict | tuple):
+        return None if first is None else type(first).joined(columns)
+    return map_tree(lambda *parts: np.concatenate(parts), *columns)
 
 
 def flat_rows(column: Any) -> Any:

@@ -150,7 +150,8 @@ def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironm
     offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
     state = offer if entry.is_central else None
     horizon, max_steps = settings.trainer.time_horizon, settings.trainer.max_steps
-    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon)
+    relabel = env.relabel if env.has_goals else None
+    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon, relabel)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
     actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}

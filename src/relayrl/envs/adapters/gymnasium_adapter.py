@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from relayrl.envs.adapters.cartpole_vector import CartPoleVector, is_cartpole
 from relayrl.envs.adapters.gymnasium_packages import import_installed, require_registered
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.conversions.foreign_hints import id_hint, register_for
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError
 
@@ -60,6 +61,10 @@ def ids_by_package() -> dict[str, list[str]]:
 
 def find(env_id: str) -> partial[Any]:
     """What makes the environment `env_id`, with the package imported that registers it; `ConfigError` where none does."""
+    if env_id not in gymnasium.registry:
+        register_for(env_id)
+    if env_id not in gymnasium.registry and (hint := id_hint(env_id)) is not None:
+        raise ConfigError(hint)
     require_registered(env_id)
     return partial(make, env_id)
 

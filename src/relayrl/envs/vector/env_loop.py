@@ -15,7 +15,8 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, leaf_dtype
-from relayrl.envs.environment_contract import StatefulEnvironment
+from relayrl.envs.conversions import goal_rewards
+from relayrl.envs.environment_contract import Relabelled, StatefulEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, failure_set_aside
 from relayrl.envs.rendering import RenderMode, picture_of
@@ -69,6 +70,10 @@ class VectorRunner(ABC):
     @abstractmethod
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         """What an environment makes of the rewards of an episode, by agent; `EnvFailureError` where it raises."""
+
+    @abstractmethod
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        """What other goals would have paid; `EnvFailureError` where an environment raises."""
 
     @abstractmethod
     def frames(self, envs: Sequence[int]) -> list[Array]:
@@ -147,6 +152,12 @@ class EnvLoop(VectorRunner, Generic[Env]):
             return float(self._rate(self._envs[0], rewards))
         except BaseException as error:
             raise EnvFailureError(EnvFailure.of_exception(0, error, "performance_return()")) from error
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        try:
+            return goal_rewards.relabel(self._envs[0], achieved, desired)
+        except BaseException as error:
+            raise EnvFailureError(EnvFailure.of_exception(0, error, "compute_reward()")) from error
 
     def frames(self, envs: Sequence[int]) -> list[Array]:
         return [self._frame(b) for b in envs]

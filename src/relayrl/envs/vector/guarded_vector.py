@@ -18,6 +18,7 @@ from gymnasium import spaces
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves
 from relayrl.envs.environment_contract import (
     GroupObservation,
+    Relabelled,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -58,7 +59,7 @@ class _GuardedVector(VectorEnvironment):
             name: ObservationChecker(group.observation_space, self._check) for name, group in self.groups.items()
         }
         self.state_space = self._env.state_space
-        self.state_repeats_observations = self._env.state_repeats_observations
+        self.state_repeats_observations, self.has_goals = self._env.state_repeats_observations, self._env.has_goals
         self.device = self._env.device
         self.independent_streams = self._env.independent_streams
         self.drawing = self._env.drawing
@@ -88,6 +89,12 @@ class _GuardedVector(VectorEnvironment):
 
     def build_observation(self) -> Any:
         return self._env.build_observation()
+
+    def give_states(self, wanted: bool) -> None:
+        self._env.give_states(wanted)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        return self._env.relabel(achieved, desired)
 
     @property
     def rates_episodes(self) -> bool:

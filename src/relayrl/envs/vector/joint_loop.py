@@ -149,10 +149,19 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
             self._write_turn(b, masks)
         else:
             self.buffers.episode_over[b] = True
-            if self.buffers.states is not None:
-                write(self.buffers.states.final, b, env.state())
+            self._write_final_state(b)
             self._keep_final_frame(b)
             self._begin(b, None)
+
+    def _write_final_state(self, b: int) -> None:
+        """The state in which an episode ended; the one before, where the environment cannot say it any more."""
+        states = self.buffers.states
+        if states is None or not self.buffers.gives_states[0]:
+            return
+        try:
+            write(states.final, b, self._envs[b].state())
+        except Exception:  # noqa: BLE001 - the seam to user code: many a `state()` works only while there are agents
+            write(states.final, b, index(states.now[self.buffers.half ^ 1], b))
 
     def _welcome(self, b: int, present: Sequence[str], observations: Mapping[str, Any]) -> None:
         """Take in agents that have appeared in the middle of the episode."""

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import Array, map_tree
-from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorReset, VectorStep
+from relayrl.envs.environment_contract import (
+    Relabelled,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+)
 from relayrl.envs.rendering import RenderMode
 
 
@@ -49,7 +55,7 @@ class _OnHost(VectorEnvironment):
         self._env = env
         self.groups = env.groups
         self.state_space = env.state_space
-        self.state_repeats_observations = env.state_repeats_observations
+        self.state_repeats_observations, self.has_goals = env.state_repeats_observations, env.has_goals
         self.independent_streams = env.independent_streams
         self.env_ids, self.drawing = env.env_ids, env.drawing
 
@@ -67,6 +73,12 @@ class _OnHost(VectorEnvironment):
 
     def build_observation(self) -> Any:
         return _to_numpy(self._env.build_observation())
+
+    def give_states(self, wanted: bool) -> None:
+        self._env.give_states(wanted)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        return self._env.relabel(achieved, desired)
 
     @property
     def rates_episodes(self) -> bool:

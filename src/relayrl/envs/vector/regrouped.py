@@ -19,6 +19,7 @@ from relayrl.envs.environment_contract import (
     FinalObservations,
     GroupObservation,
     GroupStep,
+    Relabelled,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -83,7 +84,7 @@ class _Regrouped(VectorEnvironment):
         self._env, self._parts = env, parts
         self.groups = {part.name: part.group() for part in parts}
         self.state_space, self.independent_streams = env.state_space, env.independent_streams
-        self.state_repeats_observations = env.state_repeats_observations
+        self.state_repeats_observations, self.has_goals = env.state_repeats_observations, env.has_goals
         self.device, self.env_ids, self.drawing = env.device, env.env_ids, env.drawing
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
@@ -127,6 +128,12 @@ class _Regrouped(VectorEnvironment):
 
     def build_observation(self) -> VectorReset:
         return self._seen(self._env.build_observation())
+
+    def give_states(self, wanted: bool) -> None:
+        self._env.give_states(wanted)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        return self._env.relabel(achieved, desired)
 
     @property
     def rates_episodes(self) -> bool:

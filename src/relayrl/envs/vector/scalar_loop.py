@@ -15,6 +15,7 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
+from relayrl.envs.conversions.goal_rewards import has_goals
 from relayrl.envs.environment_contract import LIFE_LOST, SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
@@ -42,7 +43,8 @@ class ScalarLoop(EnvLoop[Any]):
         masked = "action_mask" in _info_of_reset(first) and self._mask_size > 0
         self._may_mask = self._mask_size > 0 and not masked
         group = replace(group, masks_actions=masked)
-        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first), drawing=drawing_of(first))
+        rates, goals, drawing = _rates_episodes(first), has_goals(first), drawing_of(first)
+        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=rates, has_goals=goals, drawing=drawing)
         super().__init__(build, envs, layout)
         self._space = group.observation_space
 

@@ -18,6 +18,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import (
     AgentGroup,
     MultiAgentEnvironment,
+    Relabelled,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -91,6 +92,19 @@ class VectorisedWorlds(VectorEnvironment):
         self.state_space = runner.layout.state_space
         self.state_repeats_observations = runner.layout.state_repeats_observations
         self.drawing = runner.layout.drawing
+        self.has_goals = runner.layout.has_goals
+        self.give_states(True)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        if not self.has_goals:
+            return super().relabel(achieved, desired)
+        try:
+            return self._runner.relabel(achieved, desired)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
+
+    def give_states(self, wanted: bool) -> None:
+        self._buffers.gives_states[0] = wanted
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._runner.num_envs:

@@ -91,6 +91,8 @@ class _Worker:
             self._channel.send(messages.VALUE, loop.get_state())
         elif code == messages.RATE:
             self._give(lambda: loop.performance_return(payload))
+        elif code == messages.RELABEL:
+            self._give(lambda: loop.relabel(*payload))
         elif code == messages.DRAW:
             self._give(lambda: loop.frames(payload))
         elif code == messages.FINAL_FRAMES:

@@ -101,6 +101,11 @@ class PolicyMetadata:
             raise DecodeError(f"the model file has no or damaged RelayRL metadata: {error}") from error
 
 
+def action_name(path: str) -> str:
+    """The name of a graph's output for the leaf of the action space at `path`."""
+    return f"action.{path}" if path else "action"
+
+
 def _memory_width(text: str) -> int:
     """Files from before there were memories say nothing of one."""
     width = int(text)

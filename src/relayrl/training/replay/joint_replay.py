@@ -35,7 +35,7 @@ class GroupTransitions:
     """Sampled transitions of one group, axes `[M, N, …]`."""
 
     obs: Tree
-    action: Array
+    action: Any  # an array, or a tree of them
     reward: Array  # discounted sum over the n steps
     next_obs: Tree
     discount: Array  # γᵏ, or 0 where the agent's episode terminated within the k steps
@@ -229,14 +229,14 @@ class JointReplay:
                 {k.removeprefix(_STATES_PREFIX): array for k, array in arrays.items() if k.startswith(_STATES_PREFIX)},
             )
         self._groups = {}
-        for name, (observation_space, _) in spaces.items() if size else ():
+        for name, own_spaces in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
             if "mask" in own and "next_mask" not in own:  # saved before masks of final observations were kept
                 own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self.num_envs)
             frames = {
                 k.removeprefix(f"{FRAMES}{name}/"): a for k, a in arrays.items() if k.startswith(f"{FRAMES}{name}/")
             }
-            group = _GroupRecords(own, observation_space, self.capacity)
+            group = _GroupRecords(own, own_spaces, self.capacity)
             group.set(rows, own, frames, self.num_envs)
             self._groups[name] = group
         self._looks_ahead = False
@@ -246,11 +246,11 @@ class JointReplay:
 class _GroupRecords:
     """One group's rows: a structured array, one record per joint transition."""
 
-    def __init__(self, fields: Mapping[str, Array], observation_space: Space, capacity: int) -> None:
-        """`fields` are examples `[…, N, …]` of what each field holds."""
+    def __init__(self, fields: Mapping[str, Array], spaces: tuple[Space, Space], capacity: int) -> None:
+        """`fields` are examples `[…, N, …]` of what each field holds, `spaces` those of observations and actions."""
         num_agents = next(iter(fields.values())).shape[1]
-        self.observation_space = observation_space
-        self._stores = frame_stores(observation_space, capacity * num_agents)
+        self.observation_space, self.action_space = spaces
+        self._stores = frame_stores(self.observation_space, capacity * num_agents)
         kept = {name: (array.dtype, array.shape[1:]) for name, array in fields.items()}
         for path, store in self._stores.items():
             for root in _ROOTS:
@@ -270,7 +270,8 @@ class _GroupRecords:
 
     @classmethod
     def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
-        return cls(dict(_fields(rollout)), rollout.header.observation_space, capacity)
+        spaces = rollout.header.observation_space, rollout.header.action_space
+        return cls(dict(_fields(rollout)), spaces, capacity)
 
     def write(self, rows: Array | slice, rollout: Rollout, newest: Array | None) -> None:
         """Keep a rollout on `rows`, which come after the `newest` row of each environment."""
@@ -391,7 +392,9 @@ class _GroupRecords:
         is_masked = "mask" in self.fields
         return GroupTransitions(
             obs=self._tree(now, "obs"),
-            action=now["action"],
+            action=unflatten(
+                self.action_space, (now[_action_field(path)] for path, _ in space_leaves(self.action_space))
+            ),
             reward=reward,
             next_obs=self._tree(last, "next_obs"),
             discount=reach * ~last["terminated"],
@@ -436,13 +439,19 @@ def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
         yield f"obs/{path}", joint(leaf)
     for path, leaf in leaves(map_tree(followed, rollout.obs, rollout.successors.obs)):
         yield f"next_obs/{path}", leaf
-    columns = {"action": np.asarray(rollout.action), "reward": rollout.reward, "valid": rollout.valid}
+    for path, leaf in leaves(rollout.action):
+        yield _action_field(path), joint(np.asarray(leaf))
+    columns = {"reward": rollout.reward, "valid": rollout.valid}
     columns |= {"terminated": rollout.terminated, "ended": rollout.ended}
     if rollout.action_mask is not None:
         columns["mask"] = rollout.action_mask
         yield "next_mask", followed(rollout.action_mask, _masks_after(rollout))
     for name, column in columns.items():
         yield name, joint(column)
+
+
+def _action_field(path: str) -> str:
+    return f"action/{path}" if path else "action"
 
 
 def _masks_after(rollout: Rollout) -> Any:

@@ -35,6 +35,7 @@ from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import ActorCritic, Policy
+from relayrl.training.replay.hindsight_replay import Relabel
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -69,6 +70,7 @@ class LearnerPlan:
     max_steps: int
     state: StateOffer | None = None
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
+    relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,8 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
     num_agents = {group.name: group.num_agents for group in groups}
     view, state = _off_policy_view(plan, groups) if plan.entry.is_central else (LocalView, None)
     learner = algorithm.build(policies, num_agents, params, _generator(plan, Stream.LEARNING), view, state)
-    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, _rng(plan, 1)))
+    rng = _rng(plan, 1)
+    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, rng, plan.relabel))
 
 
 def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[ViewFactory, StateFeatures | None]:
