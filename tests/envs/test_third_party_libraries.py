@@ -49,7 +49,7 @@ QUIET = pytest.mark.filterwarnings("ignore")  # what these packages warn of is t
 @pytest.mark.parametrize(
     ("env", "algo", "num_agents"),
     [
-        pytest.param("lbforaging:Foraging-8x8-2p-1f-v3", "ippo", 2, marks=needs("lbforaging")),
+        pytest.param("Foraging-8x8-2p-1f-v3", "ippo", 2, marks=needs("lbforaging")),
         pytest.param("lbforaging:Foraging-8x8-3p-2f-coop-v3", "mappo", 3, marks=needs("lbforaging")),
         pytest.param("rware:rware-tiny-2ag-v2", "mappo", 2, marks=needs("rware")),
     ],

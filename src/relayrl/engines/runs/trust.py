@@ -31,10 +31,12 @@ ENVIRONMENT_PACKAGES = (
     "gymnasium",
     "gymnasium_robotics",
     "highway_env",
+    "lbforaging",
     "metaworld",
     "minigrid",
     "miniworld",
     "mo_gymnasium",
+    "rware",
 )
 """Packages that register Gymnasium environments when they are imported, and do nothing else."""
 

@@ -51,6 +51,8 @@ PACKAGES = (
     ),
     EnvPackage("metaworld", "metaworld", r"Meta-World/.*"),
     EnvPackage("mo_gymnasium", "mo-gymnasium", r"(mo-|deep-sea-treasure-|resource-gathering-|fruit-tree-|minecart-).*"),
+    EnvPackage("lbforaging", "lbforaging", r"Foraging-.*"),
+    EnvPackage("rware", "rware", r"rware-.*"),
     EnvPackage("shimmy", "shimmy[dm-control]", r"dm_control/.*"),
     EnvPackage("shimmy", "shimmy[bsuite]", r"bsuite/.*"),
     EnvPackage("flappy_bird_gymnasium", "flappy-bird-gymnasium", r"FlappyBird.*"),
