@@ -24,8 +24,8 @@ from relayrl.envs.environment_contract import (
     VectorStep,
     actions_by_group,
 )
-from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.saved_buffers import under
+from relayrl.envs.vector.vector_proxy import VectorProxy
 from relayrl.envs.wrappers.dropped_keys import DropKeys
 from relayrl.envs.wrappers.frame_stack import PADDINGS, FrameStack
 from relayrl.envs.wrappers.group_wrappers import (
@@ -96,24 +96,20 @@ def _chain(group: AgentGroup, num_envs: int, specs: Sequence[WrapperSpec]) -> li
     return chain
 
 
-class _Wrapped(VectorEnvironment):
+class _Wrapped(VectorProxy):
     """Wrappers in front, the environment behind."""
 
     def __init__(self, env: VectorEnvironment, chains: Mapping[str, list[GroupWrapper]]) -> None:
-        self._env, self._chains = env, chains
+        super().__init__(env)
+        self._chains = chains
         self._changes_rewards = any(each.changes_rewards for chain in chains.values() for each in chain)
         self.groups = {
             name: replace(group, observation_space=chains[name][-1].space) for name, group in env.groups.items()
         }
-        self.state_space, self.independent_streams = env.state_space, env.independent_streams
         self.state_repeats_observations = env.state_repeats_observations and all(
             group.observation_space == env.groups[name].observation_space for name, group in self.groups.items()
         )
-        self.env_ids, self.drawing = env.env_ids, env.drawing
-
-    def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
-        self.env_ids = self._env.init_num_envs(num_envs)
-        return self.env_ids
+        self.has_goals = False  # rewards of other goals would not pass through the wrappers
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         result = self._env.reset(seed=seed, env_ids=env_ids)
@@ -145,22 +141,6 @@ class _Wrapped(VectorEnvironment):
             for wrapper in chain:
                 groups[name] = wrapper.look(groups[name])
         return replace(result, groups=groups)
-
-    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
-        return self._env.frames(envs, mode)
-
-    def final_frames(self) -> Mapping[int, Array]:
-        return self._env.final_frames()
-
-    @property
-    def rates_episodes(self) -> bool:
-        return self._env.rates_episodes
-
-    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
-        return self._env.performance_return(rewards)
-
-    def close(self) -> None:
-        self._env.close()
 
 
 class _StatefulWrapped(_Wrapped, StatefulEnvironment):
