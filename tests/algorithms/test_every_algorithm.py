@@ -87,7 +87,7 @@ def test_it_changes_its_policies_and_repeats(algo, world):
 @pytest.mark.parametrize("algo", sorted(NO_CHOICES))
 def test_what_needs_box_actions_names_what_does_not(algo):
     settings = settings_for(algo, "discrete")
-    with pytest.raises(ConfigError, match="sac, ppo or reinforce"):
+    with pytest.raises(ConfigError, match="use ppo, reinforce, impala or appo, or sac"):
         assemble(settings, make_vector(settings.env, settings.environment))
 
 

@@ -24,7 +24,7 @@ class Odd(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 1.0, True, False, {}
 
 
-text_observation: Callable[[], Odd] = partial(Odd, spaces.Text(5))
+sequence_observation: Callable[[], Odd] = partial(Odd, spaces.Sequence(BOX))
 no_observation_space: Callable[[], Odd] = partial(Odd, None)
 empty_observation: Callable[[], Odd] = partial(Odd, spaces.Box(-1.0, 1.0, (0,), np.float32))
 empty_dict: Callable[[], Odd] = partial(Odd, spaces.Dict({}))

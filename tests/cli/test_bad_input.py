@@ -32,9 +32,15 @@ BAD = {
     "plot suffix": (["plot", "run", "-o", "x.jpg"], ".png"),
     "benchmark": (["bench", "W9"], "W"),
     "user factory": (["train", "no_such_package.worlds:make"], "no_such_package"),
-    "actions that the algorithm does not take": (["train", "CartPole-v1", "--algo", "td3"], "sac, ppo or reinforce"),
+    "actions that the algorithm does not take": (
+        ["train", "CartPole-v1", "--algo", "td3"],
+        "use ppo, reinforce, impala or appo, or sac",
+    ),
     "records that are not there": (["train", "CartPole-v1", "--algo", "sac", "--from", "arrow:nowhere"], "nowhere"),
-    "folder of a refused run": (["train", "CartPole-v1", "--algo", "td3", "--run-dir", "a/b"], "sac, ppo or reinforce"),
+    "folder of a refused run": (
+        ["train", "CartPole-v1", "--algo", "td3", "--run-dir", "a/b"],
+        "use ppo, reinforce, impala or appo, or sac",
+    ),
     "flag": (["train", "CartPole-v1", "--no-such-flag"], "--no-such-flag"),
 }
 

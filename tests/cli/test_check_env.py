@@ -34,7 +34,7 @@ def test_a_sound_environment_ends_in_its_train_command(tmp_path):
     done = relayrl("check-env", "CartPole-v1", "--set", "max_episode_steps=9", "--steps", "20", "--json")
     *_, counts, verdict, last = done.stdout.splitlines()
     assert (done.returncode, counts) == (0, "CartPole-v1: 34 checks: 32 ok, 2 skip")
-    command = "relayrl train CartPole-v1 --set environment.options.max_episode_steps=9"
+    command = "relayrl train CartPole-v1 --env-option max_episode_steps=9"
     assert verdict == f"can be trained on: {command}"
     assert [json.loads(last)[key] for key in ("can_train", "command", "failed")] == [True, command, []]
     trained = relayrl(*shlex.split(command)[1:], "--print-config")

@@ -41,7 +41,7 @@ def run(trained, tmp_path, monkeypatch) -> Path:
 
 
 WORLDS = {
-    "text_observation": (2, "observation space of 'agent' is Text"),
+    "sequence_observation": (2, "observation space of 'agent' is Sequence"),
     "no_observation_space": (2, "observation space of 'agent' is None"),
     "empty_observation": (2, "observation space of 'agent' is empty"),
     "empty_dict": (2, "observation space of 'agent' is empty"),

@@ -244,7 +244,7 @@ def test_sources_that_cannot_be_read_say_what_to_write(tmp_path):
 
 
 def test_deterministic_policies_refuse_choices(tmp_path):
-    with pytest.raises(ConfigError, match="use sac, ppo or reinforce"):
+    with pytest.raises(ConfigError, match="use ppo, reinforce, impala or appo, or sac"):
         _ = make_trainer("td3", tmp_path, action_space=spaces.Discrete(2)).policies
 
 

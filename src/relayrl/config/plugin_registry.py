@@ -85,8 +85,9 @@ def has_plugin(kind: PluginKind, name: str) -> bool:
 
 
 def plugin_names(kind: PluginKind) -> list[str]:
-    """Names of all plugins, installed or registered."""
-    return sorted({point.name for point in entry_points(group=kind.value)} | _registered[kind].keys())
+    """Names of all plugins, installed or registered; what was given as an object has an address instead (`give_plugin`)."""
+    registered = {name for name in _registered[kind] if ":" not in name}
+    return sorted({point.name for point in entry_points(group=kind.value)} | registered)
 
 
 def plugin_values(kind: PluginKind) -> list[str]:

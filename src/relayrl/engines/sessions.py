@@ -18,7 +18,6 @@ from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.process.garbage import collection_paused, living_set_aside
 from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
-from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
@@ -172,6 +171,7 @@ def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -
     from relayrl.engines.given_parts import require_parts_trusted, strings_in
     from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
     from relayrl.engines.settings.run_settings import assigned, given_pair
+    from relayrl.envs.environment_settings import EnvSettings
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"

@@ -31,7 +31,7 @@ class Lives(gymnasium.Env[Any, Any]):
 
 
 class Told(gymnasium.Env[Any, Any]):
-    """A vector and a text that no policy reads."""
+    """A vector and a text."""
 
     observation_space = spaces.Dict({"numbers": spaces.Box(-1, 1, (3,), np.float32), "text": spaces.Text(9)})
     action_space = spaces.Discrete(2)

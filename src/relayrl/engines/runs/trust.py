@@ -50,7 +50,7 @@ def require_trusted(env: str, source: Path, *, named: Collection[str | None], tr
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
     module, colon, name = env.partition(":")
-    if colon and (module == "__main__" or not re.fullmatch(r"[\w/.-]+", name)):
+    if colon and (module == "__main__" or "<" in name):
         raise UntrustedError(
             f"{source} names the environment {shown}, code of the program that trained the run; pass what makes it, as in "
             "load_run(path, env=…) or train(env=…, run_dir=…, resume=True)"
