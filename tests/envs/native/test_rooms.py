@@ -64,12 +64,14 @@ def test_only_the_goal_is_rewarded_and_ends_the_episode() -> None:
 
 def test_what_is_seen() -> None:
     env = placed((0, 2), exits=(1, 2))
-    assert env.build_observation().groups[SINGLE_AGENT].obs[0, 0].tolist() == [-1.0, 1.0, -0.5, 0.0]
+    assert env.build_observation().groups[SINGLE_AGENT].obs[0, 0].tolist() == [-1.0, 1.0, 1.0, -0.5, 0.0]
     walked(env, SOUTH, EAST, EAST, OPEN)
-    np.testing.assert_allclose(env.build_observation().groups[SINGLE_AGENT].obs[0, 0], [4 / 6 - 1, 0, 0, 1], atol=1e-6)
+    np.testing.assert_allclose(
+        env.build_observation().groups[SINGLE_AGENT].obs[0, 0], [4 / 6 - 1, 0, 1 / 3, 0, 1], atol=1e-6
+    )
     walked(env, EAST, EAST)
     np.testing.assert_allclose(
-        env.build_observation().groups[SINGLE_AGENT].obs[0, 0], [8 / 6 - 1, 0, 0.5, 0], atol=1e-6
+        env.build_observation().groups[SINGLE_AGENT].obs[0, 0], [8 / 6 - 1, 0, 1, 0.5, 0], atol=1e-6
     )
 
 

@@ -47,11 +47,12 @@ class RoomsSettings(NativeSettings):
 class RoomsWorlds(SingleAgentWorlds):
     """State `cell` `[2, B]`: x and y; `exits` `[R, B]`: rows of the doors, the last that of the goal; `is_open` `[R, B]`.
 
-    Observed are x and y in −1 … 1, how far north the exit of the room is, in −1 … 1, and whether it is open.
+    Observed are x and y in −1 … 1, how far east and how far north the exit of the room is, in sides of a room, and whether it
+    is open. The goal is in the cell west of where the last exit would be.
     """
 
     def __init__(self, settings: RoomsSettings, xp: ArrayNamespace, num_worlds: int) -> None:
-        super().__init__(xp, settings.dtype, num_worlds, observation_size=4)
+        super().__init__(xp, settings.dtype, num_worlds, observation_size=5)
         self._num_rooms, self._size = settings.num_rooms, settings.room_size
         self._last_x = self._num_rooms * (self._size + 1) - 2
         self._cell = xp.zeros((2, num_worlds), "int64")
@@ -94,8 +95,9 @@ class RoomsWorlds(SingleAgentWorlds):
         columns = self.observation_columns
         columns[0] = 2 * self.xp.cast(x, self.dtype) / self._last_x - 1
         columns[1] = 2 * self.xp.cast(y, self.dtype) / last_y - 1
-        columns[2] = self.xp.cast(exit_row - y, self.dtype) / last_y
-        columns[3] = self.xp.cast(is_open, self.dtype)
+        columns[2] = self.xp.cast(self._size - x % (self._size + 1), self.dtype) / self._size
+        columns[3] = self.xp.cast(exit_row - y, self.dtype) / last_y
+        columns[4] = self.xp.cast(is_open, self.dtype)
 
     def _here(self, x: XArray) -> XArray:
         """[R, B] which room, its eastern wall included, a column belongs to."""
@@ -124,11 +126,11 @@ class RoomsWorlds(SingleAgentWorlds):
 def blueprint(settings: RoomsSettings) -> Blueprint:
     """`native:rooms` with these settings."""
     xp = namespace_of(settings.device)
-    high = np.ones(4, np.float32)
+    high = np.ones(5, np.float32)
     return Blueprint(
         name="rooms",
         groups=single_agent_group(
-            spaces.Box(np.array([-1, -1, -1, 0], np.float32), high, dtype=np.float32), spaces.Discrete(len(MOVES))
+            spaces.Box(np.array([-1, -1, 0, -1, 0], np.float32), high, dtype=np.float32), spaces.Discrete(len(MOVES))
         ),
         max_episode_steps=settings.max_episode_steps or STEPS_PER_ROOM * settings.num_rooms,
         num_draws=2 + settings.num_rooms,
