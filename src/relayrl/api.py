@@ -92,7 +92,9 @@ def train(
         except StartInterrupted:
             session.discard()
             raise
-    return Run(session.directory.path, env=chosen.env)
+    run = Run(session.directory.path, env=chosen.env)
+    run._named_wrappers = chosen.environment.wrapper_names
+    return run
 
 
 def load_run(
@@ -117,6 +119,7 @@ class Run:
     def __init__(self, path: Path, *, env: str | None = None, trust: bool = False) -> None:
         self.path, self.directory = path, RunDirectory(path)
         self._named_env, self._trust = env, trust
+        self._named_wrappers: list[str] = []  # that this program has just trained with
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -174,6 +177,9 @@ class Run:
         opponents: Sequence[AnyPath] | None = None,
         env: str | Callable[..., Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        render: str | None = None,
+        tiles: int = 1,
+        num_envs: int | None = None,
     ) -> EvaluationResult:
         """Play episodes with the trained policies, as `relayrl evaluate` does; bounds are the run's unless given.
 
@@ -182,12 +188,19 @@ class Run:
 
         Competing agents are judged by the return of a `group` or an `agent`, and against `opponents`: `"random"`, or the run
         directory or .onnx file of other policies. All of it is as in the run unless given.
+
+        `render="gif"` or `"mp4"` films the first episode, of `tiles` environments side by side, into the run directory
+        (`result.picture`); `"human"` shows it in a window.
         """
+        from dataclasses import replace
+
         import numpy as np
 
         from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
         from relayrl.runtime.judging import Judge
+        from relayrl.runtime.pictures.film import Film, Window, watcher_of
+        from relayrl.training.files.atomic_files import write_whole
 
         if env is None:
             self._require_trusted()
@@ -196,27 +209,37 @@ class Run:
         names = opponents_of(own) if opponents is None else [str(name) for name in opponents]
         rivals = None if names is None else named_opponents(names, self.policies)
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
+        watcher = None if render is None else watcher_of(render, tiles)
+        most = 1 if isinstance(watcher, Window) else own.max_envs if num_envs is None else num_envs
+        mode = None if watcher is None else watcher.mode
         environment = self.settings.environment
         if env is not None or options is not None:
             kept = {} if env is not None else environment.options
             environment = environment.model_copy(update={"options": {**kept, **(options or {})}})
         with explaining_registrations(self.path):
-            played = make_evaluation_env(self.settings.env if env is None else env, environment, episodes)
+            chosen = self.settings.env if env is None else env
+            played = make_evaluation_env(chosen, environment, episodes, num_envs=most, render=mode)
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             _require_same_spaces(played, self.policies)
-            return evaluate(
+            result = evaluate(
                 played,
                 self.policies,
                 episodes=episodes,
                 seed=seed,
                 rng=rng,
                 bounds=bounds,
+                film=watcher,
                 judge=judge,
                 opponents=rivals,
             )
         finally:
             played.close()
+        if isinstance(watcher, Film):
+            picture = self.path / f"episode.{watcher.format.value}"
+            write_whole(picture, watcher.content())
+            return replace(result, picture=picture)
+        return result
 
     def export(self, path: AnyPath | None = None, *, file_format: str = "onnx", best: bool = False) -> list[Path]:
         """Write the policies as `onnx` or `torchscript`: the newest checkpoint's, or the best ones; gives the files."""
@@ -240,10 +263,13 @@ class Run:
             engine.close()
 
     def _require_trusted(self) -> None:
-        from relayrl.engines.runs.trust import require_trusted
+        from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
 
         env, how = self.settings.env, "add --env {} or --trust (env=… or trust=True in Python)"
-        require_trusted(env, self.directory.config, named=(self._named_env,), trust=self._trust, how=how)
+        file, trust = self.directory.config, self._trust
+        require_trusted(env, file, named=(self._named_env,), trust=trust, how=how)
+        names, how = self.settings.environment.wrapper_names, "add --trust (trust=True in Python)"
+        require_trusted_wrappers(names, file, named=self._named_wrappers, trust=trust, how=how)
 
     def _require_parts_trusted(self) -> None:
         require_parts_trusted(self.settings, self.directory.config, named=set(), trust=self._trust)

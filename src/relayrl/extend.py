@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment as BatchedEnvironment
     from relayrl.envs.native.native_worlds import Blueprint as Blueprint
     from relayrl.envs.native.native_worlds import Worlds as Worlds
+    from relayrl.envs.rendering import Drawing as Drawing
+    from relayrl.envs.rendering import RenderMode as RenderMode
     from relayrl.models.heads.action_head import LikelihoodHead as LikelihoodHead
     from relayrl.models.heads.box_heads import GaussianHead as GaussianHead
     from relayrl.models.heads.discrete_heads import CategoricalHead as CategoricalHead
@@ -65,6 +67,8 @@ _HOMES = {
     "AgentGroup": "relayrl.envs.environment_contract",
     "VectorReset": "relayrl.envs.environment_contract",
     "VectorStep": "relayrl.envs.environment_contract",
+    "Drawing": "relayrl.envs.rendering",
+    "RenderMode": "relayrl.envs.rendering",
     "GroupObservation": "relayrl.envs.environment_contract",
     "GroupStep": "relayrl.envs.environment_contract",
     "FinalObservations": "relayrl.envs.environment_contract",

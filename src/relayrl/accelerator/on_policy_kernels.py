@@ -26,7 +26,7 @@ from relayrl.algorithms import returns
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective, require_finite
 from relayrl.algorithms.on_policy import Backend
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
-from relayrl.algorithms.updates.recurrent_update import reference_update
+from relayrl.algorithms.updates.image_update import reference_update
 from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
@@ -97,6 +97,7 @@ def kernel_update(
     is_known = (
         module is not None
         and policy in _POLICIES
+        and policy.image_encoder is None
         and policy.head in _HEADS
         and objective in _OBJECTIVES
         and (loss in _CLIPPED or loss in _PLAIN)

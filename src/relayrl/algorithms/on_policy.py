@@ -104,7 +104,7 @@ class OnPolicyAlgorithm(ABC):
         """What an update minimises, by the params as they are."""
 
     def _minimised(self) -> Objective:
-        own = self.objective()
+        own = replace(self.objective(), value_coef=self.params.value_coef)
         return own if self.make_loss is None else replace(own, policy_loss=self.make_loss(self.params))
 
     def configure(self, params: OnPolicyParams) -> None:

@@ -18,6 +18,7 @@ from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.process.garbage import collection_paused, living_set_aside
 from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     base = request.config or directory.require()
     with _locked_on_return(directory) if create else contextlib.nullcontext():
         before = directory.settings()
-        after = build_run_settings(request.env, base, request.flags, request.assignments)
+        after = build_run_settings(request.env, base, request.flags, request.assignments, is_whole=True)
         trials: list[str] = []
         if create:
             _require_trusted(request, after, base)
@@ -169,7 +170,7 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
     from relayrl.engines.given_parts import require_parts_trusted, strings_in
-    from relayrl.engines.runs.trust import require_trusted
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
     from relayrl.engines.settings.run_settings import assigned, given_pair
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
@@ -177,6 +178,16 @@ def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
     written = {*strings_in(request.flags), *strings_in([given_pair(each) for each in request.assignments])}
     require_parts_trusted(settings, file, named=written, trust=request.trust)
+    keys = ("environment.wrappers", "wrappers")
+    lists = [request.flags.get(keys[0]), *(each for key in keys for each in assigned(request.assignments, key))]
+    given = [EnvSettings(wrappers=each).wrapper_names for each in lists if each]
+    require_trusted_wrappers(
+        settings.environment.wrapper_names,
+        file,
+        named=[name for names in given for name in names],
+        trust=request.trust,
+        how="name it, as in --wrap {}, or add --trust",
+    )
 
 
 @contextlib.contextmanager

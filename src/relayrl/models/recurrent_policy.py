@@ -1,4 +1,5 @@
-"""The recurrent policy that on-policy algorithms train: actor and critic with a memory each, which share nothing.
+"""The recurrent policy that on-policy algorithms train: actor and critic with a memory each, which share nothing but
+the encoder of images.
 
 What is remembered is one row `[actor's | critic's]`, since both live through the same steps. A central critic sees the whole
 environment, which no actor does: the row is then the actor's alone, and the learner keeps the critic's memory.

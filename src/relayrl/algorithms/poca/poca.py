@@ -25,7 +25,6 @@ from relayrl.algorithms.poca.team_critic import TeamCritic
 from relayrl.algorithms.poca.team_rows import TeamRows, team_rows
 from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, flat_rows
 from relayrl.data.trees import Array
-from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.network_factory import NetworkFactory
@@ -57,10 +56,9 @@ class TeamActorCritic(ActorCritic):
         kernels: NetworkFactory | None = None,
         head: LikelihoodHead | None = None,
     ) -> None:
-        if network.memory is not None:
-            raise ConfigError("poca has no form with network.memory; use mappo, or stack the last observations")
-        super().__init__(observation_space, action_space, network, generator, None, kernels, head)
-        self.is_central = True  # not exported: it judges teams
+        apart = network.model_copy(update={"shared_encoder": False})  # the critic sees what all of the team see
+        super().__init__(observation_space, action_space, apart, generator, None, kernels, head)
+        self.network, self.is_central = network, True  # its critic is not exported: it judges teams
         self.action_encoder = ObservationEncoder(action_space)
         num_actions = self.action_encoder.num_features
         self.critic = TeamCritic(self.encoder, num_actions, num_heads, network, self.kernels, generator)

@@ -29,7 +29,7 @@ from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.local.run_parts import RunParts, build_parts, limit_threads
-from relayrl.engines.local.run_state import capture, record_continuation, restore, start_from
+from relayrl.engines.local.run_state import capture, environments_lent, record_continuation, restore, start_from
 from relayrl.engines.local.statistics_plan import make_statistics
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
@@ -74,8 +74,8 @@ class LocalEngine:
         self._is_interrupted: Callable[[], bool] = lambda: False
         try:
             self._schedules = self._make_schedules()
-            self._evaluation = PeriodicEvaluation(settings, self._parts.env, self._parts.policies, self._stop_if_asked)
-        except ConfigError:
+            self._evaluation = self._make_evaluation()
+        except BaseException:
             self._statistics.close()
             self._parts.close()
             raise
@@ -86,6 +86,11 @@ class LocalEngine:
         self._row: dict[str, float] = {}
         self._pace: Pace | None = None
         self._pace_state: Mapping[str, Any] = {}
+
+    def _make_evaluation(self) -> PeriodicEvaluation:
+        parts, settings, videos = self._parts, self._settings, self._directory.videos
+        lend = partial(environments_lent, parts, settings)
+        return PeriodicEvaluation(settings, parts.env, parts.policies, self._stop_if_asked, lend, videos)
 
     def _make_schedules(self) -> dict[str, Callable[[float], float]]:
         """Functions of the share of the run that is over, by the hyper-parameters that follow them."""
@@ -303,7 +308,7 @@ class LocalEngine:
         if not self._evaluation.is_due(steps_before, pace.num_env_steps):
             return {}
         pace.settle()
-        metrics, is_best = self._evaluation.during()
+        metrics, is_best = self._evaluation.during(pace.num_env_steps)
         if is_best:
             weights = {"trainer": weights_of(self._parts.trainer.state_dict()), "metrics": metrics}
             self._checkpoints.save_best(pace.num_env_steps, weights)
@@ -356,6 +361,7 @@ class LocalEngine:
             version=self._parts.trainer.policy_version,
             masked=self._parts.env.groups[name].masks_actions,
             is_warming_up=self._parts.trainer.is_warming_up,
+            environment=self._settings.environment.around(),
         )
 
     def _result(self, seconds: float, num_steps: int) -> RunResult:

@@ -30,6 +30,7 @@ from relayrl.engines.plugins import algorithm_plugin, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
@@ -154,7 +155,8 @@ def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironm
     offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
     state = offer if entry.is_central else None
     horizon, max_steps = settings.trainer.time_horizon, settings.trainer.max_steps
-    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon)
+    relabel = env.relabel if env.has_goals else None
+    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon, relabel)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
     actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}
@@ -182,7 +184,9 @@ def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
     A run that does not collect is fed with trajectories of other processes, which whoever feeds it records.
     """
     limit_threads(settings.threads)
-    env = on_host(make_vector(settings.env, settings.environment))
+    is_drawn = settings.environment.exclusive and settings.evaluation.video is not None
+    render = RenderMode.RGB_ARRAY if is_drawn else None
+    env = on_host(make_vector(settings.env, settings.environment, render=render))
     try:
         return _build(settings, env, collects=collects)
     except BaseException:
@@ -211,6 +215,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
         records_logp=_records_logp(settings, parts, actors),
         records_states=parts.trainer.needs_states,
+        records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
     )
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:

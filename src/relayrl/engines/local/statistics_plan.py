@@ -20,7 +20,7 @@ def make_statistics(settings: RunSettings, directory: RunDirectory, *, tensorboa
     chosen, path = settings.statistics, directory.path
     writers: list[StatisticsWriter] = [ProgressCsv(directory.progress)]
     if tensorboard and chosen.tensorboard:
-        writers.append(TensorBoardEvents(path))
+        writers.append(TensorBoardEvents(path, settings.model_dump(mode="json")))
     if chosen.wandb_project is not None:
         writers.append(WeightsAndBiases(chosen.wandb_project, path, settings.model_dump(mode="json")))
     writers += [load_part(PluginKind.STATISTICS_WRITER, name)(path) for name in chosen.writers]

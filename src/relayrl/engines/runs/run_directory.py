@@ -40,6 +40,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.progress = path / "progress.csv"
         self.log = path / "run.log"
+        self.videos = path / "videos"
         self.result = path / "result.json"
         self._lock_path = path / "run.lock"
         self._lock: TextIO | None = None

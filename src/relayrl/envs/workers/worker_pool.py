@@ -14,6 +14,7 @@ import os
 import pickle
 import select
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from relayrl.data.trees import Array
+from relayrl.envs.environment_contract import Relabelled
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind
 from relayrl.envs.recipes import EnvRecipe, find_factory
@@ -51,6 +54,7 @@ class WorkerPool(VectorRunner):
         self._recipe, self._main_module = _portable(recipe)
         self._settings = settings
         self._buffers: EnvBuffers | None = None
+        self._lock = threading.Lock()
         self._memory_fd = anonymous_file("relayrl-envs")
         self._links: list[WorkerLink] = []
         self._poller = select.poll()
@@ -97,12 +101,37 @@ class WorkerPool(VectorRunner):
         _raise_first(answers.failures)
 
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
-        link = self._links[0]
-        question = {link.first: rewards}
-        answers = self._exchange([link], messages.RATE, self._settings.step_timeout_s, question)
-        _raise_first(answers.failures)
-        rated: float = answers.values[link.first]
+        rated: float = self._ask_first(messages.RATE, rewards)
         return rated
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        relabelled: Relabelled = self._ask_first(messages.RELABEL, (achieved, desired))
+        return relabelled
+
+    def _ask_first(self, code: bytes, question: Any) -> Any:
+        """What the first worker answers to a question that any of them could answer."""
+        link = self._links[0]
+        answers = self._exchange([link], code, self._settings.step_timeout_s, {link.first: question})
+        _raise_first(answers.failures)
+        return answers.values[link.first]
+
+    def frames(self, envs: Sequence[int]) -> list[Array]:
+        own = {link.first: [b - link.first for b in envs if b in link.envs] for link in self._links}
+        asked = [link for link in self._links if own[link.first]]
+        answers = self._exchange(asked, messages.DRAW, self._settings.step_timeout_s, own)
+        _raise_first(answers.failures)
+        drawn = {
+            link.first + b: frame
+            for link in asked
+            for b, frame in zip(own[link.first], answers.values[link.first], strict=True)
+        }
+        return [drawn[b] for b in envs]
+
+    def final_frames(self) -> Mapping[int, Array]:
+        ended = [link for link in self._links if self.buffers.episode_over[link.first : link.last].any()]
+        answers = self._exchange(ended, messages.FINAL_FRAMES, self._settings.step_timeout_s)
+        _raise_first(answers.failures)
+        return {first + b: frame for first, own in answers.values.items() for b, frame in own.items()}
 
     def close(self) -> None:
         self._finish()
@@ -163,6 +192,12 @@ class WorkerPool(VectorRunner):
 
         An interrupted exchange leaves answers in the pipes that nobody would match with their questions, so the pool ends.
         """
+        with self._lock:  # a learner may ask for rewards of other goals while another thread collects
+            return self._exchange_alone(links, code, timeout_s, payloads)
+
+    def _exchange_alone(
+        self, links: Sequence[WorkerLink], code: bytes, timeout_s: float, payloads: Mapping[int, Any] | None
+    ) -> _Answers:
         if not self._finish.alive:
             raise EnvError("the workers have been stopped, by an interrupt or a failure; make a new environment")
         answers = _Answers()

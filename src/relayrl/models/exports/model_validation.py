@@ -32,7 +32,7 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, leaf_dtype, space_leaves
 from relayrl.errors import ModelRefusedError, RelayRLError
-from relayrl.models.exports.exported import PolicyMetadata
+from relayrl.models.exports.exported import PolicyMetadata, action_name
 from relayrl.models.exports.mlp_description import MlpDescription
 from relayrl.models.exports.onnx_reader import GraphValue, OnnxContent, read_onnx
 from relayrl.models.heads.action_head import ActionHead
@@ -230,7 +230,8 @@ def _check_signature(described: OnnxContent, metadata: PolicyMetadata, head: Act
         outputs["value"] = _FLOAT, ()
     if metadata.memory_width:
         outputs["next_memory"] = _FLOAT, (metadata.memory_width,)
-    _check_values("outputs", tuple(each for each in described.outputs if each.name != "action"), outputs)
+    actions = {action_name(path) for path, _ in space_leaves(metadata.action_space)}
+    _check_values("outputs", tuple(each for each in described.outputs if each.name not in actions), outputs)
 
 
 def _check_values(what: str, found: tuple[GraphValue, ...], expected: dict[str, tuple[int, tuple[int, ...]]]) -> None:

@@ -32,6 +32,7 @@ from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.sessions import Session, TrainRequest, open_session, run_session
+from relayrl.envs.environment_settings import SHOWN
 from relayrl.errors import AgentStateError, ConfigError, RelayRLError
 from relayrl.servers.status_http import StatusServer
 from relayrl.servers.training.ingest import Ingest, RunDescription
@@ -291,7 +292,7 @@ class TrainingServer:
             parts.env.state_space if parts.trainer.needs_states else None,
             parts.trainer.uses_logp,
             block_steps,
-            settings.environment.model_dump(mode="json", include={"options", "sharing"}),
+            settings.environment.model_dump(mode="json", include=set(SHOWN)),
             self._endpoint.limits.message_bytes,
         )
         publisher = ModelPublisher(parts, settings, server_state, self.metrics, self._announce_models)

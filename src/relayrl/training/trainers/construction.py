@@ -35,6 +35,7 @@ from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import ActorCritic, Policy
+from relayrl.training.replay.hindsight_replay import Relabel
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -69,6 +70,7 @@ class LearnerPlan:
     max_steps: int
     state: StateOffer | None = None
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
+    relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,17 @@ def _log_inputs(group: GroupPlan) -> None:
     num_flat = 0
     for path, space in space_leaves(group.observation_space):
         encoding = LeafEncoding(space)
-        layout = encoding.image_layout()
+        layout = encoding.image_layout(group.network.image_layout)
         num_flat += encoding.width if layout is None else 0
         if layout is not None:
-            _log.info("group %s: observation %s is convolved as an image, %s", group.name, path or "array", layout)
+            kind = group.network.encoder.value
+            _log.info("group %s: observation %s is an image, %s, to %s", group.name, path or "array", layout, kind)
     num_weights = num_flat * group.network.hidden_sizes[0] if group.network.hidden_sizes else 0
     if num_weights > MAX_SILENT_WEIGHTS:
         _log.warning(
             "group %s: %d numbers of the observation go into an MLP as they are, whose first layer has %.1f million weights; "
-            "give images two neighbouring axes of at least %d, larger than the others, or fewer hidden units",
+            "give images two neighbouring axes of at least %d, larger than the others, set network.image_layout, or have fewer "
+            "hidden units",
             group.name,
             num_flat,
             num_weights / 1e6,
@@ -165,6 +169,8 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
             f"{plan.entry.name} takes no network.head and no loss: those are of on-policy algorithms; derive from "
             "relayrl.extend.OffPolicyAlgorithm for other losses"
         )
+    # Critics of several agents see the images of all of them.
+    shares = {"shares_encoder": True} if algorithm.shares_encoder and not plan.entry.is_central else {}
     policies = {
         group.name: algorithm.policy_class(
             group.observation_space,
@@ -172,13 +178,15 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
             group.network,
             _generator(plan, Stream.INITIALISATION, i),
             group.kernels,
+            **shares,
         )
         for i, group in enumerate(groups)
     }
     num_agents = {group.name: group.num_agents for group in groups}
     view, state = _off_policy_view(plan, groups) if plan.entry.is_central else (LocalView, None)
     learner = algorithm.build(policies, num_agents, params, _generator(plan, Stream.LEARNING), view, state)
-    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, _rng(plan, 1)))
+    rng = _rng(plan, 1)
+    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, rng, plan.relabel))
 
 
 def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[ViewFactory, StateFeatures | None]:

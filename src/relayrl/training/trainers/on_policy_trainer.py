@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -88,7 +88,9 @@ class OnPolicyTrainer(PolicyTrainer):
         if self._lags.num_dropped > num_dropped and not any(has_rows):
             return
         for group, rollout in rollouts.items():
-            self._pending[group].append(rollout)
+            # Values of an older policy are computed anew.
+            is_older = rollout.value is not None and bool((rollout.policy_version != self.policy_version).any())
+            self._pending[group].append(replace(rollout, value=None) if is_older else rollout)
             self._fresh[group].append(fresh[group])
 
     def _fresh_rows(self, group: str, rollout: Rollout) -> Array | None:
