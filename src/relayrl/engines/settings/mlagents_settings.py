@@ -171,11 +171,7 @@ def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
     settings = left.rest("network_settings")
     units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
     network: Values = {"hidden_sizes": [units] * layers, "normalize_observations": settings.take("normalize", False)}
-    encoder = settings.take("vis_encode_type")
-    if encoder in _ENCODERS:
-        network |= {"encoder": encoder, "encoder_size": units}
-    elif encoder is not None:
-        settings.put("vis_encode_type", encoder)
+    network |= _encoder(settings, units)
     network["memory"] = None
     if settings.has("memory"):
         memory = settings.rest("memory")
@@ -185,6 +181,14 @@ def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
         notes += memory.notes(f"{name}.network_settings.memory.")
     notes += settings.notes(f"{name}.network_settings.")
     return network
+
+
+def _encoder(settings: _Remaining, units: int) -> Values:
+    encoder = settings.take("vis_encode_type")
+    if encoder in _ENCODERS:
+        return {"encoder": encoder, "encoder_size": units}
+    settings.put("vis_encode_type", encoder)
+    return {}
 
 
 def _rewards(left: _Remaining, name: str, notes: list[str]) -> tuple[Values, Values]:
@@ -209,7 +213,7 @@ def _signal(left: _Remaining, where: str, notes: list[str]) -> Values:
     if left.has("network_settings"):
         settings = left.rest("network_settings")
         units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
-        options["network"] = {"hidden_sizes": [units] * layers}
+        options["network"] = {"hidden_sizes": [units] * layers} | _encoder(settings, units)
         notes += settings.notes(f"{where}network_settings.")
     notes += left.notes(where)
     return {**result, "options": options}

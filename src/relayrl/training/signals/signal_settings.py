@@ -10,7 +10,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from relayrl.config.settings import Settings
-from relayrl.models.network_settings import MAX_HIDDEN_LAYERS, MAX_UNITS, Activation, NetworkSettings
+from relayrl.models.network_settings import (
+    MAX_HIDDEN_LAYERS,
+    MAX_UNITS,
+    Activation,
+    EncoderKind,
+    ImageAxes,
+    NetworkSettings,
+)
 
 EXTRINSIC = "extrinsic"
 """The name of the environment's own reward among the signals."""
@@ -35,10 +42,13 @@ class SignalNetworkSettings(Settings):
         (128, 128), max_length=MAX_HIDDEN_LAYERS, description="units of each hidden layer"
     )
     activation: Activation = Field(Activation.RELU, description="tanh or relu")
+    encoder: EncoderKind = Field(EncoderKind.SIMPLE, description="convolutions of images, as in `network.encoder`")
+    encoder_size: int = Field(128, ge=1, le=MAX_UNITS, description="features that the encoder makes of an image")
+    image_layout: ImageAxes = Field(ImageAxes.AUTO, description="as in `network.image_layout`")
 
     def whole(self) -> NetworkSettings:
         """The same as settings of a policy's networks."""
-        return NetworkSettings(hidden_sizes=self.hidden_sizes, activation=self.activation)
+        return NetworkSettings(**self.model_dump())
 
 
 class LearningSettings(Settings):
