@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from relayrl.training.queued.queues import PolicyQueue as PolicyQueue
     from relayrl.training.queued.queues import TrajectoryQueue as TrajectoryQueue
     from relayrl.training.queued.rl_trainer import RolloutTrainer as RolloutTrainer
-    from relayrl.training.reward_signals import RewardSignal as RewardSignal
+    from relayrl.training.signals.reward_signals import RewardSignal as RewardSignal
     from relayrl.training.statistics.run_statistics import Statistics as Statistics
     from relayrl.training.statistics.statistics_writers import StatisticsWriter as StatisticsWriter
     from relayrl.training.trainers.policy_trainer import PolicyTrainer as PolicyTrainer
@@ -101,7 +101,7 @@ _HOMES = {
     "PolicyQueue": "relayrl.training.queued.queues",
     # callbacks, reward signals and statistics
     "LiveRun": "relayrl.engines.callbacks.live_run",
-    "RewardSignal": "relayrl.training.reward_signals",
+    "RewardSignal": "relayrl.training.signals.reward_signals",
     "Statistics": "relayrl.training.statistics.run_statistics",
     "StatisticsWriter": "relayrl.training.statistics.statistics_writers",
     # sinks

@@ -50,7 +50,7 @@ def hashes(parts: RunParts) -> dict[str, str]:
 def test_collecting_beside_the_critic_changes_nothing(name: str, num_envs: int) -> None:
     beside, apart = parts_of(RUNS[name], num_envs), parts_of(RUNS[name], num_envs)
     statistics = Statistics([])
-    pace = InTurns(beside.trainer, statistics, beside.collector, PhaseClock(), lambda _: None)
+    pace = InTurns(beside.trainer, statistics, beside.collector, PhaseClock(), lambda _: {})
     expected: list[dict[str, float]] = []
     for _ in range(5):
         pace.advance(beside.block_steps // num_envs)
@@ -153,7 +153,7 @@ def engine_of(path: Path, env: Any = "native:CartPole") -> LocalEngine:
 
 
 def test_every_row_holds_the_update_of_its_step(tmp_path: Path) -> None:
-    engine_of(tmp_path / "run").run(lambda _: None)
+    engine_of(tmp_path / "run").run(lambda _: {})
     columns = read_progress(tmp_path / "run" / "progress.csv")
     assert list(columns[STEP_COLUMN]) == [64, 128, 192, 256]
     assert all(steps == columns["value/gradient_steps"][0] > 0 for steps in columns["value/gradient_steps"])
@@ -174,7 +174,7 @@ def test_a_run_that_an_error_ends_has_the_row_of_its_last_update(
 
     monkeypatch.setattr(collector, "collect", fail_at_third)
     with pytest.raises(OSError, match="went away"):
-        engine.run(lambda _: None)
+        engine.run(lambda _: {})
     columns = read_progress(tmp_path / "run" / "progress.csv")
     assert list(columns[STEP_COLUMN]) == [64, 128]
     assert columns["value/gradient_steps"][1] > 0

@@ -84,9 +84,12 @@ def test_overlapped_collection_explores_as_its_snapshots_say():
     policy, acting = parts.policies["agent"], parts.acting["agent"]
     assert acting is not policy
     collected = []
-    pace = Overlapping(
-        trainer, parts.acting, parts.collector, PhaseClock(), lambda rollouts: collected.append(rollouts["agent"])
-    )
+
+    def keep(rollouts):
+        collected.append(rollouts["agent"])
+        return {}
+
+    pace = Overlapping(trainer, parts.acting, parts.collector, PhaseClock(), keep)
     try:
         num_steps = parts.block_steps // parts.env.num_envs
         pace.advance(num_steps)  # 16 uniform steps

@@ -15,7 +15,11 @@ COMMON = {"summary_freq": 32, "hidden_sizes": [8], "evaluation.episodes": 0, "ev
 ON_POLICY = {"time_horizon": 16, "train_vf_iters": 1, "checkpoint_interval": 32}
 OFF_POLICY = {"learning_starts": 16, "batch_size": 8, "update_interval": 4, "train_iters": 1}
 RUNS = {
-    "ppo": ("native:CartPole", ON_POLICY | {"train_pi_iters": 1}),
+    "ppo": (
+        "native:CartPole",
+        ON_POLICY
+        | {"train_pi_iters": 1, "reward_signals": {"extrinsic": {"strength": 0.5}, "rnd": {}, "curiosity": {}}},
+    ),
     "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
     "impala": ("native:CartPole", ON_POLICY | {"max_policy_lag": 2}),
     "maappo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
@@ -34,6 +38,8 @@ def _without_names(name: str, groups: set[str]) -> str:
     """A column as the page has it: without the name of a group or agent, and of any opponent."""
     if name.startswith("agents/"):
         return name.split("/", 2)[2]
+    if name.startswith("signals/"):
+        return f"signals/NAME/{name.split('/', 2)[2]}"
     return name.split("/", 1)[1] if name.split("/")[0] in groups else name.replace("/random/", "/OPPONENT/")
 
 

@@ -45,6 +45,8 @@ OFF_POLICY = {
 }
 PPO = ON_POLICY | {"params.train_pi_iters": 2, "params.normalize_returns": True, "params.lr_schedule": "linear"}
 BOX_SPREAD = {"environment.options": {"continuous_actions": True}}
+SMALL_SIGNAL = {"options": {"network": {"hidden_sizes": [16]}}}
+SIGNALS = {"reward_signals": {"rnd": SMALL_SIGNAL, "curiosity": SMALL_SIGNAL, "extrinsic": {"strength": 0.5}}}
 WRAPPED = {
     "environment.wrappers": [
         {"RepeatAction": {"num_repeats": 2}},
@@ -63,6 +65,8 @@ CASES = {
     "td3 on Pendulum": ("Pendulum-v1", "td3", OFF_POLICY),
     "sac on Pendulum": ("Pendulum-v1", "sac", OFF_POLICY | {"params.priority_exponent": 0.6}),
     "ddpg on mpe2": ("mpe2:simple_spread_v3", "ddpg", OFF_POLICY | BOX_SPREAD),
+    "ppo with signals": ("native:simple_tag", "ppo", PPO | SIGNALS),
+    "sac with signals": ("Pendulum-v1", "sac", OFF_POLICY | SIGNALS | {"trainer.max_steps": 500}),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
 }
 

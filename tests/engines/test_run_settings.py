@@ -73,7 +73,11 @@ behaviors:
       {batch_size: 64, buffer_size: 1024, learning_rate: 3.0e-4, learning_rate_schedule: linear, beta: 0.01, epsilon: 0.3,
        lambd: 0.9, num_epoch: 4, beta_schedule: linear, epsilon_schedule: constant}
     network_settings: {hidden_units: 32, num_layers: 3, normalize: true, vis_encode_type: simple}
-    reward_signals: {extrinsic: {gamma: 0.95, strength: 1.0}, gail: {strength: 0.1}}
+    reward_signals:
+      extrinsic: {gamma: 0.95, strength: 0.5}
+      curiosity: {gamma: 0.95, strength: 0.02, learning_rate: 1.0e-4, network_settings: {hidden_units: 32, normalize: true}}
+      rnd: {strength: 0.03}
+      gail: {strength: 0.1}
     max_steps: 9000
     summary_freq: 300
     self_play: {window: 10}
@@ -111,14 +115,64 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     assert (settings.seed, settings.environment.num_envs) == (5, 4)
     assert settings.network_of("Goalie").hidden_sizes == (16, 16, 16)
     assert settings.params_of("Goalie").pi_lr == 1e-3
+    signals = settings.reward_signals
+    assert list(signals) == ["extrinsic", "rnd", "curiosity"]
+    assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.02]
+    assert signals["curiosity"].options == {"learning_rate": 1e-4, "network": {"hidden_sizes": [32, 32]}}
     told = {note.split()[2] for note in notes}
     assert told == {
         "Walker.hyperparameters.beta_schedule",
         "Walker.reward_signals.gail",
+        "Walker.reward_signals.curiosity.network_settings.normalize",
+        "Goalie.reward_signals",
         "Walker.self_play",
         "Goalie.summary_freq",
         "env_settings.env_path",
     }
+
+
+def test_an_mlagents_list_of_signals_without_extrinsic_leaves_the_environments_reward_out(tmp_path):
+    (tmp_path / "curious.yaml").write_text("behaviors: {Walker: {reward_signals: {rnd: {strength: 0.5}}}}")
+    settings = build_run_settings("CartPole-v1", tmp_path / "curious.yaml", {}, [])
+    strengths = {name: signal.strength for name, signal in settings.reward_signals.items()}
+    assert strengths == {"extrinsic": 0.0, "rnd": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("signals", "message"),
+    [
+        (
+            {"rnd": {"gamma": 0.9}},
+            r"rnd.gamma is 0.9 and params.gamma 0.99: signals are added to the reward before one value",
+        ),
+        ({"rnd": {"options": {"learning_rat": 1}}}, r"in reward_signals.rnd.options: .*did you mean 'learning_rate'"),
+        (
+            {"curiosity": {"options": {"network": {"hidden_sizes": [0]}}}},
+            r"in reward_signals.curiosity.options: .*hidden_sizes",
+        ),
+        ({"extrinsic": {"options": {"a": 1}}}, "extrinsic is the environment's own reward and takes no options"),
+        ({"rnd": {"strength": float("nan")}}, "reward_signals.rnd.strength"),
+    ],
+)
+def test_wrong_reward_signals_are_refused_in_one_line(signals, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_run_settings("native:CartPole", None, {"reward_signals": signals}, [])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_discount_that_is_the_algorithms_is_taken_for_every_group():
+    flags = {"params.gamma": 0.9, "reward_signals": {"rnd": {"gamma": 0.9}}}
+    assert build_run_settings("native:CartPole", None, flags, []).reward_signals["rnd"].gamma == 0.9
+    with pytest.raises(ConfigError, match="one discount"):
+        build_run_settings(
+            "native:simple_tag", None, flags | {"behaviors": {"agent_0": {"params": {"gamma": 0.8}}}}, []
+        )
+
+
+def test_records_are_learned_from_without_reward_signals():
+    flags = {"algo": "sac", "learn_from": "arrow:x", "reward_signals": {"rnd": {}}}
+    with pytest.raises(ConfigError, match="with the rewards they have"):
+        build_run_settings("native:Pendulum", None, flags, [])
 
 
 SAC_YAML = """

@@ -15,6 +15,7 @@ from relayrl.algorithms.registry import AlgorithmEntry, algorithms
 from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names, register_plugin
 from relayrl.engines.given_parts import load_part, takes_layout
 from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.training.signals.signal_registry import signal_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.network_factory import NetworkFactory
     from relayrl.sinks.contract import SinkPlugin
-    from relayrl.training.reward_signals import RewardSignal
+    from relayrl.training.signals.reward_signals import RewardSignal
     from relayrl.training.statistics.statistics_writers import StatisticsWriter
 
 
@@ -64,6 +65,8 @@ def register_network(name: str, make: Callable[[NetworkSettings], NetworkFactory
 
 def register_reward_signal(name: str, make: Callable[..., RewardSignal]) -> None:
     """Make `name` a reward signal for this process: `make(**options)`, as `reward_signals.NAME` of a run says."""
+    if name in signal_names():
+        raise ConfigError(f"{name!r} is a reward signal of RelayRL; choose another name")
     _register(PluginKind.REWARD_SIGNAL, name, make)
 
 

@@ -14,6 +14,7 @@ SHORT_EPISODES: dict[str, dict[str, Any]] = {
     "Pendulum": {"max_episode_steps": 9},
     "MountainCarContinuous": {"max_episode_steps": 9},
     "Acrobot": {"max_episode_steps": 9},
+    "rooms": {"max_episode_steps": 9, "room_size": 2},
 }
 
 

@@ -95,7 +95,7 @@ class Offline(Pace):
         clock: PhaseClock,
         num_envs: int,
     ) -> None:
-        super().__init__(collector, clock, lambda _: None)
+        super().__init__(collector, clock, lambda _: {})
         self._trainer, self._statistics, self._num_envs = trainer, statistics, num_envs
 
     @property

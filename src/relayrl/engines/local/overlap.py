@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 JOIN_TIMEOUT_S = 30.0
 
-RewardRule = Callable[[Rollouts], None]
+RewardRule = Callable[[Rollouts], Mapping[str, float]]
+"""What is done to a rollout before it is learned from; gives metrics."""
 
 
 class Pace(ABC):
@@ -40,7 +41,8 @@ class Pace(ABC):
 
     def __init__(self, collector: Collector, clock: PhaseClock, reward_rule: RewardRule) -> None:
         self._collector, self._clock, self._reward_rule = collector, clock, reward_rule
-        self.on_collected: RewardRule = lambda _: None
+        self._rule_metrics: Mapping[str, float] = {}  # of the latest rollout
+        self.on_collected: Callable[[Rollouts], None] = lambda _: None
         """Called with every rollout before it is learned from."""
         self.on_updated: Callable[[], None] | None = None
         """Called after every update by a pace that learns in a thread of its own, in that thread."""
@@ -93,7 +95,7 @@ class Pace(ABC):
             if rest:
                 self._reward_rule(rest)  # which records it
             raise
-        self._reward_rule(rollouts)
+        self._rule_metrics = self._reward_rule(rollouts)
         self.on_collected(rollouts)
         self._clock.lap("collect")
         return rollouts
@@ -122,6 +124,7 @@ class InTurns(Pace):
     def advance(self, num_steps: int) -> None:
         rollouts = self._collect(self._trainer.policy_version, num_steps)
         self.settle()
+        self._statistics.add(self._rule_metrics)  # not before: the row of the last update may have waited for `settle`
         self._trainer.receive(rollouts)
         self._finish = self._trainer.begin()
         self._clock.lap("learn")
@@ -200,6 +203,7 @@ class Overlapping(Pace):
                 policy.load_state_dict(newest.parameters[name])
             self._collector.explore(newest.exploration)
         rollouts = self._collect(self._version, num_steps)
+        self._trainer.stats_reporter.add(self._rule_metrics)
         # The collector reuses its columns two blocks later, when the trainer may still read these.
         self._trajectories.put({name: copied_rollout(rollout) for name, rollout in rollouts.items()})
         self._clock.lap("wait")

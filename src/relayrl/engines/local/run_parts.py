@@ -9,6 +9,7 @@ What records and replays trajectories is imported where a run asks for it: Arrow
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ import torch
 
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
-from relayrl.config.plugin_registry import PluginKind
-from relayrl.data.columns import copied_rollout
+from relayrl.config.plugin_registry import PluginKind, has_plugin, plugin_names
+from relayrl.data.columns import LaneHeader, copied_rollout
 from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
@@ -37,7 +38,9 @@ from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
-from relayrl.training.reward_signals import RewardSignals
+from relayrl.training.signals.reward_signals import RewardSignal, RewardSignals
+from relayrl.training.signals.signal_registry import SIGNALS, SignalGroup, make_signal, signal_names
+from relayrl.training.signals.signal_settings import EXTRINSIC
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -81,11 +84,13 @@ class RunParts:
         self._on_rollouts(rollouts)
         return {name: copied_rollout(rollout) for name, rollout in rollouts.items()}
 
-    def _on_rollouts(self, rollouts: Rollouts) -> None:
-        """What happens to every block before it is learned from: records keep the environment's own rewards."""
+    def _on_rollouts(self, rollouts: Rollouts) -> dict[str, float]:
+        """What happens to every block before it is learned from: records keep the environment's own rewards.
+
+        Gives the metrics of reward signals."""
         if self.recorder is not None:
             self.recorder.record(rollouts)
-        self.signals.add_to(rollouts)
+        return self.signals.add_to(rollouts)
 
     def close(self) -> None:
         """Release the environments, and make durable what was recorded."""
@@ -212,10 +217,6 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         records_states=parts.trainer.needs_states,
         records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
     )
-    signals = {
-        name: (load_part(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
-        for name, own in settings.reward_signals.items()
-    }
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
         from relayrl.engines.local.offline import fill_from
@@ -224,8 +225,35 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
     if not collects:
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
-    rules = RewardSignals(signals)
-    return RunParts(env, parts.policies, acting, parts.trainer, collector, rules, block_steps, recorder)
+    signals = _reward_signals(settings, env)
+    return RunParts(env, parts.policies, acting, parts.trainer, collector, signals, block_steps, recorder)
+
+
+def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:
+    own = settings.reward_signals
+    extrinsic = own[EXTRINSIC].strength if EXTRINSIC in own else None
+    made = {name: (_signal(name, settings, env), one.strength) for name, one in own.items() if name != EXTRINSIC}
+    return RewardSignals(made, extrinsic)
+
+
+def _signal(name: str, settings: RunSettings, env: VectorEnvironment) -> RewardSignal:
+    options = settings.reward_signals[name].options
+    if name not in SIGNALS:
+        if ":" not in name and not has_plugin(PluginKind.REWARD_SIGNAL, name):
+            known = [*signal_names(), *plugin_names(PluginKind.REWARD_SIGNAL)]
+            raise UnknownNameError(PluginKind.REWARD_SIGNAL.noun, name, known)
+        signal: RewardSignal = load_part(PluginKind.REWARD_SIGNAL, name)(**options)
+        return signal
+    groups = [
+        SignalGroup(
+            LaneHeader(group.name, env.env_ids, group.agent_ids, group.observation_space, group.action_space),
+            settings.params_of(group.name).model_dump().get("gamma", 0.99),
+            # By name: another signal of the run changes nothing for this one.
+            stream_seed(settings.seed, Stream.REWARD_SIGNALS, zlib.crc32(f"{name}/{group.name}".encode())),
+        )
+        for group in env.groups.values()
+    ]
+    return make_signal(name, options, groups)
 
 
 def _recorder(url: str) -> Recorder:

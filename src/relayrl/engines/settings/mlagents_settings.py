@@ -21,6 +21,7 @@ from typing import Any
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.network_settings import EncoderKind
+from relayrl.training.signals.signal_registry import SIGNALS
 
 Values = dict[str, Any]
 _SCHEDULES = ("trainer_type", "hyperparameters", "network_settings", "reward_signals", "init_path", "self_play")
@@ -121,8 +122,11 @@ def _behavior(name: str, values: Values, num_envs: int, notes: list[str]) -> Val
     if kind not in ("ppo", "sac", "poca"):
         raise UnknownNameError(f"trainer_type of behaviour {name!r}:", str(kind), ("ppo", "sac", "poca"))
     trainer = {key: left.take(key) for key in _TRAINER if key in values}
-    hyper, params = left.rest("hyperparameters"), _params_of_rewards(left, name, notes)
+    hyper = left.rest("hyperparameters")
+    params, signals = _rewards(left, name, notes)
     result: Values = {"algo": kind, "trainer": trainer, "params": params, "network": _network(left, name, notes)}
+    if signals:
+        result["reward_signals"] = signals
     rate = hyper.take("learning_rate")
     schedule = hyper.take("learning_rate_schedule")
     if kind == "sac":
@@ -167,11 +171,7 @@ def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
     settings = left.rest("network_settings")
     units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
     network: Values = {"hidden_sizes": [units] * layers, "normalize_observations": settings.take("normalize", False)}
-    encoder = settings.take("vis_encode_type")
-    if encoder in _ENCODERS:
-        network |= {"encoder": encoder, "encoder_size": units}
-    elif encoder is not None:
-        settings.put("vis_encode_type", encoder)
+    network |= _encoder(settings, units)
     network["memory"] = None
     if settings.has("memory"):
         memory = settings.rest("memory")
@@ -183,14 +183,40 @@ def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
     return network
 
 
-def _params_of_rewards(left: _Remaining, name: str, notes: list[str]) -> Values:
-    signals = left.rest("reward_signals")
+def _encoder(settings: _Remaining, units: int) -> Values:
+    encoder = settings.take("vis_encode_type")
+    if encoder in _ENCODERS:
+        return {"encoder": encoder, "encoder_size": units}
+    settings.put("vis_encode_type", encoder)
+    return {}
+
+
+def _rewards(left: _Remaining, name: str, notes: list[str]) -> tuple[Values, Values]:
+    """The discount, and the reward signals."""
+    lists_any, signals = left.has("reward_signals"), left.rest("reward_signals")
+    # There, a list without the environment's reward leaves it out.
+    default = 0.0 if lists_any and not signals.has("extrinsic") else 1.0
     extrinsic = signals.rest("extrinsic")
-    gamma, strength = extrinsic.take("gamma", 0.99), extrinsic.take("strength", 1.0)
-    if strength != 1.0:
-        extrinsic.put("strength", strength)
-    notes += extrinsic.notes(f"{name}.reward_signals.extrinsic.") + signals.notes(f"{name}.reward_signals.")
-    return {"gamma": gamma}
+    gamma, strength = extrinsic.take("gamma", 0.99), extrinsic.take("strength", default)
+    result: Values = {} if strength == 1.0 else {"extrinsic": {"strength": strength}}
+    notes += extrinsic.notes(f"{name}.reward_signals.extrinsic.")
+    for signal in SIGNALS:
+        if signals.has(signal):
+            result[signal] = _signal(signals.rest(signal), f"{name}.reward_signals.{signal}.", notes)
+    notes += signals.notes(f"{name}.reward_signals.")
+    return {"gamma": gamma}, result
+
+
+def _signal(left: _Remaining, where: str, notes: list[str]) -> Values:
+    result: Values = {key: number for key in ("strength", "gamma") if (number := left.take(key)) is not None}
+    options: Values = {} if (rate := left.take("learning_rate")) is None else {"learning_rate": rate}
+    if left.has("network_settings"):
+        settings = left.rest("network_settings")
+        units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
+        options["network"] = {"hidden_sizes": [units] * layers} | _encoder(settings, units)
+        notes += settings.notes(f"{where}network_settings.")
+    notes += left.notes(where)
+    return {**result, "options": options}
 
 
 def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -> None:
@@ -206,6 +232,10 @@ def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -
     override = {part: own for part, own in override.items() if own}
     if override:
         result.setdefault("behaviors", {})[name] = override
+    if mapped.get("reward_signals") != result.get("reward_signals"):
+        notes.append(
+            f"ML-Agents setting {name}.reward_signals is ignored: all behaviours of a run share the first one's"
+        )
     for key, value in mapped["trainer"].items():
         if result["trainer"].get(key) != value:
             notes.append(f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's")

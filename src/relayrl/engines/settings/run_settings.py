@@ -22,7 +22,8 @@ from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagent
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.network_settings import NetworkSettings
-from relayrl.training.reward_signals import RewardSignalSettings
+from relayrl.training.signals.signal_registry import SIGNALS, parse_options
+from relayrl.training.signals.signal_settings import EXTRINSIC, RewardSignalSettings
 from relayrl.training.trainer_settings import EvaluationSettings, StatisticsSettings, TrainerSettings
 
 
@@ -71,7 +72,8 @@ class RunSettings(Settings):
         "is over, as plugins' names or `module:name`",
     )
     reward_signals: dict[str, RewardSignalSettings] = Field(
-        default_factory=dict, description="plugins that add to the rewards, by name"
+        default_factory=dict,
+        description="what is added to the rewards, by name: extrinsic (the environment's own), rnd, curiosity, or a plugin",
     )
     behaviors: dict[str, BehaviorSettings] = Field(
         default_factory=dict, description="overrides for single policy groups, by their name"
@@ -120,6 +122,27 @@ class RunSettings(Settings):
         for group in self.behaviors:
             self.network_of(group)
             self.params_of(group)
+        return self
+
+    @model_validator(mode="after")
+    def _check_signals(self) -> RunSettings:
+        """Signals are added to the reward of one value function, which has one discount."""
+        discounts = {self.params_of(group).model_dump().get("gamma") for group in ("", *self.behaviors)}
+        for name, signal in self.reward_signals.items():
+            if name == EXTRINSIC and signal.options:
+                raise ConfigError("reward_signals.extrinsic is the environment's own reward and takes no options")
+            if name in SIGNALS:
+                parse_options(name, signal.options)
+            odd = discounts - {signal.gamma, None}
+            if signal.gamma is not None and odd:
+                raise ConfigError(
+                    f"reward_signals.{name}.gamma is {signal.gamma} and params.gamma {odd.pop()}: signals are added to the "
+                    "reward before one value function, which has one discount; leave the signal's out, or set both alike"
+                )
+        if self.learn_from is not None and self.reward_signals:
+            raise ConfigError(
+                "recorded trajectories are learned from with the rewards they have; leave out reward_signals"
+            )
         return self
 
     def network_of(self, group: str) -> NetworkSettings:

@@ -154,7 +154,7 @@ class LearningFromActors(Pace):
         learned_version: int,
     ) -> None:
         """`num_learned` entries of the journal, and `learned_version` versions, were learned before this began."""
-        super().__init__(parts.collector, clock, lambda _: None)
+        super().__init__(parts.collector, clock, lambda _: {})
         self._trainer, self._groups, self._statistics = parts.trainer, groups, statistics
         self._intake, self._metrics = intake, metrics
         self._max_policy_lag, self._publish, self._on_room = max_policy_lag, publish, on_room

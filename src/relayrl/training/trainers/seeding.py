@@ -15,6 +15,7 @@ class Stream(IntEnum):
     INITIALISATION = 2
     LEARNING = 3
     EVALUATION = 4
+    REWARD_SIGNALS = 5
 
 
 def stream_seed(seed: int, stream: Stream, index: int = 0) -> int:

@@ -1,0 +1,1 @@
+"""Grids of cells: one agent that walks from cell to cell."""

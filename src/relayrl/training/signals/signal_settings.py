@@ -1,0 +1,76 @@
+"""Settings of reward signals: what each has in the run's settings, and the options of the built-in ones.
+
+torch is not imported: settings are read by commands that train nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from relayrl.config.settings import Settings
+from relayrl.models.network_settings import (
+    MAX_HIDDEN_LAYERS,
+    MAX_UNITS,
+    Activation,
+    EncoderKind,
+    ImageAxes,
+    NetworkSettings,
+)
+
+EXTRINSIC = "extrinsic"
+"""The name of the environment's own reward among the signals."""
+
+
+class RewardSignalSettings(Settings):
+    """One reward signal of a run."""
+
+    strength: float = Field(
+        1.0, allow_inf_nan=False, description="what the signal is multiplied with before it is added to the reward"
+    )
+    gamma: float | None = Field(
+        None, ge=0.0, le=1.0, description="the signal's discount, which must be the algorithm's; null: that one"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the signal itself")
+
+
+class SignalNetworkSettings(Settings):
+    """The networks of a built-in signal."""
+
+    hidden_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(
+        (128, 128), max_length=MAX_HIDDEN_LAYERS, description="units of each hidden layer"
+    )
+    activation: Activation = Field(Activation.RELU, description="tanh or relu")
+    encoder: EncoderKind = Field(EncoderKind.SIMPLE, description="convolutions of images, as in `network.encoder`")
+    encoder_size: int = Field(128, ge=1, le=MAX_UNITS, description="features that the encoder makes of an image")
+    image_layout: ImageAxes = Field(ImageAxes.AUTO, description="as in `network.image_layout`")
+
+    def whole(self) -> NetworkSettings:
+        """The same as settings of a policy's networks."""
+        return NetworkSettings(**self.model_dump())
+
+
+class LearningSettings(Settings):
+    """Options of all signals that learn."""
+
+    learning_rate: float = Field(3e-4, gt=0.0, le=1.0, description="step size of Adam")
+    batch_size: int = Field(256, ge=1, description="rows of a gradient step; a smaller rollout makes one step")
+    num_epochs: int = Field(1, ge=1, le=1000, description="passes over every rollout")
+    network: SignalNetworkSettings = Field(default_factory=SignalNetworkSettings, description="the signal's networks")
+
+
+class RndSettings(LearningSettings):
+    """Options of `rnd`."""
+
+    learning_rate: float = Field(1e-4, gt=0.0, le=1.0, description="step size of Adam")
+    embedding_size: int = Field(64, ge=1, le=MAX_UNITS, description="numbers that the predictor predicts")
+
+
+class CuriositySettings(LearningSettings):
+    """Options of `curiosity`."""
+
+    embedding_size: int = Field(64, ge=1, le=MAX_UNITS, description="features of an observation")
+    forward_share: float = Field(
+        0.2, ge=0.0, le=1.0, description="weight of the forward model's loss; the inverse model's has the rest"
+    )
