@@ -23,18 +23,23 @@ BOX, CHOICE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(3)
 NETWORK = NetworkSettings(hidden_sizes=(16,))
 
 
-def rollout(valid, ends, rewards) -> Rollout:
-    """One environment of N agents; `ends`: 1 terminated, 2 truncated. Agent n sees 10 (n + 1) + t; −that at its end."""
+def rollout(valid, ends, rewards, over=None, acts_next=None) -> Rollout:
+    """One environment of N agents; `ends`: 1 terminated, 2 truncated. Agent n sees 10 (n + 1) + t; −that at its end.
+
+    `over`, by step: whether the environment's episode is; without it nobody counts episodes."""
     num_agents = len(valid[0])
     agents = tuple(str(n) for n in range(num_agents))
-    builder = RolloutBuilder(LaneHeader("team", (UUID(int=1),), agents, BOX, CHOICE), len(valid))
+    header = LaneHeader("team", (UUID(int=1),), agents, BOX, CHOICE)
+    builder = RolloutBuilder(header, len(valid), with_clock=over is not None)
     for t, (acts, ended, reward) in enumerate(zip(valid, ends, rewards, strict=True)):
-        over = np.flatnonzero(ended)
+        ending = np.flatnonzero(ended)
         builder.add(seen(t, num_agents), np.arange(num_agents) % 3, np.array(acts, bool))
         flags = np.array(ended) == 1, np.array(ended) == 2
-        finals = FinalObservations(0 * over, over, -seen(t + 1, num_agents)[over])
-        builder.finish_row(np.array(reward, np.float64), *flags, None, finals)
-    return builder.build(seen(len(valid), num_agents), 0)
+        finals = FinalObservations(0 * ending, ending, -seen(t + 1, num_agents)[ending])
+        is_over = None if over is None else np.array([over[t]], bool)
+        builder.finish_row(np.array(reward, np.float64), *flags, None, finals, is_over)
+    active = None if acts_next is None else np.array(acts_next, bool)
+    return builder.build(seen(len(valid), num_agents), 0, None, active)
 
 
 def seen(step: int, num_agents: int) -> np.ndarray:
@@ -95,6 +100,37 @@ def test_a_block_that_stops_is_bootstrapped_from_those_who_are_left():
     with torch.no_grad():
         after = learner.policy.critic.value(torch.tensor([[[11.0], [7.0]]]), torch.tensor([[True, False]]))
     np.testing.assert_allclose(target, 2.0 + 0.5 * after.numpy(), rtol=1e-5)
+
+
+def test_who_takes_over_from_the_last_one_goes_on_with_the_team():
+    """Agent 0 leaves, and only then agent 1 appears, at once or a step later: one team, whose 6 both have earned."""
+    at_once = rollout([[1, 0], [0, 1]], [[1, 0], [0, 1]], [[0, 0], [0, 6.0]], [0, 1])
+    later = rollout([[1, 0], [0, 0], [0, 1]], [[1, 0], [0, 0], [0, 1]], [[0, 0], [0, 0], [0, 6.0]], [0, 0, 1])
+    for played in (at_once, later):
+        assert not team_rows(played).terminated[:-1].any()
+        np.testing.assert_allclose(algorithm()._prepare(played, None).target, 6.0, atol=1e-5)
+
+
+def test_an_episode_that_follows_another_is_another_team():
+    played = rollout([[1, 0], [0, 1]], [[1, 0], [0, 1]], [[1.0, 0], [0, 6.0]], [1, 1])
+    assert team_rows(played).terminated[:, 0].tolist() == [True, True]
+    np.testing.assert_allclose(algorithm()._prepare(played, None).target, [1.0, 6.0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("over", "acts_next"), [(0, [0, 1]), (1, [1, 0])])
+def test_a_block_that_stops_between_two_agents_is_bootstrapped_from_the_next(over, acts_next):
+    learner = algorithm(gamma=0.5)
+    target = learner._prepare(rollout([[1, 0]], [[1, 0]], [[2.0, 0]], [over], acts_next), None).teams.target
+    with torch.no_grad():
+        after = learner.policy.critic.value(torch.tensor([[[7.0], [21.0]]]), torch.tensor([[False, True]]))
+    np.testing.assert_allclose(target, 2.0 if over else 2.0 + 0.5 * after.numpy(), rtol=1e-5)
+
+
+def test_a_team_that_died_while_others_play_on_is_over():
+    """The environment goes on for agents of other groups."""
+    rows = team_rows(rollout([[1, 1], [0, 0]], [[1, 1], [0, 0]], [[3.0, 3.0], [0, 0]], [0, 0], [0, 0]))
+    assert rows.terminated[:, 0].tolist() == [True, False]
+    assert not len(rows.next_step)
 
 
 def critic() -> TeamCritic:
