@@ -14,6 +14,8 @@ SHORT_EPISODES: dict[str, dict[str, Any]] = {
     "Pendulum": {"max_episode_steps": 9},
     "MountainCarContinuous": {"max_episode_steps": 9},
     "Acrobot": {"max_episode_steps": 9},
+    "dungeon_escape": {"max_episode_steps": 9, "size": 3},
+    "baton_pass": {"max_episode_steps": 9, "size": 3},
 }
 
 
