@@ -9,7 +9,6 @@ from gymnasium import spaces
 
 from relayrl.algorithms.poca.poca import POCA
 from relayrl.algorithms.poca.poca_params import POCAParams
-from relayrl.algorithms.poca.team_critic import TeamCritic
 from relayrl.algorithms.poca.team_rows import team_rows
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.steps.rollout_builder import RolloutBuilder
@@ -18,6 +17,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.network_settings import MemorySettings, NetworkSettings
 from relayrl.models.networks.input_layout import SideBySide, plain_numbers
 from relayrl.models.networks.network_factory import BuiltInNetworks
+from relayrl.models.teams.team_critic import TeamCritic
 
 BOX, CHOICE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(3)
 NETWORK = NetworkSettings(hidden_sizes=(16,))
@@ -143,13 +143,14 @@ def test_what_the_critic_sees():
     net, draw = critic(), torch.Generator().manual_seed(1)
     features, actions = torch.randn(8, 5, 3, generator=draw), torch.randn(8, 5, 2, generator=draw)
     present = torch.tensor([[True, True, False, True, False]]).expand(8, -1)
-    value, baseline = net.value(features, present), net.baseline(features, actions, present)
+    value, baseline = net.value_and_baseline(features, actions, present)
+    assert torch.equal(net.value(features, present), value)
     elsewhere = torch.where(present[..., None], features, 99.0), torch.where(present[..., None], actions, 99.0)
     assert torch.equal(net.value(elsewhere[0], present), value)  # nothing of who is absent
-    assert torch.equal(net.baseline(*elsewhere, present)[present], baseline[present])
+    assert torch.equal(net.value_and_baseline(*elsewhere, present)[1][present], baseline[present])
     acts_otherwise = actions.clone()
     acts_otherwise[:, 0] += 1.0
-    moved = net.baseline(features, acts_otherwise, present) - baseline
+    moved = net.value_and_baseline(features, acts_otherwise, present)[1] - baseline
     assert torch.equal(moved[:, 0], torch.zeros(8))  # not one's own action
     assert (moved[:, 1].abs() > 1e-3).all()  # but everybody else's
     order = torch.tensor([3, 0, 2, 1, 4])

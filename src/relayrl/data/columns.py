@@ -247,7 +247,9 @@ def joined_rollouts(blocks: Sequence[Rollout]) -> Rollout:
         parts.append({**part, "step": part["step"] + offset})
         offset += block.num_steps
     successors = Successors(**map_tree(lambda *same: np.concatenate(same), *parts))
-    return replace(first, **columns, successors=successors, waits=blocks[-1].waits, next_episode=blocks[-1].next_episode)
+    return replace(
+        first, **columns, successors=successors, waits=blocks[-1].waits, next_episode=blocks[-1].next_episode
+    )
 
 
 def _columns_of(successors: Successors) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Worlds(ABC):
     """By group, `[B, N]` bool: who acts in the current state, in groups whose agents die or appear inside an episode.
 
     It follows from `state`, and is kept current with `observations`. Who was alive before an `advance` and is not after it has
-    terminated. Actions of the others are to be ignored; their rewards and observations are. The world ends with the last one."""
+    terminated. A world must ignore actions of the others, whose rewards and observations are ignored. It ends with the last."""
 
     @abstractmethod
     def begin(self, draws: XArray) -> None:

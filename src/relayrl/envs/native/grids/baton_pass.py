@@ -1,8 +1,8 @@
 """baton_pass: a relay. A runner carries the baton to the next one and leaves; the last one carries it to the goal.
 
 Runners wait in cells of their own. The one with the baton moves; when it touches the next one, by stepping onto its cell, it
-leaves the episode and the next one goes on from there. The last runner gets 1 for reaching the goal, which is the team's reward:
-everybody who ran before has left by then.
+leaves the episode and the next one goes on from there. The last runner gets 1 for reaching the goal, which is the team's
+reward: everybody who ran before has left by then.
 
 Observation: own position, where the next runner or the goal is, relative, and which runner one is, one-hot.
 """

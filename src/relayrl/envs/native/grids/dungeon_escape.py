@@ -1,9 +1,9 @@
 """dungeon_escape: a dragon holds the key to the door. Who kills it dies with it, and drops the key for the others.
 
 After the "Dungeon Escape" of ML-Agents and of Cohen et al. (2021), where a locked door keeps three agents in: one must die for
-the others. Agents, dragon and door are in different cells. Who steps onto the dragon kills it and dies, also where several do. The
-first of the others to reach that cell takes the key; the door opens when it brings the key there, and everybody alive gets 1.
-The episode is over then, or when nobody is left.
+the others. Agents, dragon and door are in different cells. Who steps onto the dragon kills it and dies, also where several
+do. The first of the others to reach that cell takes the key; the door opens when it brings the key there, and everybody alive
+gets 1. The episode is over then, or when nobody is left.
 
 Observation: own position; whether the dragon lives, whether the key lies there, is held by oneself, by another; where dragon or
 key are, relative, zero once the key is held; where the door is; for each other agent where it is, and whether it lives.
