@@ -20,6 +20,8 @@ from relayrl.models.networks.mlp import MODULES, initialize
 from relayrl.models.networks.network_factory import NetworkFactory
 
 DEFAULT_WIDTH = 128
+OUTPUT_GAIN = 0.01
+"""Small last layer: what follows a normalisation is of size 1, whatever the rewards are, and would be bootstrapped from."""
 
 
 class _Entities(NamedTuple):
@@ -57,8 +59,9 @@ class TeamCritic(nn.Module):
         self.joined = nn.Linear(width, width)
         # What the attention gives is a mean, which does not tell how many there are.
         self.hidden, self.output = nn.Linear(width + 1, width), nn.Linear(width, 1)
-        for layer in (self.query, self.key, self.attended, self.joined, self.output):
+        for layer in (self.query, self.key, self.attended, self.joined):
             initialize(layer, network.initialization, 1.0, generator)
+        initialize(self.output, network.initialization, OUTPUT_GAIN, generator)
         initialize(self.hidden, network.initialization, math.sqrt(2.0), generator)
         self.activation = MODULES[network.activation]()
 

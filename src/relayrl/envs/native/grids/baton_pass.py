@@ -4,7 +4,8 @@ Runners wait in cells of their own. The one with the baton moves; when it touche
 leaves the episode and the next one goes on from there. The last runner gets 1 for reaching the goal, which is the team's
 reward: everybody who ran before has left by then.
 
-Observation: own position, where the next runner or the goal is, relative, and which runner one is, one-hot.
+Observation: own position; where each runner and the goal are, relative; which runner one is, one-hot. With `absorbing`, those who
+wait for the baton see zeros as well.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class BatonPassWorlds(GridWorlds):
         n = settings.num_agents
         self.target = xp.zeros((2, n, num_worlds), "int64")
         self.state = {"position": self.position, "is_alive": self.is_alive, "target": self.target}
-        self._who = xp.from_host(np.eye(n, dtype=np.float32)[:, :, None])
+        self._who = xp.from_host(np.eye(n, dtype=settings.dtype)[:, :, None])
 
     def begin(self, draws: XArray) -> None:
         n = self.options.num_agents
@@ -50,9 +51,12 @@ class BatonPassWorlds(GridWorlds):
         return arrives[-1]
 
     def observe(self) -> None:
-        self.columns[0:2] = self.scaled(2 * self.position) - 1
-        self.columns[2:4] = self.scaled(self.target - self.position)
-        self.columns[4:] = self._who
+        n, columns = self.options.num_agents, self.columns
+        columns[0:2] = self.scaled(2 * self.position) - 1
+        offset = self.position[:, :, None] - self.position[:, None]  # [2, N, N, B]: of the first from the second
+        columns[2 : 2 + n], columns[2 + n : 2 + 2 * n] = self.scaled(offset[0]), self.scaled(offset[1])
+        columns[2 + 2 * n : 4 + 2 * n] = self.scaled(self.target[:, -1:] - self.position)
+        columns[4 + 2 * n :] = self._who
         self.hide_from_the_gone()
 
     def draw(self, state: Mapping[str, Array]) -> Array:
@@ -66,7 +70,7 @@ class BatonPassWorlds(GridWorlds):
 
 
 def _observation_size(settings: BatonPassSettings) -> int:
-    return 4 + settings.num_agents
+    return 4 + 3 * settings.num_agents
 
 
 def blueprint(settings: BatonPassSettings) -> Blueprint:
