@@ -4,8 +4,8 @@ Runners wait in cells of their own. The one with the baton moves; when it touche
 leaves the episode and the next one goes on from there. The last runner gets 1 for reaching the goal, which is the team's
 reward: everybody who ran before has left by then.
 
-Observation: own position; where each runner and the goal are, relative; which runner one is, one-hot. With `absorbing`, those who
-wait for the baton see zeros as well.
+Observation: own position; which runner one is, one-hot; where one has to go, relative, in columns of each runner's own, so that
+what the last one learns says nothing to the others. With `absorbing`, those who wait for the baton see zeros as well.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ class BatonPassWorlds(GridWorlds):
     def observe(self) -> None:
         n, columns = self.options.num_agents, self.columns
         columns[0:2] = self.scaled(2 * self.position) - 1
-        offset = self.position[:, :, None] - self.position[:, None]  # [2, N, N, B]: of the first from the second
-        columns[2 : 2 + n], columns[2 + n : 2 + 2 * n] = self.scaled(offset[0]), self.scaled(offset[1])
-        columns[2 + 2 * n : 4 + 2 * n] = self.scaled(self.target[:, -1:] - self.position)
-        columns[4 + 2 * n :] = self._who
+        columns[2 : 2 + n] = self._who
+        x, y = self.scaled(self.target - self.position)
+        columns[2 + n : 2 + 2 * n], columns[2 + 2 * n :] = self._who * x, self._who * y
         self.hide_from_the_gone()
 
     def draw(self, state: Mapping[str, Array]) -> Array:
@@ -70,7 +69,7 @@ class BatonPassWorlds(GridWorlds):
 
 
 def _observation_size(settings: BatonPassSettings) -> int:
-    return 4 + 3 * settings.num_agents
+    return 2 + 3 * settings.num_agents
 
 
 def blueprint(settings: BatonPassSettings) -> Blueprint:
