@@ -78,13 +78,13 @@ def learn(row: TeamRow, seed: int) -> str:
             settings=flat | {"evaluation.episodes": 100},
             progress=False,
         )
-        returns = np.array(run.history["episode/return_mean"])
+        returns, greedy = np.array(run.history["episode/return_mean"]), run.result.mean_return
     tenth = max(1, len(returns) // 10)
     means = np.convolve(returns, np.ones(tenth) / tenth, "valid")
     below = np.flatnonzero(means < SOLVED)
     first = 0 if not len(below) else int(below[-1]) + 1
     solved = f"{round((first + tenth) / len(returns) * row.num_steps, -3):,.0f}" if first < len(means) else "never"
-    greedy, seconds = run.result.mean_return, time.perf_counter() - began
+    seconds = time.perf_counter() - began
     return f"| `{row.env}` | {row.name} | {seed} | {means[-1]:.2f} | {greedy:.2f} | {solved} | {seconds:.0f} |"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import relayrl
-from relayrl.errors import EnvError
+from relayrl.errors import ConfigError, EnvError
 from relayrl.extend import AgentGroup, BatchedEnvironment, Blueprint, Worlds, namespace_of
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
@@ -134,3 +134,8 @@ def test_a_global_state_has_no_place_for_the_dead():
     blueprint = Blueprint("ghosts", {"agent": group}, 5, 0, Alive, namespace_of("cpu"), state_space=space)
     with pytest.raises(EnvError, match="no place for the dead"):
         BatchedEnvironment(blueprint).init_num_envs(2)
+
+
+def test_a_grid_that_is_too_small_is_refused():
+    with pytest.raises(ConfigError, match="use a larger size"):
+        relayrl.make_env("native:dungeon_escape", num_envs=1, size=3, num_agents=8)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 from gymnasium import spaces
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import AgentGroup
@@ -34,6 +35,12 @@ class GridSettings(NativeSettings):
     size: int = Field(5, ge=3, description="cells along an edge of the grid")
     max_episode_steps: int = Field(40, ge=1, description="steps after which an episode is truncated")
     absorbing: bool = Field(False, description="agents that have gone stay, see zeros and cannot act")
+
+    @model_validator(mode="after")
+    def _require_room(self) -> Self:
+        if self.num_agents + 2 > self.size**2:
+            raise ValueError(f"{self.num_agents} agents do not fit into {self.size}² cells; use a larger size")
+        return self
 
 
 class GridWorlds(Worlds):
