@@ -1,7 +1,9 @@
 """What the docs say runs: every Python block of every page, in order, every file of settings, and every example."""
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +54,65 @@ def test_settings_of_a_page_fit_their_environment(block, tmp_path):
         named = {name for page in pages for pair in GROUP.findall(page) for name in pair if name}
         assert named
         assert named <= set(parts.env.groups)
+
+
+PLAIN_BLOCK = re.compile(r"^```(?:bash|sh|console)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\$ )?(relayrl (?:[^#\n\\]|\\\n|#(?=\S))*)", re.MULTILINE)
+
+
+def commands() -> list[tuple[str, str]]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    blocks = ((page.name, block) for page in pages for block in PLAIN_BLOCK.findall(page.read_text()))
+    return [(name, line) for name, block in blocks for line in COMMAND.findall(block)]
+
+
+def test_commands_of_pages_have_options_that_exist():
+    import typer
+
+    from relayrl.cli.main import app
+
+    assert len(commands()) > 20
+    for page, line in commands():
+        command, words = typer.main.get_command(app), shlex.split(line.replace("\\\n", " "))[1:]
+        while getattr(command, "commands", None) and words:
+            assert words[0] in command.commands, f"{page}: {line}"
+            command = command.commands[words.pop(0)]
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
+        assert given <= known | {"--help", "-h"}, f"{page}: {line}"
+
+
+def test_no_python_is_left_unrun():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        blocks = re.findall(r"^```(?:py|python3|pycon|python .*)$", page.read_text(), re.MULTILINE)
+        assert not blocks or page == SIDE_BY_SIDE, f"{page.name}: write ```python, so that the block runs"
+
+
+SIDE_BY_SIDE = ROOT / "docs" / "coming-from" / "stable-baselines3.md"
+TASK = re.compile(
+    r"^## (.+?)\n.*?^```py\n# Stable-Baselines3\n(.*?)^```\n.*?^```py\n# RelayRL\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
+
+
+def tasks() -> dict[str, tuple[str, str]]:
+    return {name: (theirs, ours) for name, theirs, ours in TASK.findall(SIDE_BY_SIDE.read_text())}
+
+
+def test_ours_is_never_longer_than_stable_baselines():
+    assert len(tasks()) == 8
+    for name, (theirs, ours) in tasks().items():
+        assert len(ours.splitlines()) <= len(theirs.splitlines()), name
+        assert len("".join(ours.split())) <= len("".join(theirs.split())), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", [0, 1], ids=["stable-baselines3", "relayrl"])
+def test_the_eight_tasks_run(side, tmp_path):
+    script = "\n\n".join(blocks[side] for blocks in tasks().values())
+    (tmp_path / "tasks.py").write_text(script)
+    command, alone = [sys.executable, "tasks.py"], {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=alone)
+    assert done.returncode == 0, done.stderr
 
 
 NEED_A_SERVER = {"standalone_client.py"}

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from relayrl.data.columns import Rollout as Rollout
     from relayrl.data.columns import Trajectory as Trajectory
     from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
+    from relayrl.engines.callbacks.callback import Callback as Callback
     from relayrl.engines.plugins import register_algorithm as register_algorithm
     from relayrl.engines.plugins import register_environment as register_environment
     from relayrl.engines.plugins import register_network as register_network
@@ -85,6 +86,7 @@ _HOMES = {
     "train": "relayrl.api",
     "load_run": "relayrl.api",
     "Run": "relayrl.api",
+    "Callback": "relayrl.engines.callbacks.callback",
     # training from trajectories
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
     "TrainerArgs": "relayrl.training.facade.trajectory_trainer",

@@ -60,10 +60,10 @@ class UnknownNameError(ConfigError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names[:24])}"
+        more = f" and {len(names) - 24} more" if len(names) > 24 else ""
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names[:24])}{more}"
         super().__init__(f"unknown {kind} {name!r:.200}; {hint}")
-        self.kind, self.name = kind, name
-        self.nearest = tuple(near)
+        self.kind, self.name, self.nearest = kind, name, tuple(near)
 
 
 class UntrustedError(ConfigError):

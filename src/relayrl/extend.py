@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from relayrl.algorithms.losses import PolicyLoss as PolicyLoss
     from relayrl.algorithms.off_policy import OffPolicyAlgorithm as OffPolicyAlgorithm
     from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
     from relayrl.algorithms.updates.replay_losses import td_loss as td_loss
     from relayrl.algorithms.updates.replay_losses import td_target as td_target
     from relayrl.data.arrow.schema import Layout as Layout
+    from relayrl.engines.callbacks.live_run import LiveRun as LiveRun
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
     from relayrl.engines.local.run_parts import assembly_of as assembly_of
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment as BatchedEnvironment
     from relayrl.envs.native.native_worlds import Blueprint as Blueprint
     from relayrl.envs.native.native_worlds import Worlds as Worlds
+    from relayrl.envs.rendering import Drawing as Drawing
+    from relayrl.envs.rendering import RenderMode as RenderMode
+    from relayrl.models.heads.action_head import LikelihoodHead as LikelihoodHead
+    from relayrl.models.heads.box_heads import GaussianHead as GaussianHead
+    from relayrl.models.heads.discrete_heads import CategoricalHead as CategoricalHead
     from relayrl.models.policy import Policy as Policy
     from relayrl.servers.inference.inference_server import InferenceSettings as InferenceSettings
     from relayrl.servers.inference.request_batches import BatchSettings as BatchSettings
@@ -60,6 +67,8 @@ _HOMES = {
     "AgentGroup": "relayrl.envs.environment_contract",
     "VectorReset": "relayrl.envs.environment_contract",
     "VectorStep": "relayrl.envs.environment_contract",
+    "Drawing": "relayrl.envs.rendering",
+    "RenderMode": "relayrl.envs.rendering",
     "GroupObservation": "relayrl.envs.environment_contract",
     "GroupStep": "relayrl.envs.environment_contract",
     "FinalObservations": "relayrl.envs.environment_contract",
@@ -75,7 +84,11 @@ _HOMES = {
     "assembly_of": "relayrl.engines.local.run_parts",
     "OffPolicyAlgorithm": "relayrl.algorithms.off_policy",
     "OffPolicyParams": "relayrl.algorithms.params",
+    "PolicyLoss": "relayrl.algorithms.losses",
     "Policy": "relayrl.models.policy",
+    "LikelihoodHead": "relayrl.models.heads.action_head",
+    "CategoricalHead": "relayrl.models.heads.discrete_heads",
+    "GaussianHead": "relayrl.models.heads.box_heads",
     "td_loss": "relayrl.algorithms.updates.replay_losses",
     "td_target": "relayrl.algorithms.updates.replay_losses",
     "PolicyTrainer": "relayrl.training.trainers.policy_trainer",
@@ -86,7 +99,8 @@ _HOMES = {
     "PolicySnapshot": "relayrl.training.queued.behavior_trainer",
     "TrajectoryQueue": "relayrl.training.queued.queues",
     "PolicyQueue": "relayrl.training.queued.queues",
-    # reward signals and statistics
+    # callbacks, reward signals and statistics
+    "LiveRun": "relayrl.engines.callbacks.live_run",
     "RewardSignal": "relayrl.training.reward_signals",
     "Statistics": "relayrl.training.statistics.run_statistics",
     "StatisticsWriter": "relayrl.training.statistics.statistics_writers",

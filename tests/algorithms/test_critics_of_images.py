@@ -23,6 +23,7 @@ PARAMS = {
     "td3": TD3Params(**QUICK),
     "sac": SACParams(**QUICK),
     "matd3": TD3Params(**QUICK),
+    "ppo": PPOParams(train_pi_iters=1, train_vf_iters=1, traj_per_epoch=1),
     "mappo": PPOParams(train_pi_iters=1, train_vf_iters=1, traj_per_epoch=1),
 }
 
@@ -64,10 +65,13 @@ def test_critics_convolve_the_images_that_they_see(algo: str, tmp_path: Path) ->
         trainer.receive_trajectory(filmed(agent))
     assert trainer.train_model()
     learner, name = trainer._learned(), next(iter(trainer.policies))
+    if not algo.startswith("ma"):
+        assert learner.policies[name].image_encoder.num_images == 1
+        return
     if isinstance(learner.trainer, OffPolicyTrainer):
         critics = list(learner.trainer._algorithm.groups[name].q.critics)
     else:
         critics = [learner.policies[name].critic]
     assert all(isinstance(critic, ImageNetwork) for critic in critics)
     # A camera of each agent that is seen, and beside them: speeds, actions, who is judged.
-    assert [len(critic.convolutions) for critic in critics] == [len(agents)] * len(critics)
+    assert [critic.images.num_images for critic in critics] == [len(agents)] * len(critics)

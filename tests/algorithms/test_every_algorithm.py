@@ -143,17 +143,19 @@ def test_its_exported_policy_gives_the_live_ones_numbers(algo, world, tmp_path):
 
 
 def test_features_of_images_go_through_convolutions():
+    from itertools import product
+
     from gymnasium import spaces
 
     from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.network_factory import ImageNetwork
     from relayrl.models.policy import ActorCritic
 
-    for shape in ((84, 84, 4), (3, 20, 24), (40, 40)):
+    for shape, shares in product(((84, 84, 4), (3, 20, 24), (40, 40)), (True, False)):
         space = spaces.Dict({"camera": spaces.Box(0, 255, shape, np.uint8), "speed": spaces.Box(-1, 1, (2,))})
-        network, generator = NetworkSettings(hidden_sizes=(8,)), torch.Generator().manual_seed(0)
-        policy = ActorCritic(space, spaces.Discrete(3), network, generator)
-        assert isinstance(policy.actor, ImageNetwork)
+        network = NetworkSettings(hidden_sizes=(8,), encoder_size=16, shared_encoder=shares)
+        policy = ActorCritic(space, spaces.Discrete(3), network, torch.Generator().manual_seed(0))
+        assert isinstance(policy.actor, ImageNetwork) is (not shares)
         obs = {"camera": np.zeros((5, *shape), np.uint8), "speed": np.zeros((5, 2), np.float32)}
         with torch.no_grad():
             distribution, value = policy(map_tree(torch.from_numpy, obs))

@@ -183,5 +183,5 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="does not divide"):
         algorithm(num_attention_heads=3)
     recurrent = NetworkSettings(hidden_sizes=(16,), memory=MemorySettings(size=8))
-    with pytest.raises(ConfigError, match="no form with"):
+    with pytest.raises(ConfigError, match="learns from whole sequences"):
         POCA.make_policy(BOX, CHOICE, recurrent, POCAParams(), torch.Generator(), None, None)

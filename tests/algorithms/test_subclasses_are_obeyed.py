@@ -60,7 +60,7 @@ def test_a_loss_is_differentiated_as_it_is_written():
     moved = []
     for loss in (ClippedSurrogate(0.2), OppositeLoss(0.2)):
         ppo = make_ppo(train_pi_iters=1, train_vf_iters=1, target_kl=None)
-        ppo._objective = objective(loss)
+        ppo.make_loss = lambda params, loss=loss: loss
         before = ppo._pi_optimizer.vector.clone()
         learned(ppo)
         moved.append(ppo._pi_optimizer.vector - before)
@@ -75,7 +75,7 @@ def test_an_objective_says_itself_what_the_critic_minimises():
             return 0.0 * value.sum()
 
     ppo = make_ppo()
-    ppo._objective = NoValueLoss(ClippedSurrogate(0.2), 0.0)
+    ppo.objective = lambda: NoValueLoss(ClippedSurrogate(0.2), 0.0)
     before = parameter_hash(ppo.policy.critic)
     learned(ppo)
     assert parameter_hash(ppo.policy.critic) == before
@@ -87,7 +87,7 @@ def test_an_objective_says_itself_when_the_policy_has_moved_too_far():
             return True
 
     ppo = make_ppo()
-    ppo._objective = AtOnce(ClippedSurrogate(0.2), 0.0)
+    ppo.objective = lambda: AtOnce(ClippedSurrogate(0.2), 0.0)
     before = parameter_hash(ppo.policy.actor)
     learned(ppo)
     assert parameter_hash(ppo.policy.actor) == before

@@ -7,9 +7,10 @@ import sys
 import types
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
-from relayrl.engines.process.progress_display import Lines, describe, progress_display
+from relayrl.engines.process.progress_display import TABLE, Lines, describe, duration_text, progress_display, table_of
 from relayrl.engines.runs.run_record import Progress
 
 HALF = Progress(500, 1000, 2.0, math.nan, {"policy/entropy": 0.6931, "time/collect_steps_per_s": 12345.6})
@@ -77,3 +78,18 @@ def test_a_notebook_gets_one_cell_with_a_bar(monkeypatch):
         bar.update(WHOLE)
     assert shown[0]["text/plain"] == "ppo on X  1,000/1,000 steps (100%)  250 steps/s  return 12.5  0 s left"
     assert '<progress value="1000" max="1000"' in shown[0]["text/html"]
+
+
+def test_times_have_the_units_that_people_use():
+    texts = [duration_text(seconds) for seconds in (0.4, 59, 61, 378, 3_600, 7_325, 100_000, 1e6)]
+    assert texts == ["0 s", "59 s", "1 min 1 s", "6 min 18 s", "1 h 0 min", "2 h 2 min", "1 d 3 h", "11 d 13 h"]
+
+
+@pytest.mark.parametrize(("width", "height", "num_lines"), [(40, 8, 7), (40, 40, 14), (80, 24, 8), (200, 24, 4)])
+def test_the_table_is_as_wide_as_the_terminal_and_never_higher(width, height, num_lines):
+    row = dict.fromkeys(TABLE, 1234.5)
+    console = Console(width=width, height=height, color_system=None, file=io.StringIO())
+    console.print(table_of("ppo on X", Progress(500, 1000, 2.0, 1.0, row), width, height))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == num_lines < height
+    assert len(lines[0]) == width

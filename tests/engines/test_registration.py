@@ -43,13 +43,12 @@ def test_any_factory_is_an_environment_in_this_process():
     env.close()
 
 
-def test_a_factory_of_a_module_works_in_workers_and_a_lambda_is_refused(tmp_path):
+def test_a_factory_of_a_module_works_in_workers_and_so_does_a_lambda(tmp_path):
     relayrl.register_environment(MINE, counting)
     assert train(tmp_path / "run", env=MINE, settings={"workers": 1}).result.num_env_steps == 32
     unregister_plugin(PluginKind.ENVIRONMENT, MINE)
     relayrl.register_environment(MINE, lambda: CountingWorld())
-    with pytest.raises(ConfigError, match=r"cannot be sent to worker processes .*top level of a module"):
-        train(tmp_path / "other", env=MINE, settings={"workers": 1})
+    assert train(tmp_path / "other", env=MINE, settings={"workers": 1}).result.num_env_steps == 32
 
 
 def test_an_agents_environment_may_be_a_registered_one():

@@ -45,10 +45,20 @@ OFF_POLICY = {
 }
 PPO = ON_POLICY | {"params.train_pi_iters": 2, "params.normalize_returns": True, "params.lr_schedule": "linear"}
 BOX_SPREAD = {"environment.options": {"continuous_actions": True}}
+WRAPPED = {
+    "environment.wrappers": [
+        {"RepeatAction": {"num_repeats": 2}},
+        {"FrameStackObservation": {"stack_size": 3}},
+        "NormalizeReward",
+    ],
+    "environment.max_episode_steps": 30,
+    "environment.flatten": True,
+}
 CASES = {
     "ppo on native:CartPole": ("native:CartPole", "ppo", PPO),
     "ppo on CartPole-v1": ("CartPole-v1", "ppo", PPO),
     "ppo on mpe2": ("mpe2:simple_spread_v3", "ppo", PPO),
+    "ppo on wrapped MountainCar": ("MountainCar-v0", "ppo", PPO | WRAPPED),
     "reinforce on Pendulum": ("Pendulum-v1", "reinforce", ON_POLICY | {"params.with_vf_baseline": True}),
     "td3 on Pendulum": ("Pendulum-v1", "td3", OFF_POLICY),
     "sac on Pendulum": ("Pendulum-v1", "sac", OFF_POLICY | {"params.priority_exponent": 0.6}),

@@ -102,6 +102,7 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     )
     assert (params.train_pi_iters, params.num_minibatches, params.gamma, params.target_kl) == (4, 16, 0.95, None)
     assert (settings.network.hidden_sizes, settings.network.normalize_observations) == ((32, 32, 32), True)
+    assert (settings.network.encoder.value, settings.network.encoder_size) == ("simple", 32)
     assert (settings.trainer.max_steps, settings.trainer.summary_freq, settings.trainer.time_horizon) == (
         9000,
         300,
@@ -113,7 +114,6 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     told = {note.split()[2] for note in notes}
     assert told == {
         "Walker.hyperparameters.beta_schedule",
-        "Walker.network_settings.vis_encode_type",
         "Walker.reward_signals.gail",
         "Walker.self_play",
         "Goalie.summary_freq",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,9 +317,10 @@ def test_a_worker_that_hangs_while_building_is_an_error() -> None:
     assert "hangs_in_the_making" in caught.value.remote_traceback
 
 
-def test_a_lambda_is_refused_with_advice() -> None:
+def test_a_lambda_whose_variables_cannot_be_sent_is_refused_with_advice() -> None:
+    held = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent to worker processes .* set workers to 0"):
-        make_vector(lambda: Dice(), EnvSettings(workers=1))
+        make_vector(lambda: Dice() if held else None, EnvSettings(workers=1))
 
 
 def test_vector_environments_are_refused_with_advice() -> None:

@@ -102,7 +102,9 @@ def test_gaussian_log_probability_by_hand():
     assert float(head.log_prob(parameters, torch.tensor([[1.5]]))[0]) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("space", [spaces.Text(5), spaces.Dict({"a": spaces.Discrete(2)}), spaces.Box(-1, 1, (2, 2))])
+@pytest.mark.parametrize(
+    "space", [spaces.Text(5), spaces.Dict({"a": spaces.Text(5)}), spaces.Graph(spaces.Discrete(2), None)]
+)
 def test_unsupported_spaces_are_refused_with_the_alternatives(space):
     with pytest.raises(ConfigError, match="support"):
         action_head(space)

@@ -13,7 +13,6 @@ from relayrl.errors import ConfigError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import image_layout
 from relayrl.models.networks.mlp import MLP
-from relayrl.models.networks.network_factory import ImageNetwork
 from relayrl.models.policy import ActorCritic
 from relayrl.training.trainers.construction import GroupPlan, LearnerPlan, build_learner
 
@@ -68,14 +67,13 @@ def test_a_picture_means_the_same_in_every_layout():
 
 def test_twelve_channels_first_are_convolved_not_flattened():
     policy = _policy(spaces.Box(0, 255, (12, 84, 84), np.uint8))
-    assert type(policy.critic) is ImageNetwork
-    assert policy.critic.convolutions["0"][0].in_channels == 12
+    assert policy.image_encoder.convolutions["0"][0].in_channels == 12
 
 
 def test_images_of_real_numbers_are_convolved_and_scaled():
     pixels, bounded = np.full((2, 3, 40, 40), 51.0, np.float32), spaces.Box(0.0, 255.0, (3, 40, 40), np.float32)
     policy, unit = _policy(bounded), _policy(spaces.Box(0.0, 1.0, (3, 40, 40), np.float32))
-    assert type(policy.critic) is ImageNetwork
+    assert policy.image_encoder.num_images == 1
     with torch.no_grad():
         assert torch.equal(policy(torch.from_numpy(pixels))[1], unit(torch.from_numpy(pixels / 255.0))[1])
 

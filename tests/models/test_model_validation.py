@@ -19,12 +19,13 @@ from onnx import TensorProto, helper, numpy_helper
 from relayrl.errors import ModelRefusedError
 from relayrl.models.exports.export import export_policy
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
-from relayrl.models.exports.model_validation import ModelLimits, probe_inputs, validate_model
+from relayrl.models.exports.model_validation import Deadlines, ModelLimits, probe_inputs, validate_model
 from relayrl.models.exports.onnx_reader import read_onnx
 from relayrl.models.heads.head_registry import head_of_kind
 from relayrl.models.network_settings import MemoryKind, MemorySettings, NetworkSettings
 from relayrl.models.policy import ActorCritic
 from relayrl.models.recurrent_policy import RecurrentActorCritic
+from waiting import wait_until
 
 VECTOR = spaces.Box(-1.0, 1.0, (5,))
 OBSERVATIONS = {
@@ -345,3 +346,14 @@ def test_validation_does_not_load_torch(good, tmp_path):
         "validate_model(Path(sys.argv[1]).read_bytes()); assert not {'torch', 'onnx'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)
+
+
+def test_a_run_is_stopped_at_its_own_deadline_and_no_other():
+    """One thread watches all of them; it is started again when it has ended."""
+    watched = Deadlines(idle_s=0.2)
+    for _ in range(2):
+        with watched.within(1000.0) as patient:
+            with watched.within(0.01) as first, watched.within(0.02) as second:
+                wait_until(lambda: first.terminate and second.terminate)
+            assert not patient.terminate
+        wait_until(lambda: not watched.is_watching)

@@ -18,7 +18,6 @@ from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import MemoryKind, MemorySettings, NetworkSettings
 from relayrl.models.networks.input_layout import SideBySide, plain_numbers
 from relayrl.models.networks.memory_cell import MemoryCell
-from relayrl.models.networks.network_factory import ImageNetwork
 from relayrl.models.policy import Policy
 from relayrl.models.recurrent_policy import RecurrentActorCritic, actor_critic
 
@@ -126,7 +125,8 @@ def test_a_central_critics_memory_is_not_the_actors_row():
 
 def test_images_are_convolved_before_the_memory():
     policy = make_policy(OBSERVATIONS["nested"], ACTIONS["discrete"], MemoryKind.GRU)
-    assert isinstance(policy.actor.trunk, ImageNetwork)
+    assert policy.image_encoder.num_images == 1
+    assert policy.actor.trunk[0].in_features == policy.image_encoder.num_outputs
 
 
 def test_a_live_actor_sees_the_newest_weights(kind):

@@ -9,11 +9,16 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import relayrl
-from relayrl.bench.servers.trajectory_producer import trajectory_name
+from relayrl.bench.servers.trajectory_producer import numbered_trajectory, trajectory_name
+from relayrl.data.arrow.schema import SCHEMA_VERSION
+from relayrl.runtime.remote.spool_sink import frames_of
 from relayrl.servers.training.training_server import TrainingServer, TrainingServerSettings
+from relayrl.sinks.buffered import checked_blocks
+from relayrl.transport.messages import Kind, Message
 from waiting import DEADLINE_S, wait_until
 
 QUIET = {"evaluation.episodes": 0, "statistics.tensorboard": False}
@@ -116,3 +121,30 @@ def expected_ids(spool: Path, count):
 
     client_id = UUID((spool / "client_id").read_text().strip())
     return [trajectory_name(client_id, number) for number in range(count)]
+
+
+def hello(client, **changes):
+    """The answer to a HELLO."""
+    header = {
+        "protocol": 1,
+        "client_id": str(client.client_id),
+        "role": "actor",
+        "schema_version": SCHEMA_VERSION,
+        "behaviors": None,
+        "oldest_sequence": 0,
+        **changes,
+    }
+    return client.call(Message(Kind.HELLO, header), DEADLINE_S)
+
+
+def frames(client, number, num_steps=5, **changes):
+    """The payload of a message."""
+    trajectory = replace(numbered_trajectory(client.client_id, number, num_steps), **changes)
+    return tuple(frames_of(checked_blocks([trajectory])))
+
+
+def send(client, number, payload=None):
+    """The answer to a message."""
+    header = {"client_id": str(client.client_id), "sequence": number}
+    payload = frames(client, number) if payload is None else payload
+    return client.call(Message(Kind.TRAJECTORY, header, payload), DEADLINE_S)

@@ -109,3 +109,25 @@ def test_the_loser_of_a_game_of_turns_gets_its_reward_and_its_end(tmp_path):
     whole = [game for (env_id, episode), game in games.items() if (env_id, episode + 1) in games]
     assert len(whole) > 50
     assert [game for game in whole if len(game["ended"]) != 2 or game["return"] != 0.0] == []
+
+
+def test_callbacks_see_and_stop_a_served_run(tmp_path):
+    seen = []
+
+    def stop_soon(run):
+        seen.append((run.policy_version, run.num_env_steps))
+        run.log("mine/version", run.policy_version)
+        if run.policy_version == 3:
+            run.stop()
+
+    options = {"settings": {**QUIET, "trainer.time_horizon": 32}, "run_dir": tmp_path / "run", "callbacks": [stop_soon]}
+    with TrainingServer("CartPole-v1", bind="tcp://127.0.0.1:0", steps=1_000_000, **options) as server:
+        server.start()
+        where = {"spool_base": tmp_path / "spool", "settings": RemoteActorSettings(environment=EnvSettings(num_envs=2))}
+        actor = threading.Thread(target=run_remote_actor, args=("CartPole-v1", server.address), kwargs=where)
+        actor.start()
+        result = server.wait(DEADLINE_S)
+        actor.join(DEADLINE_S)
+    assert [version for version, _ in seen] == [1, 2, 3]
+    assert result.num_env_steps == seen[-1][1]
+    assert "mine/version" in (tmp_path / "run" / "progress.csv").read_text()

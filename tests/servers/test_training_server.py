@@ -4,18 +4,15 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from remote_parts import cartpole_server, stored_ids
+from remote_parts import cartpole_server, frames, hello, send, stored_ids
 
 import relayrl
-from relayrl.bench.servers.trajectory_producer import numbered_trajectory, trajectory_name
-from relayrl.data.arrow.schema import SCHEMA_VERSION
+from relayrl.bench.servers.trajectory_producer import trajectory_name
 from relayrl.errors import ServerRefusedError, ServerUnreachableError
 from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink
 from relayrl.runtime.remote.spool import Spool
-from relayrl.runtime.remote.spool_sink import frames_of
 from relayrl.servers.training.training_server import _lag_bound
-from relayrl.sinks.buffered import checked_blocks
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.messages import Kind, Message
 from waiting import DEADLINE_S, wait_until
@@ -32,32 +29,6 @@ def client(server):
     endpoint = ClientEndpoint(server.address, client_id=uuid4())
     yield endpoint
     endpoint.close()
-
-
-def hello(client, **changes):
-    header = {
-        "protocol": 1,
-        "client_id": str(client.client_id),
-        "role": "actor",
-        "schema_version": SCHEMA_VERSION,
-        "behaviors": None,
-        "oldest_sequence": 0,
-        **changes,
-    }
-    return client.call(Message(Kind.HELLO, header), DEADLINE_S)
-
-
-def frames(client, number, num_steps=5, **changes):
-    from dataclasses import replace
-
-    trajectory = replace(numbered_trajectory(client.client_id, number, num_steps), **changes)
-    return tuple(frames_of(checked_blocks([trajectory])))
-
-
-def send(client, number, payload=None):
-    header = {"client_id": str(client.client_id), "sequence": number}
-    payload = frames(client, number) if payload is None else payload
-    return client.call(Message(Kind.TRAJECTORY, header, payload), DEADLINE_S)
 
 
 def test_the_welcome_says_what_the_run_is(client):

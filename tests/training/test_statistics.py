@@ -155,3 +155,25 @@ def test_weights_and_biases_gets_the_rows_where_it_is_installed(tmp_path, monkey
 def test_without_it_the_line_to_install_is_told(tmp_path):
     with pytest.raises(MissingExtraError, match="pip install"):
         WeightsAndBiases("project", tmp_path, {})
+
+
+def test_tensorboard_gets_the_settings_as_text_and_as_hyper_parameters(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    settings = {"env": "X", "params": {"gamma": 0.9, "clip": True}, "record": None}
+    writer = TensorBoardEvents(tmp_path, settings)
+    writer.write(8, {"episode/return_mean": 1.0})
+    writer.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    metadata = events.SummaryMetadata("_hparams_/session_start_info")
+    start = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info
+    assert start.hparams["params.gamma"].number_value == 0.9
+    assert start.hparams["params.clip"].bool_value is True
+    assert (start.hparams["env"].string_value, start.hparams["record"].string_value) == ("X", "")
+    about = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    experiment = HParamsPluginData.FromString(about).experiment
+    assert [info.type for info in experiment.hparam_infos] == [1, 3, 2, 1]  # string, float64, bool, string
+    (text,) = events.Tensors("settings")
+    assert b"| params.gamma | `0.9` |" in text.tensor_proto.string_val[0]
+    assert [event.value for event in events.Scalars("episode/return_mean")] == [1.0]

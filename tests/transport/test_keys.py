@@ -7,6 +7,7 @@ import os
 import stat
 
 import pytest
+import zmq
 from echo_server import assert_served
 
 from cli_in_process import relayrl
@@ -14,7 +15,7 @@ from relayrl.errors import ConfigError, ServerUnreachableError
 from relayrl.transport.keys import Access, ClientKeys, KeyPair, authorise, read_authorised, revoke
 from relayrl.transport.messages import Kind, Message
 from relayrl.transport.server_endpoint import ServerEndpoint
-from waiting import wait_until
+from waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -193,6 +194,30 @@ def test_a_change_that_a_knock_at_the_door_noticed_first_cuts_off_as_well(keys, 
     access.refresh()
     wait_until(lambda: server.endpoint.num_clients == 0)
     assert_not_served(alice)
+
+
+def test_a_subscription_that_comes_after_its_key_was_revoked_is_cut_off(keys, make_server):
+    """The connection was let in before, and had sent nothing by which the server could know whose it is."""
+    server = make_server(access=Access.load(keys / "server.key"))
+    own, alice = client_keys(keys, "alice"), server.client(client_keys(keys, "alice"))
+    assert_served(alice, user="alice")
+    with zmq.Context() as context, context.socket(zmq.SUB) as late:
+        late.set(zmq.CURVE_SERVERKEY, own.server_public.encode())
+        late.set(zmq.CURVE_PUBLICKEY, own.own.public.encode())
+        late.set(zmq.CURVE_SECRETKEY, own.own.secret.encode())
+        late.set(zmq.RECONNECT_IVL, -1)
+        with late.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+            late.connect(server.announce_address)
+            assert monitor.poll(DEADLINE_S * 1000)
+            late.disable_monitor()
+        revoke(keys / "authorised_keys", "alice")
+        wait_until(lambda: server.endpoint.num_clients == 0)
+        num_cut = server.count("revoked_connections_total")
+        late.set(zmq.SUBSCRIBE, b"model")
+        wait_until(lambda: server.count("revoked_connections_total") > num_cut)
+        for _ in range(20):
+            server.endpoint.announce("model", {})
+        assert not late.poll(200)
 
 
 def test_a_lost_file_of_keys_lets_nobody_in(keys, make_server):

@@ -7,15 +7,19 @@ import copy
 from relayrl.accelerator.mlp_actor import MAX_PRODUCTS, MlpActor, fits
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.torch_actor import TorchActor
-from relayrl.models.exports.mlp_policy import mlp_of
+from relayrl.models.exports.mlp_policy import has_own_critic, mlp_of
 from relayrl.models.policy import Policy
 
 
 def live_actor(policy: Policy) -> Actor:
-    """The fastest actor that always acts with the policy's newest parameters; it computes no values."""
+    """The fastest actor that always acts with the policy's newest parameters; it computes values only where they are nearly
+    free: beside an encoder of images that the critic shares."""
     mlp = mlp_of(policy, with_value=False)
     if mlp is None or not fits(mlp):
-        return TorchActor(policy)
+        shares = policy.image_encoder is not None
+        reference = TorchActor(policy, with_value=shares)
+        reference.knows_logp, reference.gives_value = shares, shares and has_own_critic(policy)
+        return reference
     actor = MlpActor(mlp, policy.head, policy.features_numpy)
     actor.observation_space = policy.observation_space
     return actor

@@ -26,7 +26,7 @@ from relayrl.algorithms import returns
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective, require_finite
 from relayrl.algorithms.on_policy import Backend
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
-from relayrl.algorithms.updates.recurrent_update import reference_update
+from relayrl.algorithms.updates.image_update import reference_update
 from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
@@ -98,6 +98,7 @@ def kernel_update(
     is_known = (
         module is not None
         and (policy in _POLICIES or policy in _TEAM_POLICIES)
+        and policy.image_encoder is None
         and policy.head in _HEADS
         and objective in _OBJECTIVES
         and (loss in _CLIPPED or loss in _PLAIN)
@@ -162,8 +163,6 @@ class KernelUpdate(TorchUpdate):
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._head, self._actor_shape = head, _shape(actor)
-        loss = objective.policy_loss
-        self._clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
         self._critic = None if critic is None else (_shape(critic), CompiledMLP(critic))
         if critic is None:
             accelerate_steps([vf_optimizer])
@@ -219,14 +218,16 @@ class KernelUpdate(TorchUpdate):
         return _means_of(totals)
 
     def _policy_job(self, batch: Batch) -> dict[str, Any]:
+        loss = self.objective.policy_loss
+        clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
         return {
             **self._actor_shape,
             **_adam(self._pi_optimizer),
             **_inputs(batch.features, len(batch)),
             **self._head.scales,
             "part_sizes": self._head.part_sizes,
-            "is_surrogate": self._clip_ratio is not None,
-            "clip_ratio": self._clip_ratio or 0.0,
+            "is_surrogate": clip_ratio is not None,
+            "clip_ratio": clip_ratio or 0.0,
             "entropy_coef": self.objective.entropy_coef,
             "kl_limit": self.objective.kl_limit,
             "action": self._head.action(batch.action),

@@ -112,7 +112,7 @@ def as_rows(leaf: Array) -> Array:
 def _is_plain_policy(policy: Policy) -> bool:
     normalizer = policy.normalizer
     is_known = policy.encoder in _ENCODERS and (normalizer is None or normalizer in _NORMALIZERS)
-    return is_known and policy in _POLICIES
+    return is_known and policy in _POLICIES and policy.image_encoder is None
 
 
 def _mlp(network: nn.Module) -> MLP:

@@ -107,6 +107,7 @@ class Objective:
     entropy_coef: float
     value_clip: float | None = None
     target_kl: float | None = None
+    value_coef: float = 1.0  # of the value's gradient in an encoder that actor and critic share
 
     def value_loss(self, value: Tensor, old_value: Tensor, target: Tensor) -> Tensor:
         """The critic's loss, clipped where `value_clip` is given."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -27,9 +28,11 @@ from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
-from relayrl.algorithms.updates.replay_batch import Batch, group_batch
+from relayrl.algorithms.updates.random_shift import RandomShift
+from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch, group_batch
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, map_tree
+from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.policy import Policy
@@ -44,6 +47,7 @@ class GroupLearner:
 
     def __init__(self, policy: Policy, num_agents: int, params: OffPolicyParams, *, has_target_policy: bool) -> None:
         self.policy, self.num_agents, self.tau = policy, num_agents, params.tau
+        self.shift = RandomShift.of(policy, params.random_shift)
         self.target_policy = copy.deepcopy(policy).requires_grad_(False) if has_target_policy else None
         self.actor_optimizer = FlatAdam(policy.actor_parameters(), params.actor_lr, None, USUAL_EPSILON)
 
@@ -95,6 +99,8 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
 
     policy_class: ClassVar[type[Policy]] = Policy
     has_target_policy: ClassVar[bool] = False
+    shares_encoder: ClassVar[bool] = False
+    """Whether it learns what to make of images once for the policy and its critics (`Policy.image_encoder`)."""
     view: CriticView | None = None
     """What critics see, where there are any."""
     state: StateFeatures | None = None
@@ -107,6 +113,8 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         """`generator` draws the seed of `rng`, from which all noise comes."""
         self.params = params
         self.groups = {name: self._learner(policy, num_agents[name], name) for name, policy in policies.items()}
+        if params.random_shift and all(learner.shift is None for learner in self.groups.values()):
+            raise ConfigError("random_shift moves images, and these observations have none; set it to 0")
         self.rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         self.num_updates = 0
 
@@ -138,6 +146,13 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         `weight` [M, 1] is the importance of each transition under prioritised replay, else 1.
         """
 
+    def configure(self, params: P) -> None:
+        """Go on with other numbers, such as a lower rate, from the next gradient step on."""
+        self.params = params
+        for learner in self.groups.values():
+            learner.tau, learner.actor_optimizer.lr = params.tau, params.actor_lr
+            learner.shift = RandomShift.of(learner.policy, params.random_shift)
+
     def explore(self, progress: float) -> None:
         """Called when `progress` in [0, 1] of the run is over, before acting goes on."""
 
@@ -151,15 +166,24 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
 
     def batch(self, transitions: Any) -> Batch:
         """Transitions as tensors on the policies' device."""
-        batch = {
-            name: group_batch(self.groups[name].policy, rows, self.groups[name].device)
-            for name, rows in transitions.groups.items()
-        }
+        batch = {name: self.group_batch(name, rows) for name, rows in transitions.groups.items()}
         if self.state is not None:
             for name, own in batch.items():
                 own.state = self.state.features(transitions.state, self.groups[name].device)
                 own.next_state = self.state.features(transitions.next_state, self.groups[name].device)
         return batch
+
+    def group_batch(self, name: str, rows: Any) -> GroupBatch[Tensor]:
+        """Transitions of one group as tensors."""
+        learner = self.groups[name]
+        return group_batch(learner.policy, self.shifted(learner, rows), learner.device)
+
+    def shifted(self, learner: GroupLearner, rows: Any) -> Any:
+        """Transitions whose images are shifted at random, where the params say so."""
+        if learner.shift is None:
+            return rows
+        obs, next_obs = (learner.shift(tree, self.rng) for tree in (rows.obs, rows.next_obs))
+        return replace(rows, obs=obs, next_obs=next_obs)
 
     def prefixed(self, group: str, metrics: Metrics) -> Metrics:
         """A group's metrics beside those of others: their names begin with the group's where there are several."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective
+from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective, PolicyLoss
 from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.optimizer import FlatAdam, require_distinct
 from relayrl.algorithms.returns import explained_variance, gae, normalized, with_successor_values
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Space
+    from relayrl.models.heads.action_head import LikelihoodHead
     from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.input_layout import InputLayout
     from relayrl.models.networks.network_factory import NetworkFactory
@@ -56,24 +57,24 @@ class OnPolicyAlgorithm(ABC):
     """Whether an update must see the agents of an environment side by side, though its critic is no central one."""
     rollout_steps: int | None = None
     """Steps `T` of a whole rollout: a shorter one, which ends a run, is passed over in minibatches of the usual size."""
+    make_loss: Callable[[Any], PolicyLoss] | None = None
+    """A user's policy loss, made of the params, instead of the algorithm's."""
 
     def __init__(
         self,
         policy: ActorCritic,
         params: OnPolicyParams,
-        objective: Objective,
         rng: np.random.Generator,
         *,
         policy_passes: int,
         value_passes: int,
         backend: Backend,
     ) -> None:
-        self.policy, self._params, self._rng, self._backend = policy, params, rng, backend
+        self.policy, self.params, self._rng, self._backend = policy, params, rng, backend
         self._policy_passes, self._value_passes = policy_passes, value_passes
         require_distinct(policy.actor_parameters(), policy.critic_parameters())
         self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
         self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
-        self._objective = objective
 
     @classmethod
     def make_policy(
@@ -85,17 +86,32 @@ class OnPolicyAlgorithm(ABC):
         generator: torch.Generator,
         central: InputLayout | None,
         kernels: NetworkFactory | None,
+        head: LikelihoodHead | None = None,
     ) -> ActorCritic:
         """What it trains; the critic sees `central`, where that is given, instead of the observation."""
         from relayrl.models.recurrent_policy import actor_critic
 
         del params
-        return actor_critic(observation_space, action_space, network, generator, central, kernels)
+        return actor_critic(observation_space, action_space, network, generator, central, kernels, head)
 
     @cached_property
     def _update(self) -> TorchUpdate:
         """Made when it is first asked for, so that it sees what was changed between construction and training."""
-        return self._backend.update(self.policy, self._objective, self._pi_optimizer, self._vf_optimizer)
+        return self._backend.update(self.policy, self._minimised(), self._pi_optimizer, self._vf_optimizer)
+
+    @abstractmethod
+    def objective(self) -> Objective:
+        """What an update minimises, by the params as they are."""
+
+    def _minimised(self) -> Objective:
+        own = replace(self.objective(), value_coef=self.params.value_coef)
+        return own if self.make_loss is None else replace(own, policy_loss=self.make_loss(self.params))
+
+    def configure(self, params: OnPolicyParams) -> None:
+        """Go on with other numbers, such as a lower rate, from the next update on."""
+        self.params = params
+        if "_update" in vars(self):
+            self._update.objective = self._minimised()
 
     @abstractmethod
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
@@ -111,29 +127,12 @@ class OnPolicyAlgorithm(ABC):
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         return self._backend.gae(rollout.reward, value, next_value, *flags, gamma=gamma, lam=lam)
 
-    @property
-    def max_policy_lag(self) -> int | None:
-        """How many versions behind a row's policy may be; None: any number."""
-        return self._params.max_policy_lag
-
-    def bound_policy_lag(self, max_policy_lag: int) -> None:
-        """Drop steps that are older, where the params give no bound and the lag is not corrected for."""
-        self._params = self._params.with_policy_lag_bound(max_policy_lag)
-
-    @property
-    def corrects_policy_lag(self) -> bool:
-        """Whether it needs the log-probabilities that older policies recorded."""
-        return self._params.corrects_policy_lag
-
     def usable_rows(self, rollout: Rollout) -> Array:
         """[T, L] rows that are trained on: those on which the lane acted."""
         return rollout.valid
 
     def update(self, rollouts: list[Rollout], progress: float, central: list[CentralInputs] | None = None) -> Metrics:
-        """Learn from `rollouts`; `progress` in [0, 1] is the share of the run that is over. Gives metrics.
-
-        A central critic needs what it sees of each rollout in `central`.
-        """
+        """Learn from `rollouts`, of which a central critic sees `central`, when `progress` in [0, 1] of the run is over."""
         return self.begin(rollouts, progress, central)()
 
     @NOT_FINITE_IS_RAISED
@@ -148,8 +147,8 @@ class OnPolicyAlgorithm(ABC):
         the rollouts must stay as they are, and nobody may look at the critic.
 
         `fresh` are the rows [T, L] of each rollout that may be trained on, None for all of them; the others are context."""
-        factor = self._params.lr_schedule.factor(progress)
-        self._pi_optimizer.lr, self._vf_optimizer.lr = self._params.pi_lr * factor, self._params.vf_lr * factor
+        factor = self.params.lr_schedule.factor(progress)
+        self._pi_optimizer.lr, self._vf_optimizer.lr = self.params.pi_lr * factor, self.params.vf_lr * factor
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
         rows = [None] * len(rollouts) if fresh is None else fresh
         parts = [self._prepare(*part) for part in zip(rollouts, views, rows, strict=True)]
@@ -177,11 +176,11 @@ class OnPolicyAlgorithm(ABC):
         return self._update.batch(rollout, evaluation, learned, usable)
 
     def _normalize(self, batch: Batch) -> None:
-        if self._params.normalize_advantages:
+        if self.params.normalize_advantages:
             batch.advantage = normalized(batch.advantage, batch.weight)
         if batch.weight is not None:
             batch.advantage, batch.weight = batch.advantage * batch.weight, None
-        if self._params.normalize_returns:
+        if self.params.normalize_returns:
             # What the critic's output was: under the new moments it would seem to have moved before its first step.
             batch.old_value = self._update.normalized_returns(batch.old_value)
             self.policy.return_normalizer.update(self._update.tensor(batch.target[:, None]))
@@ -194,7 +193,7 @@ class OnPolicyAlgorithm(ABC):
         """Passes over `rows` that were made of rollouts of so many steps."""
         whole_steps = max(num_steps, self.rollout_steps or 0)
         # ⌈M · whole / steps / minibatches⌉: as many rows as a minibatch of a whole rollout has.
-        minibatch_rows = -(-len(rows) * whole_steps // (num_steps * self._params.num_minibatches))
+        minibatch_rows = -(-len(rows) * whole_steps // (num_steps * self.params.num_minibatches))
         return PassPlan(len(rows), policy_passes, value_passes, minibatch_rows, self._rng)
 
     def _update_normalizers(self, rollouts: list[Rollout], central: list[CentralInputs] | None) -> None:

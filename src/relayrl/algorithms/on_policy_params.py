@@ -71,6 +71,7 @@ class OnPolicyParams(AlgorithmParams):
     traj_per_epoch: int = Field(8, ge=1, description="trajectories per update when they arrive one by one")
     num_minibatches: int = Field(1, ge=1, description="minibatches a pass; 1 uses the whole batch at once")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    value_coef: float = Field(1.0, ge=0, description="weight of the value's gradient in a shared encoder of images")
     max_grad_norm: float | None = Field(0.5, gt=0, description="gradient clipping per network; null: none")
     normalize_advantages: bool = Field(True, description="per update, over all rows")
     normalize_returns: bool = Field(False, description="the critic learns returns scaled by running moments")

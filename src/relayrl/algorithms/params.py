@@ -26,7 +26,11 @@ class OffPolicyParams(AlgorithmParams):
     learning_starts: int = Field(128, ge=1, description="random steps before the first gradient step")
     update_interval: int = Field(1, ge=1, description="environment steps between updates")
     train_iters: int = Field(1, ge=1, description="gradient steps per update")
+    random_shift: int = Field(0, ge=0, le=64, description="pixels that images are shifted by at random (DrQ: 4)")
     num_step_returns: int = Field(1, ge=1, description="rewards summed before bootstrapping")
+    hindsight_ratio: float = Field(
+        0.0, ge=0, description="transitions replayed with a goal that was met later, per real one: HER's k; 0: none"
+    )
     priority_exponent: float = Field(0.0, ge=0, description="0: uniform replay; larger: by temporal-difference error")
     priority_correction: float = Field(
         0.4, ge=0, le=1, description="how far prioritised sampling is corrected for at first: β of Schaul et al., 2016"

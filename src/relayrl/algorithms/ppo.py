@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 class PPO(OnPolicyAlgorithm):
     """Several passes over each rollout, with a clipped loss that keeps the policy near the one that acted."""
 
+    params: PPOParams
+
     def __init__(
         self, policy: ActorCritic, params: PPOParams, rng: np.random.Generator, backend: Backend = REFERENCE
     ) -> None:
-        self.params = params
-        loss = ClippedSurrogate(params.clip_ratio)
-        objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
         passes = {"policy_passes": params.train_pi_iters, "value_passes": params.train_vf_iters}
-        super().__init__(policy, params, objective, rng, **passes, backend=backend)
+        super().__init__(policy, params, rng, **passes, backend=backend)
+
+    def objective(self) -> Objective:
+        params, loss = self.params, ClippedSurrogate(self.params.clip_ratio)
+        return Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         return self.gae(rollout, value, next_value, gamma=self.params.gamma, lam=self.params.lam)

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 class REINFORCE(OnPolicyAlgorithm):
     """One pass of the policy over each rollout."""
 
+    params: REINFORCEParams
+
     def __init__(
         self, policy: ActorCritic, params: REINFORCEParams, rng: np.random.Generator, backend: Backend = REFERENCE
     ) -> None:
-        self.params = params
-        objective = Objective(LogLikelihood(), params.entropy_coef)
         value_passes = params.train_vf_iters if params.with_vf_baseline else 0
-        super().__init__(policy, params, objective, rng, policy_passes=1, value_passes=value_passes, backend=backend)
+        super().__init__(policy, params, rng, policy_passes=1, value_passes=value_passes, backend=backend)
+
+    def objective(self) -> Objective:
+        return Objective(LogLikelihood(), self.params.entropy_coef)
 
     def usable_rows(self, rollout: Rollout) -> Array:
         if self.params.with_vf_baseline:

@@ -28,9 +28,10 @@ from relayrl.algorithms.updates.replay_actor_critic import NextActions, ReplayAc
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
 from relayrl.algorithms.updates.replay_losses import soft_policy_loss, soft_value, temperature_loss
 from relayrl.data.trees import Space
+from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead
-from relayrl.models.heads.box_heads import SquashedGaussianHead
-from relayrl.models.heads.head_registry import likelihood_head
+from relayrl.models.heads.composite_head import is_plain, only_boxes
+from relayrl.models.heads.head_registry import likelihood_head, squashed_head
 from relayrl.models.policy import Policy
 
 DISCRETE_ENTROPY_SHARE = 0.5
@@ -61,7 +62,21 @@ class SAC(ReplayActorCritic[SACParams]):
 
     @classmethod
     def make_head(cls, space: Space, params: SACParams) -> ActionHead:
-        return SquashedGaussianHead(space) if isinstance(space, spaces.Box) else likelihood_head(space)
+        if only_boxes(space):
+            return squashed_head(space)
+        if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete) or not is_plain(space):
+            raise ConfigError(
+                f"SAC needs Box actions of real numbers, Discrete or MultiDiscrete ones, not {space}; use ppo, reinforce, "
+                "impala or appo"
+            )
+        return likelihood_head(space)
+
+    def configure(self, params: SACParams) -> None:
+        super().configure(params)
+        for name, optimizer in self.temperature_optimizers.items():
+            optimizer.lr = params.temperature_lr
+            if not params.learns_temperature:
+                self._log_alpha[name].data.fill_(math.log(params.init_temperature))
 
     def target_entropy(self, group: str, mask: Tensor | None = None) -> Tensor:
         """The entropy at which the temperature stays as it is; under a `mask` [M, N, A], one of each row [M, N].
@@ -85,7 +100,7 @@ class SAC(ReplayActorCritic[SACParams]):
 
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
-        action, logp = learner.act(learner.policy, own.next_features, own.next_mask, self.rng)
+        action, logp = learner.act(learner.policy, own.next_policy_features, own.next_mask, self.rng)
         return NextActions(action, soft_value(torch.zeros_like(logp), logp, self.temperature(group)))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from relayrl.algorithms.off_policy import Metrics
@@ -25,7 +24,8 @@ from relayrl.algorithms.updates.replay_losses import deterministic_policy_loss, 
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead
-from relayrl.models.heads.box_heads import DeterministicHead
+from relayrl.models.heads.composite_head import only_boxes
+from relayrl.models.heads.head_registry import deterministic_head
 
 D = TypeVar("D", bound=DeterministicParams)
 
@@ -38,9 +38,17 @@ class DeterministicActorCritic(ReplayActorCritic[D]):
 
     @classmethod
     def make_head(cls, space: Space, params: D) -> ActionHead:
-        if not isinstance(space, spaces.Box):
-            raise ConfigError(f"DDPG and TD3 need Box actions, not {space}; use sac, ppo or reinforce")
-        return DeterministicHead(space, params.action_noise)
+        if not only_boxes(space):
+            raise ConfigError(
+                f"DDPG and TD3 need Box actions of real numbers, not {space}; use ppo, reinforce, impala or appo, or sac for "
+                "Discrete and MultiDiscrete"
+            )
+        return deterministic_head(space, params.action_noise)
+
+    def configure(self, params: D) -> None:
+        super().configure(params)
+        for learner in self.groups.values():
+            learner.policy.head.noise_scale = params.action_noise
 
     @property
     def policy_frequency(self) -> int:
@@ -54,7 +62,7 @@ class DeterministicActorCritic(ReplayActorCritic[D]):
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
         assert learner.target_policy is not None
-        action, _ = learner.act(learner.target_policy, own.next_features, own.next_mask, self.rng)
+        action, _ = learner.act(learner.target_policy, own.next_policy_features, own.next_mask, self.rng)
         return NextActions(self.smoothed(action))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:

@@ -21,6 +21,12 @@ def _envs() -> list[Row]:
     return [*env_rows(), *native_env_rows()]
 
 
+def _images() -> list[Row]:
+    from relayrl.bench.workloads.image_rows import image_rows
+
+    return image_rows()
+
+
 def _inference() -> list[Row]:
     from relayrl.bench.servers.inference_rows import inference_rows
 
@@ -103,6 +109,7 @@ def _w5() -> list[Row]:
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "codec": _codec,
     "envs": _envs,
+    "images": _images,
     "inference": _inference,
     "metrics": _metrics,
     "recording": _recording,

@@ -1,38 +1,123 @@
-"""`relayrl check-env`: the public contract suite on any environment, as a list of facts that hold or do not."""
+"""`relayrl check-env`: the public contract suite on any environment, line by line, and whether it can be trained on."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from relayrl.config.settings_text import parse_assignment
+from relayrl.cli.terminal import invocation
+from relayrl.config.settings import parse_settings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 
+if TYPE_CHECKING:
+    from relayrl.testing.contract_report import CheckResult, ContractReport
 
-def run(env: str, num_envs: int, assignments: list[str], *, as_json: bool) -> int:
-    """Check and print; 0 when everything holds, else 1."""
+_LABELS = {"passed": "ok", "failed": "FAIL", "skipped": "skip", "not run": "not run"}
+
+
+def run(
+    env: str, num_envs: int, given: dict[str, Any], words: list[str], *, num_steps: int, timeout_s: float, as_json: bool
+) -> int:
+    """Check and print; 0 when nothing fails, else 1. `given` are values of `EnvSettings`, `words` those of the command line
+    that gave them."""
     from relayrl.testing.env_contract import check_environment
 
-    options = dict(parse_assignment(assignment, "--set") for assignment in assignments)
-
     def make(count: int) -> VectorEnvironment:
-        return make_vector(env, EnvSettings(num_envs=count, options=options), own_number=True)
+        return make_vector(env, parse_settings(EnvSettings, {**given, "num_envs": count}), own_number=True)
 
-    first = make(num_envs)
-    number = first.num_envs
-    first.close()
-    if number != num_envs:
-        typer.echo(f"{env} is a vector environment of {number} environments: checked with these")
-    report = check_environment(make, num_envs=number)
-    for check in report.checks:
-        typer.echo(
-            f"{'ok  ' if check.passed else 'FAIL'} {check.name}{'' if check.passed else ': ' + check.explanation}"
-        )
-    failed = [check.name for check in report.checks if not check.passed]
-    typer.echo(f"{env}: {len(report.checks) - len(failed)} of {len(report.checks)} checks hold")
-    if as_json:
-        typer.echo(json.dumps({"env": env, "checks": len(report.checks), "failed": failed}))
-    return 1 if failed else 0
+    printed = _Printed(env, words, timeout_s, as_json)
+    with printed.ended_in_time():
+        first = make(num_envs)
+        number = first.num_envs
+        first.close()
+        if number != num_envs:
+            typer.echo(f"{env} is a vector environment of {number} environments: checked with these")
+        report = check_environment(make, num_envs=number, num_steps=num_steps, on_result=printed.add)
+    return printed.conclude(report)
+
+
+class _Printed:
+    """Prints each result at once and, when the time is up, ends the process: an environment that hangs cannot be asked to."""
+
+    def __init__(self, env: str, words: list[str], timeout_s: float, as_json: bool) -> None:
+        self._env, self._words, self._timeout_s, self._as_json = env, words, timeout_s, as_json
+        self._results: list[CheckResult] = []
+        self._lock = threading.Lock()
+
+    def add(self, result: CheckResult) -> None:
+        """Print a check that has ended."""
+        with self._lock:
+            self._add(result)
+
+    def _add(self, result: CheckResult) -> None:
+        self._results.append(result)
+        label, optional = _LABELS[result.outcome.value], " (optional)" if result.is_optional else ""
+        why = "" if label == "ok" else f": {(result.explanation.splitlines() or [''])[0]}"
+        typer.echo(f"{label:<7} {result.name}{optional if label != 'ok' else ''}{why}")
+        sys.stdout.flush()
+
+    @contextlib.contextmanager
+    def ended_in_time(self) -> Iterator[None]:
+        """Give the block `timeout_s`."""
+        timer = threading.Timer(self._timeout_s, self._expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _expire(self) -> None:
+        from relayrl.testing.env_contract import CHECKS, ContractReport
+
+        with self._lock:  # the block ends with the process: nothing else is printed
+            for check in CHECKS[len(self._results) :]:
+                self._add(check.not_run(f"the time was up after {self._timeout_s:g} s (--timeout-s)"))
+            code = self.conclude(ContractReport(tuple(self._results)))
+            sys.stdout.flush()
+            os._exit(code or 1)
+
+    def conclude(self, report: ContractReport) -> int:
+        """Print the counts and the verdict; gives the exit code."""
+        outcomes = [check.outcome.value for check in report.checks]
+        counts = {label: outcomes.count(outcome) for outcome, label in _LABELS.items()}
+        blocking = [check.name for check in report.failures if not check.is_optional]
+        shown = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
+        typer.echo(f"{self._env}: {len(report.checks)} checks: {shown}")
+        command = invocation.command("relayrl", "train", self._env, *self._words)
+        if report.can_train:
+            failed = f"; {counts['FAIL']} optional checks fail" if report.failures else ""
+            typer.echo(f"can be trained on{failed}: {command}")
+        elif blocking:
+            typer.echo(f"cannot be trained on: {', '.join(blocking)}; mend these, then: {command}")
+        else:
+            typer.echo("not known whether it can be trained on: checks that decide about it were not run")
+        if self._as_json:
+            results = [
+                {
+                    "name": check.name,
+                    "outcome": check.outcome.value,
+                    "optional": check.is_optional,
+                    "explanation": check.explanation,
+                }
+                for check in report.checks
+            ]
+            verdict = {
+                "env": self._env,
+                "can_train": report.can_train if report.can_train or blocking else None,
+                "command": command,
+                "checks": len(report.checks),
+                "failed": [check.name for check in report.failures],
+                "results": results,
+            }
+            typer.echo(json.dumps(verdict))
+        return 1 if report.failures or counts["not run"] else 0

@@ -88,7 +88,10 @@ def convert(
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Copy trajectories from one URL to another, without loss; those that are there already are left alone."""
+    """Copy trajectories from one URL to another, without loss.
+
+    Those that are there already are left alone.
+    """
     from itertools import islice
 
     from relayrl.sinks.contract import open_sink, open_source
@@ -120,7 +123,10 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Walk through trajectories in the order in which they were recorded, a line each."""
+    """Print trajectories, a line each.
+
+    In the order in which they were recorded.
+    """
     from relayrl.sinks.contract import open_source
 
     num_shown = 0

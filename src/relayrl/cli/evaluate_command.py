@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
 
+from relayrl.cli.environment_options import with_given
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.config.settings_text import parse_assignment
+from relayrl.config.settings import parse_settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
-from relayrl.errors import ConfigError
+from relayrl.envs.environment_settings import AROUND, EnvSettings, EvaluationBounds
+from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, check_fits, describe_bound, evaluate, make_evaluation_env
 from relayrl.runtime.judging import EVERYBODY, Judge
+from relayrl.runtime.pictures.film import Film, Watcher, Window, watcher_of
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import EvaluationSettings
 
-GIF_MAX_FRAMES = 500
+_MAX_SPACE_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class EvaluateRequest:
 
     run: Path
     env: str | None
-    options: list[str]
+    given: dict[str, Any]
+    """Values of `EnvSettings`."""
     episodes: int
     seed: int
     stochastic: bool
@@ -45,23 +47,29 @@ class EvaluateRequest:
     group: str | None = None
     agent: str | None = None
     opponents: list[str] | None = None
+    tiles: int = 1
+    num_envs: int | None = None
+    workers: int | None = None
 
 
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
-    if request.render not in (None, "gif"):
-        raise ConfigError(f"--render {request.render!r} is not supported; use --render gif")
-    given = dict(parse_assignment(assignment, "--option") for assignment in request.options)
+    watcher = None if request.render is None else watcher_of(request.render, request.tiles)
     actors, trained, evaluation = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
     name = request.env or trained_on
-    _require_trusted(request, name)
-    # Which agents share a policy is the policies' matter, all else the environment's.
-    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing)
-    environment = same.model_copy(update={"options": {**same.options, **given}})
+    # Which agents share a policy and what is put around an environment are the policies' matter, all else the environment's.
+    same = trained if name == trained_on else EnvSettings(sharing=trained.sharing, **trained.around())
+    environment = with_given(same, request.given)
+    _require_trusted(request, name, environment)
+    if request.workers is not None:
+        environment = environment.model_copy(update={"workers": request.workers})
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
-    result = _play(request, actors, name, environment, trained, bounds, _judgement(request, evaluation, actors))
-    picture = _draw(request, actors, name, environment, trained, bounds) if request.render else None
+    num_envs = evaluation.max_envs if request.num_envs is None else request.num_envs
+    num_envs = 1 if isinstance(watcher, Window) else num_envs  # each would open a window of its own
+    judgement = _judgement(request, evaluation, actors)
+    result = _play(request, actors, name, environment, trained, num_envs, bounds, judgement, watcher)
+    picture = _write_film(request, watcher) if isinstance(watcher, Film) else None
     judged_by = f" ({result.judged_by})" if result.judged_by else ""
     numbers = f"return {result.mean_return:.2f} ± {result.std_return:.2f}"
     typer.echo(f"{len(result.returns)} episodes: {numbers}{judged_by}")
@@ -70,8 +78,8 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     bound = None if result.stopped_by is None else result.stopped_by.value
     if bound is not None:
         typer.echo(describe_bound(result.num_asked, result.num_ended, result.num_cut, bound))
-    if picture is not None:
-        typer.echo(f"picture: {picture}")
+    if isinstance(watcher, Film):
+        typer.echo(f"picture: {picture}{f' (the first {watcher.num_frames} frames)' if watcher.is_cut else ''}")
     if as_json:
         values: dict[str, Any] = {"env": name, "mean_return": result.mean_return, "std_return": result.std_return}
         values = {key: None if value != value else value for key, value in values.items()}  # NaN is no JSON
@@ -82,15 +90,25 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         values |= (
             {"group_returns": result.group_returns, "agent_returns": result.agent_returns} if result.returns else {}
         )
+        values["picture"] = None if picture is None else str(picture)
         values["opponents"] = {opponent: match.to_json() for opponent, match in result.matches.items()}
         typer.echo(json.dumps(values))
 
 
-def _require_trusted(request: EvaluateRequest, name: str) -> None:
-    from relayrl.engines.runs.trust import require_trusted
+def _write_film(request: EvaluateRequest, film: Film) -> Path:
+    path = (request.run if request.run.is_dir() else request.run.parent) / f"episode.{film.format.value}"
+    write_whole(path, film.content())  # a link of that name is replaced, not followed
+    return path
+
+
+def _require_trusted(request: EvaluateRequest, name: str, environment: EnvSettings) -> None:
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
 
     how = "add --env {} or --trust"
     require_trusted(name, request.run, named=(request.env,), trust=request.trust, how=how)
+    is_given = "wrappers" in request.given
+    names, how = environment.wrapper_names, "add --trust, or name the wrappers, as in --wrap {}"
+    require_trusted_wrappers(names, request.run, named=names if is_given else (), trust=request.trust, how=how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +135,8 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     """Policies by group, how the environment that they were trained on is run, and how the run evaluated."""
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
-        return {actor.metadata.group: actor}, EnvSettings(), EvaluationSettings()
+        around = actor.metadata.environment
+        return {actor.metadata.group: actor}, _settings_around(path, around), EvaluationSettings()
     from relayrl.engines.runs.run_directory import RunDirectory
 
     if path.suffix == ".pt":
@@ -133,21 +152,35 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     return {actor.metadata.group: actor for actor in actors}, settings.environment, settings.evaluation
 
 
+def _settings_around(path: Path, text: str) -> EnvSettings:
+    """Settings of what a model file says was put around its environment."""
+    try:
+        values = json.loads(text) if text else {}
+        if not isinstance(values, dict) or not values.keys() <= set(AROUND):
+            raise ValueError(f"{text!r:.80} are no settings of an environment")
+        return parse_settings(EnvSettings, values)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise DecodeError(f"{path} has damaged RelayRL metadata: {error}") from error
+
+
 def _play(
     request: EvaluateRequest,
     actors: dict[str, ExportedActor],
     name: str,
     environment: EnvSettings,
     trained: EnvSettings,
+    num_envs: int | None,
     bounds: EvaluationBounds,
     judgement: _Judgement,
-    on_step: Callable[[VectorEnvironment], None] | None = None,
+    watcher: Watcher | None,
 ) -> EvaluationResult:
+    render = None if watcher is None else watcher.mode
     with explaining_registrations(request.run):
-        env = make_evaluation_env(name, environment, request.episodes)
+        env = make_evaluation_env(name, environment, request.episodes, num_envs=num_envs, render=render)
     try:
         check_fits(env, actors)
-        _require_same_spaces(env, actors, environment.options, trained.options)
+        now, before = ({**each.options, **each.around()} for each in (environment, trained))
+        _require_same_spaces(env, actors, now, before)
         rng = np.random.default_rng(request.seed) if request.stochastic else None
         return evaluate(
             env,
@@ -155,7 +188,7 @@ def _play(
             episodes=request.episodes,
             seed=request.seed,
             rng=rng,
-            on_step=on_step,
+            film=watcher,
             bounds=bounds,
             judge=judgement.judge,
             opponents=judgement.opponents,
@@ -183,9 +216,16 @@ def _require_same_spaces(
         for what, (space, expected) in pairs.items():
             if _form(space) != _form(expected):
                 raise ConfigError(
-                    f"the {what} space of {group!r} is {space!s:.100}, the policy was trained with {expected!s:.100}; "
+                    f"the {what} space of {group!r} is {_line(space)}, the policy was trained with {_line(expected)}; "
                     f"{hint:.300}"
                 )
+
+
+def _line(space: Space) -> str:
+    """A space in one line; of large ones the shape, for their bounds would fill it."""
+    text = " ".join(str(space).split())
+    shown = f"{type(space).__name__}{space.shape} of {space.dtype}"
+    return text if len(text) <= _MAX_SPACE_TEXT or space.shape is None else shown
 
 
 def _form(space: Space) -> list[Any]:
@@ -195,37 +235,3 @@ def _form(space: Space) -> list[Any]:
         (path, type(leaf), leaf.shape, leaf.dtype, np.asarray(count).tolist())
         for (path, leaf), count in zip(space_leaves(space), counts, strict=True)
     ]
-
-
-def _draw(
-    request: EvaluateRequest,
-    actors: dict[str, ExportedActor],
-    name: str,
-    environment: EnvSettings,
-    trained: EnvSettings,
-    bounds: EvaluationBounds,
-) -> Path:
-    """One episode as an animated picture beside the model, at most `GIF_MAX_FRAMES` long."""
-    frames: list[Any] = []
-
-    def keep_frame(env: VectorEnvironment) -> None:
-        render = getattr(env, "render", None)
-        if render is None:
-            raise ConfigError(f"{name} cannot be drawn; native environments can: see `relayrl list envs`")
-        frames.append(render(0))
-
-    short = bounds.bounded(min(bounds.max_episode_steps, GIF_MAX_FRAMES), None)
-    among_themselves = _Judgement(opponents={})
-    _play(replace(request, episodes=1), actors, name, environment, trained, short, among_themselves, keep_frame)
-    path = (request.run if request.run.is_dir() else request.run.parent) / "episode.gif"
-    _write_gif(path, frames)
-    return path
-
-
-def _write_gif(path: Path, frames: list[Any]) -> None:
-    from PIL import Image
-
-    images = [Image.fromarray(np.asarray(frame)) for frame in frames]
-    content = io.BytesIO()
-    images[0].save(content, "gif", save_all=True, append_images=images[1:], duration=50, loop=0)
-    write_whole(path, content.getvalue())  # a link of that name is replaced, not followed

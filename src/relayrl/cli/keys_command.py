@@ -9,6 +9,7 @@ Not its job: what keys are (`relayrl.transport.keys`).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from relayrl.cli.debug_option import DebugFlag
 from relayrl.errors import ConfigError
 
 keys_app = typer.Typer(
-    help="Make keys of servers and clients, and say which clients a server lets in.",
+    help="Make keys, and say which clients a server lets in.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,7 +36,10 @@ def new(
     folder: Folder = _FOLDER,
     debug: DebugFlag = False,
 ) -> None:
-    """Make a pair of keys: NAME.key, which stays secret, and NAME.pub, which is given away."""
+    """Make a pair of keys.
+
+    NAME.key stays secret, NAME.pub is given away.
+    """
     from relayrl.transport.keys import KeyPair
 
     path = KeyPair.new().save(folder, name)
@@ -68,7 +72,10 @@ def revoke(
     file: AuthorisedFile = _FOLDER / "authorised_keys",
     debug: DebugFlag = False,
 ) -> None:
-    """Let a client in no longer; servers cut its connections off within a second."""
+    """Let a client in no longer.
+
+    Servers cut its connections off within a second.
+    """
     from relayrl.transport import keys
 
     path = file.expanduser()
@@ -77,9 +84,17 @@ def revoke(
 
 
 @keys_app.command(name="list")
-def list_(file: AuthorisedFile = _FOLDER / "authorised_keys", debug: DebugFlag = False) -> None:
+def list_(
+    file: AuthorisedFile = _FOLDER / "authorised_keys",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    debug: DebugFlag = False,
+) -> None:
     """Show the keys that are let in."""
     from relayrl.transport.keys import read_authorised
 
-    for key, name in read_authorised(file.expanduser()):
+    keys = list(read_authorised(file.expanduser()))
+    if as_json:
+        typer.echo(json.dumps([{"key": key, "name": name} for key, name in keys]))
+        return
+    for key, name in keys:
         typer.echo(f"{key} {name}")

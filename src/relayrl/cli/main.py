@@ -18,6 +18,14 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.environment_options import (
+    EnvAssignments,
+    EnvOptions,
+    EnvOptionsByOldName,
+    Wraps,
+    environment_flags,
+    given_environment,
+)
 from relayrl.cli.keys_command import keys_app
 from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.models_command import models_app
@@ -30,7 +38,7 @@ app = typer.Typer(
     name="relayrl",
     help="Multi-actor, multi-agent deep reinforcement learning.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -57,14 +65,26 @@ def _root(
 @app.command()
 def train(
     env: Annotated[str | None, typer.Argument(help="Environment, e.g. CartPole-v1; see `relayrl list envs`.")] = None,
-    algo: Annotated[str | None, typer.Option(help="Algorithm; see `relayrl list algos`.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Environment steps of the run.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
-    num_envs: Annotated[int | None, typer.Option(help="Environments stepped together.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes for the environments; 0: this process.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Where the run's parts are placed: local.")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings.")] = None,
+    algo: Annotated[str | None, typer.Option(help="Algorithm; see `relayrl list algos`. [default: ppo]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps of the run. [default: the preset's, or 500000]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness. [default: 0]")] = None,
+    num_envs: Annotated[
+        int | None, typer.Option(help="Environments stepped together. [default: the preset's, or 8]")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes for the environments; 0: this process. [default: 0]")
+    ] = None,
+    env_options: EnvOptions = None,
+    wraps: Wraps = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Where the run's parts are placed: local. [default: local]")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-ALGO-seedSEED-TIME]")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of settings. [default: none]")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="key=value, any number of times.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
     init_from: Annotated[Path | None, typer.Option(help="Begin with the networks of this run or .ckpt file.")] = None,
@@ -98,6 +118,7 @@ def train(
         "engine": engine,
         "record": record,
         "learn_from": learn_from,
+        **environment_flags(env_options, wraps),
     }
     given = {path: value for path, value in flags.items() if value is not None}
     request = TrainRequest(env, run_dir, config, given, assignments or [], resume, init_from, trust)
@@ -112,13 +133,22 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory or .onnx file.")],
     env: Annotated[str | None, typer.Option(help="Another environment than the policy was trained on.")] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
-    ] = None,
+    options: EnvOptionsByOldName = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of the likeliest.")] = False,
-    render: Annotated[str | None, typer.Option(help="gif: write the first episode beside the model.")] = None,
+    render: Annotated[
+        str | None, typer.Option(help="gif or mp4: write the first episode beside the model; human: show a window.")
+    ] = None,
+    tiles: Annotated[int, typer.Option(min=1, max=64, help="Environments side by side in the picture.")] = 1,
+    num_envs: Annotated[
+        int | None, typer.Option(min=1, help="Environments to play in at once; default: the run's setting.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes for the environments; default: the run's setting.")
+    ] = None,
     trust: TrustFlag = False,
     max_episode_steps: Annotated[
         int | None, typer.Option(min=1, help="Cut an episode after so many steps; default: the run's setting.")
@@ -144,7 +174,7 @@ def evaluate(
     request = evaluate_command.EvaluateRequest(
         run,
         env,
-        options or [],
+        given_environment(options, wraps, assignments),
         episodes,
         seed,
         stochastic=stochastic,
@@ -155,6 +185,9 @@ def evaluate(
         group=group,
         agent=agent,
         opponents=opponents,
+        tiles=tiles,
+        num_envs=num_envs,
+        workers=workers,
     )
     evaluate_command.run(request, as_json=as_json)
 
@@ -169,7 +202,10 @@ def export(
     trust: TrustFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Write the newest checkpoint's policies, or the best ones, as ONNX or TorchScript."""
+    """Write policies as ONNX or TorchScript.
+
+    The newest checkpoint's, or the best ones.
+    """
     from relayrl.cli import export_command
 
     for path in export_command.run(run, file_format, output, best=best, env=env, trust=trust):
@@ -193,13 +229,43 @@ def plot(
     typer.echo(plot_command.run(runs, output, metric, member_of(plot_command.XAxis, x, "x axis"), split))
 
 
+@app.command()
+def watch(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run directories, or folders of them; default: runs.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Column of progress.csv to draw.")] = "episode/return_mean",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and stop.")] = False,
+    interval_s: Annotated[float, typer.Option(min=0.05, help="Seconds between frames.")] = 1.0,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List the metrics that the runs have.")] = False,
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Watch runs in the terminal: a table and curves.
+
+    Running, finished, stopped and damaged ones.
+    """
+    from relayrl.cli.terminal import watch_command
+
+    paths = runs or [Path("runs")]
+    watch_command.run(paths, metric, once=once, interval_s=interval_s, as_json=as_json, lists_metrics=metrics)
+
+
 @app.command(name="list")
 def list_(
-    what: Annotated[str, typer.Argument(help="envs, algos, presets, plugins or schema.")], debug: DebugFlag = False
+    what: Annotated[str, typer.Argument(help="envs, algos, presets, plugins or schema.")],
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
 ) -> None:
-    """List environments, algorithms, presets or plugins, or print the JSON Schema of settings files."""
+    """List environments, algorithms, presets, plugins.
+
+    `schema` prints the JSON Schema of settings files.
+    """
     from relayrl.cli import list_command
 
+    if as_json:
+        typer.echo(list_command.as_json(what))
+        return
     for line in list_command.lines(what):
         typer.echo(line)
 
@@ -208,14 +274,31 @@ def list_(
 def check_env(
     env: Annotated[str, typer.Argument(help="Any environment, your own as package.module:factory.")],
     num_envs: Annotated[int, typer.Option(min=1, max=10_000, help="Environments to check with.")] = 3,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="option=value for the environment.")] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Steps of each recording; episodes should end in them.")
+    ] = 60,
+    timeout_s: Annotated[float, typer.Option(min=1e-3, help="End after so many seconds; the rest is not run.")] = 300.0,
+    options: EnvOptions = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Run the public contract suite on an environment."""
+    """Check whether RelayRL can train on an environment.
+
+    Runs the public contract suite, and prints the command to train with.
+    """
     from relayrl.cli import check_env_command
 
-    raise typer.Exit(check_env_command.run(env, num_envs, assignments or [], as_json=as_json))
+    # A key without `environment.` has always been an option of the environment itself here.
+    own = [each for each in assignments or [] if not each.startswith("environment.")]
+    settings = [each for each in assignments or [] if each not in own]
+    options = [*own, *(options or [])]
+    given = given_environment(options, wraps, settings)
+    words = [("--env-option", options), ("--wrap", wraps or []), ("--set", settings)]
+    as_typed = [word for flag, values in words for value in values for word in (flag, value)]
+    code = check_env_command.run(env, num_envs, given, as_typed, num_steps=steps, timeout_s=timeout_s, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -224,7 +307,7 @@ def bench(
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Measure RelayRL against its floors and peers on this machine."""
+    """Measure RelayRL beside floors and peers."""
     from relayrl.cli import bench_command
 
     raise typer.Exit(bench_command.run(name, as_json=as_json))

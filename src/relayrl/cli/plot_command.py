@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from relayrl.config.settings_text import flattened
 from relayrl.data.trees import Array
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.errors import ConfigError
@@ -101,7 +102,7 @@ def _read(directory: RunDirectory, metric: str, x: XAxis, by: Split | None) -> _
     if by is None and metric not in curves:
         raise ConfigError(f"{directory.progress} {_why_not(metric, table)}")
     dumped = settings.model_dump(mode="json", exclude=set(_OF_NO_CONSEQUENCE))
-    return _Run(directory.path, settings.seed, _flat(dumped), curves, names)
+    return _Run(directory.path, settings.seed, flattened(dumped), curves, names)
 
 
 def _why_not(metric: str, table: Mapping[str, Array]) -> str:
@@ -110,15 +111,8 @@ def _why_not(metric: str, table: Mapping[str, Array]) -> str:
     if metric in table:
         return f"has no finite value of {metric} yet; train longer"
     near = get_close_matches(metric, table, n=3, cutoff=0.4) or sorted(table)
-    return f"has no metric {metric!r}; it has {', '.join(near)}{'' if len(near) == len(table) else ', …'}"
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names, as `--set` takes them."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+    more = "" if len(near) == len(table) else f" and {len(table) - len(near)} more: relayrl watch --metrics lists them"
+    return f"has no metric {metric!r}; it has {', '.join(near)}{more}"
 
 
 def _by_settings(runs: list[_Run]) -> dict[str, list[_Run]]:

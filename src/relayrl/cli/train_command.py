@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from relayrl.cli.terminal.invocation import command
 from relayrl.engines.process.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.engines.process.progress_display import progress_display
 from relayrl.engines.sessions import TrainRequest, open_session, print_note, run_session
@@ -41,11 +43,8 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
         print("interrupted before the first update; nothing was changed", file=sys.stderr)
         return EXIT_CODE
     except KeyboardInterrupt:
-        named = _named(settings.env, "")
-        print(
-            f"interrupted; continue with: relayrl train{named} --resume --run-dir {session.directory.path}",
-            file=sys.stderr,
-        )
+        go_on = command("relayrl", "train", *_named(settings.env), "--resume", "--run-dir", session.directory.path)
+        print(f"interrupted; continue with: {go_on}", file=sys.stderr)
         return EXIT_CODE
     if not quiet:
         if result.reached_target:
@@ -72,13 +71,24 @@ def _advise(result: RunResult) -> None:
         typer.echo(describe_bound(*counts, result.stopped_by))
     typer.echo(f"run directory: {result.run_dir}")
     typer.echo("next:")
-    typer.echo(f"  relayrl evaluate {result.run_dir}{_named(result.env, '--env ')}")
-    typer.echo(f"  relayrl plot {result.run_dir}")
-    typer.echo(f"  tensorboard --logdir {result.run_dir}")
+    for line in next_commands(result):
+        typer.echo(f"  {line}")
 
 
-def _named(env: str, flag: str) -> str:
+def next_commands(result: RunResult) -> list[str]:
+    """What to try after a run; each line works as it is printed."""
+    flags = [argument for env in _named(result.env) for argument in ("--env", env)]
+    lines = [
+        command("relayrl", "evaluate", result.run_dir, *flags),
+        command("relayrl", "plot", result.run_dir),
+        command("relayrl", "watch", result.run_dir),
+    ]
+    has_events = any(Path(result.run_dir).glob("events.out.tfevents.*"))
+    return [*lines, command("tensorboard", "--logdir", result.run_dir)] if has_events else lines
+
+
+def _named(env: str) -> list[str]:
     """What a command needs besides the run directory: the name of an environment that is code of the user's."""
     from relayrl.engines.runs.trust import is_installed_environment
 
-    return "" if is_installed_environment(env) else f" {flag}{env}"
+    return [] if is_installed_environment(env) else [env]

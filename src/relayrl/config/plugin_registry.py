@@ -7,6 +7,9 @@
     relayrl.reward_signals         a `RewardSignal` class
     relayrl.statistics_writers     `make(run_path) -> StatisticsWriter`
     relayrl.sinks                  a `SinkPlugin`: NAME is then the scheme of a URL, `NAME:…`
+    relayrl.heads                  `make(action_space) -> LikelihoodHead`
+    relayrl.losses                 a `PolicyLoss` class, or a function of `(log_ratio, advantage)`
+    relayrl.schedules              a function of the share of the run that is over
 
 An entry point is imported when its name is asked for, not before. A registration is an object that exists already, in this
 process only: another process that needs it, such as one that resumes the run, registers it again. Not its job: which names
@@ -33,12 +36,15 @@ class PluginKind(Enum):
     REWARD_SIGNAL = "relayrl.reward_signals"
     STATISTICS_WRITER = "relayrl.statistics_writers"
     SINK = "relayrl.sinks"
+    HEAD = "relayrl.heads"
+    LOSS = "relayrl.losses"
+    SCHEDULE = "relayrl.schedules"
 
     @property
     def noun(self) -> str:
         """What to call one of them in messages."""
-        if self is PluginKind.SINK:
-            return "kind of sink"
+        if self in (PluginKind.SINK, PluginKind.LOSS):
+            return "kind of sink" if self is PluginKind.SINK else "loss"
         group: str = self.value
         return group.removeprefix("relayrl.").replace("_", " ").removesuffix("s")
 
@@ -60,6 +66,12 @@ def register_plugin(kind: PluginKind, name: str, plugin: Any) -> None:
     if known is not None and known is not plugin and _address(known) != _address(plugin):
         raise ConfigError(f"{kind.noun} {name!r} is registered already, as {known!r}; choose another name")
     _registered[kind][name] = plugin
+
+
+def give_plugin(kind: PluginKind, name: str, plugin: Any) -> str:
+    """Have `plugin` found under `name` in this process, instead of whatever was there; gives the name."""
+    _registered[kind][name] = plugin
+    return name
 
 
 def unregister_plugin(kind: PluginKind, name: str) -> None:

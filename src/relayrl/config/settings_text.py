@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +118,11 @@ def _require_shallow(content: Any) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted names, as `--set` takes them."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

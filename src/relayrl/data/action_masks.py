@@ -1,7 +1,7 @@
 """What action masks leave to choose from.
 
 A mask `[…, A]` is True where an action is allowed; the components of a MultiDiscrete space stand side by side, and each of them
-needs an action of its own.
+needs an action of its own. So do the Discrete and MultiDiscrete leaves of a nested space; its other leaves are never masked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.columns import Trajectory
-from relayrl.data.trees import Array, Space
+from relayrl.data.trees import Array, Space, space_leaves
 from relayrl.errors import ActionMaskError, ConfigError
 
 
@@ -20,6 +20,8 @@ def mask_parts(action_space: Space) -> tuple[int, ...]:
         return (int(action_space.n),)
     if isinstance(action_space, spaces.MultiDiscrete):
         return tuple(action_space.nvec.ravel().tolist())
+    if isinstance(action_space, spaces.Dict | spaces.Tuple):
+        return tuple(size for _, leaf in space_leaves(action_space) for size in mask_parts(leaf))
     return ()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayrl.algorithms.registry import AlgorithmEntry, algorithms
 from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names, register_plugin
+from relayrl.engines.given_parts import load_part, takes_layout
 from relayrl.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class AlgorithmPlugin:
 
 def register_environment(name: str, factory: Callable[..., Any]) -> None:
     """Make `name` an environment for this process: `factory(**options)` gives a `gymnasium.Env`, a PettingZoo environment, or
-    one of RelayRL's three kinds. With `workers`, it must be at the top level of a module, where worker processes import it."""
+    one of RelayRL's three kinds. With `workers`, processes import it by its name, or are sent its code where it has none."""
     import gymnasium
 
     if ":" in name or name in gymnasium.registry:
@@ -88,7 +89,8 @@ def network_factory(network: NetworkSettings) -> NetworkFactory | None:
     """What makes the networks that the settings ask for; None for the built-in ones."""
     if network.kernel is None:
         return None
-    kernels: NetworkFactory = load_plugin(PluginKind.NETWORK, network.kernel)(network)
+    make = load_part(PluginKind.NETWORK, network.kernel)
+    kernels: NetworkFactory = make if takes_layout(make) else make(network)
     return kernels
 
 

@@ -18,9 +18,11 @@ from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.engines.process.garbage import collection_paused, living_set_aside
 from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
+    from relayrl.engines.callbacks.callback import Callback
     from relayrl.engines.local.local_engine import LocalEngine, MakePace
     from relayrl.engines.runs.run_directory import RunDirectory
     from relayrl.engines.runs.run_record import Progress, RunResult
@@ -42,6 +44,7 @@ class TrainRequest:
     resume: bool = False
     init_from: Path | None = None
     trust: bool = False
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,11 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     trial.require_runs(settings)
     settings = _with_measured_threads(settings, notes)
     directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
-    directory.require_no_run()
+    if not request.overwrite:
+        directory.require_no_run()
     with _locked_on_return(directory):
+        if request.overwrite:
+            directory.clear()
         directory.create(settings)
     return Session(settings, directory, resume=False, init_from=request.init_from, notes=notes)
 
@@ -153,7 +159,7 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     base = request.config or directory.require()
     with _locked_on_return(directory) if create else contextlib.nullcontext():
         before = directory.settings()
-        after = build_run_settings(request.env, base, request.flags, request.assignments)
+        after = build_run_settings(request.env, base, request.flags, request.assignments, is_whole=True)
         trials: list[str] = []
         if create:
             _require_trusted(request, after, base)
@@ -163,12 +169,25 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 
 def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
-    from relayrl.engines.runs.trust import require_trusted
-    from relayrl.engines.settings.run_settings import assigned
+    from relayrl.engines.given_parts import require_parts_trusted, strings_in
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
+    from relayrl.engines.settings.run_settings import assigned, given_pair
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
+    written = {*strings_in(request.flags), *strings_in([given_pair(each) for each in request.assignments])}
+    require_parts_trusted(settings, file, named=written, trust=request.trust)
+    keys = ("environment.wrappers", "wrappers")
+    lists = [request.flags.get(keys[0]), *(each for key in keys for each in assigned(request.assignments, key))]
+    given = [EnvSettings(wrappers=each).wrapper_names for each in lists if each]
+    require_trusted_wrappers(
+        settings.environment.wrapper_names,
+        file,
+        named=[name for names in given for name in names],
+        trust=request.trust,
+        how="name it, as in --wrap {}, or add --trust",
+    )
 
 
 @contextlib.contextmanager
@@ -201,12 +220,13 @@ def run_session(
     interrupt: Interrupt,
     on_note: Callable[[str], None] | None = None,
     make_pace: MakePace | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before.
     With `make_pace`, other processes collect."""
     try:
         with logging_to(session.directory.log):
-            engine = _engine(session, interrupt, make_pace)
+            engine = _engine(session, interrupt, make_pace, callbacks)
             for note in (*session.notes, *engine.notes):
                 _log.info("%s", note)
                 if on_note is not None:
@@ -218,13 +238,15 @@ def run_session(
 
 
 @collection_paused()
-def _engine(session: Session, interrupt: Interrupt, make_pace: MakePace | None) -> LocalEngine:
+def _engine(
+    session: Session, interrupt: Interrupt, make_pace: MakePace | None, callbacks: Sequence[Callback]
+) -> LocalEngine:
     """The engine, ready to begin or to continue; where that cannot be, a new run leaves no directory behind."""
     from relayrl.engines.local.local_engine import LocalEngine
 
     try:
         with explaining_registrations(session.directory.path) if session.resume else contextlib.nullcontext():
-            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace)
+            engine = LocalEngine(session.settings, session.directory, make_pace=make_pace, callbacks=callbacks)
         try:
             _begin(engine, session)
             if engine.settings != session.settings:

@@ -18,12 +18,15 @@ Rules of a `VectorEnvironment` (the contract suite in `relayrl.testing` checks t
    last observations. An environment that needs a step for its reset has no active lane in this row, and its first observation
    is in the next one; that step counts for no episode.
 4. `active[b, n]` is True where agent `n` acts on `obs[b, n]`; where it is False, `obs` means nothing and the next action is
-   ignored. A lane ends at most once an episode, with `terminated` or `truncated` and its row in `final`.
+   ignored. A lane ends at most once an episode, with `terminated` or `truncated` and its row in `final`. The lane of an only
+   agent may also lose a life: it ends, is active again in the same row, and `episode_over` is not set. Learning takes that for
+   an end; episodes that are counted go on.
 5. Environment `b`'s randomness depends on `(seed, b)` alone, not on the number of environments.
 6. An error is an error of the whole operation, raised as `EnvironmentFailedError`; with restarts asked for, `failed[b]` is
    set instead: that row is void, truncated, `final` has the last good observation, and a new episode has begun.
 7. Where there is a global state, `state` goes with `obs`: where an episode ended it is the next one's, and `final_state` holds
-   the one that the episode ended in (the last good one, where the environment failed).
+   the one that the episode ended in (the last good one, where the environment failed, or could not say it after its end).
+   `give_states(False)` says that nobody asks for it.
 """
 
 from __future__ import annotations
@@ -39,10 +42,14 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, Tree, allocate, leaves, space_leaves, tree_leaves
+from relayrl.envs.rendering import NOT_DRAWN, Drawing, RenderMode
 from relayrl.errors import ConfigError, EnvError
 
 SINGLE_AGENT = "agent"
 """Agent id and group name of environments with one agent."""
+
+LIFE_LOST = "life_lost"
+"""In the `info` of a step that ends: it ended a life, not the episode. The environment's next `reset` goes on with it."""
 
 
 class EnvironmentKind(Enum):
@@ -115,9 +122,10 @@ def require_supported_space(space: Any, what: str) -> None:
     for path, leaf in found:
         if not isinstance(leaf, _LEAF_SPACES):
             where = f" at {path!r}" if path else ""
+            drop = f", or drop it: --set environment.ignore_keys=[{path}]" if path else ""
             raise ConfigError(
                 f"{what} is {leaf!r:.100}{where}, which is not supported; use Box, Discrete, MultiDiscrete, MultiBinary, or "
-                "Dict or Tuple of them"
+                f"Dict or Tuple of them{drop}"
             )
 
 
@@ -170,6 +178,20 @@ class VectorStep:
     state: Tree | None = None
     infos: Sequence[Mapping[str, Any]] = ()  # one each, where the environments run in this process
     final_state: Tree | None = None  # [K, …] where there is a state: one row for each True of `episode_over`, in order
+    scores: Mapping[str, Array] | None = (
+        None  # [B, N] of each group: what counts as return, where `reward` is for learning
+    )
+
+    def counted(self, group: str) -> Array:
+        """[B, N] what the step adds to the returns that are reported."""
+        return self.groups[group].reward if self.scores is None else self.scores[group]
+
+
+class Relabelled(NamedTuple):
+    """What transitions are worth under other goals."""
+
+    reward: Array  # [M] float32
+    terminated: Array | None  # [M] bool; None where the environment's ends do not depend on goals
 
 
 class Environment(ABC):
@@ -344,6 +366,8 @@ class VectorEnvironment(Environment):
     """Where the arrays live: `"cpu"` for NumPy arrays, anything else for torch tensors on that device."""
     independent_streams: bool = True
     """Whether rule 5 holds; False where the simulator draws for all environments from one generator."""
+    drawing: Drawing = NOT_DRAWN
+    """In which modes the environments can be drawn."""
 
     @property
     def num_envs(self) -> int:
@@ -366,6 +390,22 @@ class VectorEnvironment(Environment):
         where there is one agent.
         """
 
+    has_goals: bool = False
+    """Whether `relabel` says what other goals would have paid."""
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        """What transitions that `achieved` [M, …] something would have paid, had the goals been `desired` [M, …]."""
+        raise ConfigError(
+            "the environment has no goals: its observations are no Dict of observation, achieved_goal and "
+            "desired_goal, or it has no compute_reward"
+        )
+
+    def give_states(self, wanted: bool) -> None:
+        """Whether results must hold the global state; where nobody asks for it, it need not be computed. At first they do.
+
+        Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.
+        """
+
     @property
     def rates_episodes(self) -> bool:
         return type(self).performance_return is not VectorEnvironment.performance_return
@@ -373,6 +413,17 @@ class VectorEnvironment(Environment):
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         """The performance signal of one environment's episode from the agents' rewards, as of `MultiAgentEnvironment`."""
         return mean_of_sums(rewards)
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        """`[H, W, 3]` uint8 pictures of some environments as they are now, counted from 0.
+
+        In the mode `human`, shows them in a window and gives none; nothing is left to do where `step()` has shown them.
+        """
+        raise EnvError(f"{type(self).__name__} draws no pictures in the mode {mode.value}")
+
+    def final_frames(self) -> Mapping[int, Array]:
+        """Last pictures of episodes that ended in the last step, by environment; empty where only `frames` can be drawn."""
+        return {}
 
     def run_environment(
         self,

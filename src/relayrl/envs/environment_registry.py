@@ -5,6 +5,7 @@
     pettingzoo:classic.connect_four_v3     PettingZoo
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched environments
+    envpool:CartPole-v1                    EnvPool
     corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from relayrl.config.plugin_registry import plugin_environment
@@ -31,33 +32,59 @@ from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.envs.failures import EnvFailure
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
-from relayrl.envs.vector.vectorise import run_in_process, vectorise
+from relayrl.envs.vector.vectorise import VectorisedWorlds, run_in_process, vectorise
+from relayrl.envs.wrappers.wrapped_vector import DROP_KEYS, FLATTEN, split, wrapped
+from relayrl.envs.wrappers.wrapper_names import WrapperSpec, plan_of
 from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
 
 Built = TypeVar("Built")
 
 
-def make_vector(env: str | Factory, settings: EnvSettings, *, own_number: bool = False) -> VectorEnvironment:
-    """`settings.num_envs` environments of `env`, an ENV string or a factory, ready to reset.
+def make_vector(
+    env: str | Factory, settings: EnvSettings, *, own_number: bool = False, render: RenderMode | None = None
+) -> VectorEnvironment:
+    """`settings.num_envs` environments of `env`, an ENV string or a factory, ready to reset; to be drawn in the mode
+    `render`, where they can: `VectorEnvironment.drawing` has the answer.
 
     A factory may make a vector environment of a number of its own. That is an error where `settings` were given another number
     explicitly, unless the caller takes any (`own_number`).
     """
     made_by = plugin_environment(env) if isinstance(env, str) else env
-    return regrouped(_make_envs(made_by, settings, own_number=own_number), settings.sharing)
+    plan = plan_of(settings.wrappers)
+    alone, together = split(plan.specs)
+    recipe = EnvRecipe(
+        made_by,
+        {**plan.env_options, **settings.options},
+        settings.num_envs,
+        None if render is None else render.value,
+        alone,
+        tuple(settings.ignore_keys),
+        settings.max_episode_steps,
+        settings.reward_weights,
+    )
+    made = _make_envs(recipe, settings, own_number=own_number, render=render)
+    outer = [*together, *([WrapperSpec(FLATTEN)] if settings.flatten else [])]
+    if settings.ignore_keys and not isinstance(made, VectorisedWorlds):
+        outer.insert(0, WrapperSpec(DROP_KEYS, {"keys": settings.ignore_keys}))
+    return regrouped(wrapped(made, outer), settings.sharing)
 
 
-def make_env(env: str | Factory, *, num_envs: int | None = None, **options: Any) -> VectorEnvironment:
+def make_env(
+    env: str | Factory, *, num_envs: int | None = None, wrappers: Sequence[Any] = (), **options: Any
+) -> VectorEnvironment:
     """A vector environment of `env`, an ENV string or a factory with its options, ready to reset. Without `num_envs` it has 8
-    environments, or as many as a factory of vector environments makes."""
+    environments, or as many as a factory of vector environments makes. `wrappers` are as in `environment.wrappers`."""
     chosen = {} if num_envs is None else {"num_envs": num_envs}
-    return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options}))
+    return make_vector(env, parse_settings(EnvSettings, {**chosen, "options": options, "wrappers": list(wrappers)}))
 
 
-def _make_envs(env: str | Factory, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
-    recipe = EnvRecipe(env, settings.options, settings.num_envs)
+def _make_envs(
+    recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool, render: RenderMode | None
+) -> VectorEnvironment:
+    env = recipe.env
     if settings.workers > 0:
         if recipe.library in VECTOR_LIBRARIES or settings.vector is VectorChoice.OWN:
             raise ConfigError(f"{recipe.name} steps all environments in one call; set workers to 0")
@@ -75,12 +102,17 @@ def _make_envs(env: str | Factory, settings: EnvSettings, *, own_number: bool) -
 
 def list_environments() -> list[str]:
     """Every ENV string that can be run with what is installed; factories of yours are not listed."""
-    names = gymnasium_adapter.known_ids()
+    return [name for names in environments_by_package().values() for name in names]
+
+
+def environments_by_package() -> dict[str, list[str]]:
+    """The same by the package that they come from."""
+    found = gymnasium_adapter.ids_by_package()
     for library in PETTINGZOO_LIBRARIES:
-        names += [f"{library}:{name}" for name in _pettingzoo_names(library)]
-    names += [f"vmas:{name}" for name in _vmas_names()]
-    names += [f"native:{name}" for name in _native_names()]
-    return names
+        found[library] = [f"{library}:{name}" for name in _pettingzoo_names(library)]
+    found["vmas"] = [f"vmas:{name}" for name in _vmas_names()]
+    found["native"] = [f"native:{name}" for name in _native_names()]
+    return {package: names for package, names in found.items() if names}
 
 
 def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment | None:
@@ -89,13 +121,23 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
     env_id = gymnasium_id(recipe.env)
     if env_id is None:
         return None
+    if recipe.wrappers:
+        if settings.vector is VectorChoice.OWN:
+            names = ", ".join(spec.name for spec in recipe.wrappers)
+            raise ConfigError(
+                f"the vector implementation of {recipe.name} steps all environments in one call, and {names} takes one; set "
+                "environment.wrappers=[] or environment.vector to 'auto'"
+            )
+        return None
     if settings.vector is VectorChoice.OWN:
         if settings.on_failure is FailurePolicy.RESTART:
             raise _cannot_restart(recipe)
-        return _built(lambda: gymnasium_adapter.own_vector(env_id, settings.num_envs, recipe.options))
-    if settings.on_failure is FailurePolicy.RESTART:
+        drawn = {} if recipe.render_mode is None else {"render_mode": recipe.render_mode}
+        own = {**recipe.limited_options(), **drawn}
+        return _built(lambda: gymnasium_adapter.own_vector(env_id, settings.num_envs, own))
+    if settings.on_failure is FailurePolicy.RESTART or recipe.render_mode is not None:
         return None
-    return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.options)
+    return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.limited_options())
 
 
 def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
@@ -112,7 +154,8 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -
     if settings.on_failure is FailurePolicy.RESTART:
         first.close()
         raise _cannot_restart(recipe)
-    envs = first if recipe.library is not None else guard(first, settings.observation_check)
+    is_ours = recipe.library is not None and not isinstance(first, GymnasiumVector)
+    envs = first if is_ours else guard(first, settings.observation_check)
     if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
         if "num_envs" in settings.model_fields_set and not own_number:
             first.close()

@@ -32,6 +32,13 @@ class VectorChoice(Enum):
     OWN = "own"
 
 
+AROUND = ("wrappers", "max_episode_steps", "ignore_keys", "flatten")
+"""Settings of what is put around an environment: they decide what a policy sees."""
+
+SHOWN = ("options", "sharing", *AROUND)
+"""Settings that actors of one run must have alike."""
+
+
 class EnvSettings(Settings):
     """How the environments of one run are made and stepped."""
 
@@ -54,7 +61,52 @@ class EnvSettings(Settings):
     sharing: str | dict[str, str] = Field(
         "shared", description="shared: agents with equal spaces share a policy; separate: none do; or agent: policy"
     )
+    reward_weights: tuple[float, ...] | None = Field(
+        None,
+        description="weights by which the numbers of a vector reward are summed, one for each; null: rewards are numbers",
+    )
+    exclusive: bool = Field(
+        False,
+        description="one set of environments at a time, as for a simulator with one licence or port: evaluations play in "
+        "the training environments, which begin new episodes afterwards where their state cannot be saved",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
+    wrappers: list[dict[str, dict[str, Any]]] = Field(
+        default_factory=list,
+        description="wrappers around the environment, from the inside outwards, each with its keyword arguments: of "
+        "gymnasium.wrappers by name, any as module:callable, or a stack (atari, minigrid, carracing)",
+    )
+    max_episode_steps: int | None = Field(
+        None, ge=1, description="an episode is truncated after so many steps; none: as the environment says"
+    )
+    ignore_keys: list[str] = Field(
+        default_factory=list, description="keys of Dict observations that are dropped; a.b is key b within a"
+    )
+    flatten: bool = Field(
+        False, description="observations become one vector, as by gymnasium.spaces.flatten, behind all wrappers"
+    )
+
+    @property
+    def wrapper_names(self) -> list[str]:
+        """Names of the wrappers, from the inside outwards."""
+        return [name for each in self.wrappers for name in each]
+
+    def around(self) -> dict[str, Any]:
+        """What is put around the environment, where anything is: what a model file says of it."""
+        plain = type(self)()
+        return {name: own for name in AROUND if (own := getattr(self, name)) != getattr(plain, name)}
+
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _plain_names(cls, value: Any) -> Any:
+        """A name alone is a wrapper without arguments."""
+        if not isinstance(value, list | tuple):
+            raise ValueError("give a list of wrappers, as in [{FrameStackObservation: {stack_size: 4}}]")
+        entries = [{each: {}} if isinstance(each, str) else each for each in value]
+        for each in entries:
+            if not isinstance(each, dict) or len(each) != 1:
+                raise ValueError("each wrapper is its name, or a mapping of its name to keyword arguments")
+        return [{name: options or {} for name, options in each.items()} for each in entries]
 
     @field_validator("sharing")
     @classmethod

@@ -37,6 +37,23 @@ class CriticInput(Enum):
     BOTH = "both"
 
 
+class EncoderKind(Enum):
+    """What images go through before the hidden layers."""
+
+    NATURE_CNN = "nature_cnn"
+    SIMPLE = "simple"
+    RESNET = "resnet"
+
+
+class ImageAxes(Enum):
+    """Where the channels of images are."""
+
+    AUTO = "auto"
+    CHANNELS_FIRST = "channels_first"
+    CHANNELS_LAST = "channels_last"
+    FLAT = "flat"
+
+
 class MemoryKind(Enum):
     """The recurrent cell."""
 
@@ -55,7 +72,7 @@ class MemorySettings(Settings):
 
 
 class NetworkSettings(Settings):
-    """Networks of one policy group; actor and critic have one of this shape each."""
+    """Networks of one policy group; actor and critic have hidden layers of this shape each."""
 
     hidden_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(
         (128, 128), max_length=MAX_HIDDEN_LAYERS, description="units of each hidden layer"
@@ -69,7 +86,24 @@ class NetworkSettings(Settings):
     log_std_init: float = Field(
         0.0, allow_inf_nan=False, description="initial log standard deviation, in units of half the action range"
     )
-    kernel: str | None = Field(None, description="a network plugin instead of MLPs, by its name")
+    encoder: EncoderKind = Field(
+        EncoderKind.NATURE_CNN,
+        description="convolutions of images: nature_cnn (Mnih et al., 2015), simple (two layers), resnet (IMPALA's, dearer)",
+    )
+    encoder_size: int = Field(512, ge=1, le=MAX_UNITS, description="features that the encoder makes of an image")
+    shared_encoder: bool = Field(
+        True, description="actor and critic see images through one encoder; false, or a central critic: one each"
+    )
+    image_layout: ImageAxes = Field(
+        ImageAxes.AUTO,
+        description="where images have their channels: auto (height and width are the largest axes), channels_first, "
+        "channels_last; flat: nothing is convolved",
+    )
+    kernel: str | None = Field(None, description="networks instead of MLPs: a plugin's name, or `module:name`")
+    head: str | None = Field(
+        None,
+        description="the action distribution of on-policy algorithms instead of theirs: a plugin's name, or `module:name`",
+    )
     critic_input: CriticInput = Field(
         CriticInput.AUTO,
         description="what critics of ma… algorithms see: joint_observations, state, both; "

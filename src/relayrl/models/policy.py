@@ -1,8 +1,8 @@
 """A policy: everything between an observation and the distribution of its action. What acts, and what is exported.
 
 Algorithms add what they need to learn (Q-networks, targets) beside it. Those that learn from their own rollouts train an
-`ActorCritic`, whose critic shares nothing with the actor. A central critic sees the whole environment and serves training
-alone: what is exported of such a policy is its actor.
+`ActorCritic`, whose critic shares nothing with the actor but the encoder of images. A central critic sees the whole
+environment and serves training alone: what is exported of such a policy is its actor.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.data.trees import Array, Space
+from relayrl.data.trees import Array, Space, leaves
 from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead, LikelihoodHead
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.network_settings import NetworkSettings
-from relayrl.models.networks.input_layout import InputLayout
+from relayrl.models.networks.image_encoder import ImageEncoder
+from relayrl.models.networks.input_layout import InputLayout, SideBySide, plain_numbers
 from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
@@ -28,7 +29,7 @@ ACTOR_OUTPUT_GAIN = 0.01
 
 
 class Policy(nn.Module):
-    """Encoder, optional normalisation, actor network and head."""
+    """Encoder, optional normalisation, the encoder of images that several networks share, actor network and head."""
 
     has_memory: ClassVar[bool] = False
     head: ActionHead
@@ -42,8 +43,13 @@ class Policy(nn.Module):
         network: NetworkSettings,
         generator: torch.Generator,
         kernels: NetworkFactory | None = None,
+        *,
+        shares_encoder: bool = False,
     ) -> None:
-        """`kernels` makes the networks; without it they are MLPs of the settings' shape."""
+        """`kernels` makes the networks; without it they are MLPs of the settings' shape.
+
+        With `shares_encoder`, built-in networks see images through `image_encoder`, whose outputs are `features` then.
+        """
         super().__init__()
         if network.memory is not None and not self.has_memory:
             raise ConfigError(
@@ -59,8 +65,17 @@ class Policy(nn.Module):
         for name, numbers in head.scales.items():
             self.register_buffer(name, torch.from_numpy(numbers))
         if head.learns_log_std:
-            self.log_std = nn.Parameter(torch.full((outputs,), network.log_std_init))
-        self.actor = self.kernels(self.encoder, outputs, ACTOR_OUTPUT_GAIN, generator)
+            self.log_std = nn.Parameter(torch.full((head.num_log_stds,), network.log_std_init))
+        shares = shares_encoder and network.shared_encoder and isinstance(self.kernels, BuiltInNetworks)
+        self.image_encoder = self.kernels.image_encoder(self.encoder, generator) if shares else None  # type: ignore[attr-defined]
+        self.actor = self.kernels(self.features_layout, outputs, ACTOR_OUTPUT_GAIN, generator)
+
+    @property
+    def features_layout(self) -> InputLayout:
+        """What `features` consist of."""
+        return (
+            self.encoder if self.image_encoder is None else SideBySide([plain_numbers(self.image_encoder.num_outputs)])
+        )
 
     @property
     def memory_width(self) -> int:
@@ -77,9 +92,13 @@ class Policy(nn.Module):
         return RunningNormalizer(self.encoder.num_features, adapts)
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """What the policy's loss trains."""
+        """What the policy's loss trains, but for a shared encoder."""
         own = list(self.actor.parameters())
         return [*own, self.log_std] if self.head.learns_log_std else own
+
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Those of the shared encoder of images, which belong to the loss that an algorithm trains it by."""
+        return [] if self.image_encoder is None else list(self.image_encoder.parameters())
 
     @property
     def constants(self) -> dict[str, Tensor]:
@@ -87,10 +106,14 @@ class Policy(nn.Module):
         found: dict[str, Tensor] = {name: getattr(self, name) for name in self.head.scales}
         return {**found, "log_std": self.log_std} if self.head.learns_log_std else found
 
-    def features(self, obs: Any) -> Tensor:
-        """[..., F] what the networks see."""
+    def features(self, obs: Any, image_encoder: ImageEncoder | None = None) -> Tensor:
+        """[..., F] what the networks see, images through the policy's encoder or another one like it."""
+        images = self.image_encoder if image_encoder is None else image_encoder
+        if images is not None and self.normalizer is None:
+            return images.of_leaves([leaf for _, leaf in leaves(obs)])
         encoded: Tensor = self.encoder(obs)
-        return encoded if self.normalizer is None else self.normalizer(encoded)
+        encoded = encoded if self.normalizer is None else self.normalizer(encoded)
+        return encoded if images is None else images(encoded)
 
     def features_numpy(self, obs: Any) -> Array:
         """[M, F] the same for a NumPy tree with one leading axis, as contiguous float32."""
@@ -121,17 +144,23 @@ class ActorCritic(Policy):
         generator: torch.Generator,
         central: InputLayout | None = None,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
         """With `central`, the critic sees that much of the whole environment instead of the observation."""
-        super().__init__(observation_space, likelihood_head(action_space), network, generator, kernels)
+        chosen, shares = head or likelihood_head(action_space), {"shares_encoder": central is None}
+        super().__init__(observation_space, chosen, network, generator, kernels, **shares)
         self.is_central = central is not None
         normalizes = central is not None and network.normalize_observations
         self.critic_normalizer = RunningNormalizer(central.num_features) if central is not None and normalizes else None
-        self.critic = self.kernels(self.encoder if central is None else central, 1, 1.0, generator)
+        self.critic = self.kernels(self.features_layout if central is None else central, 1, 1.0, generator)
         self.return_normalizer = RunningNormalizer(1)
 
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What the policy's loss trains: the shared encoder too, to which the value's loss adds its gradient."""
+        return [*super().actor_parameters(), *self.encoder_parameters()]
+
     def critic_parameters(self) -> list[nn.Parameter]:
-        """What the value's loss trains."""
+        """What the value's loss trains alone."""
         return list(self.critic.parameters())
 
     def normalized_value(self, features: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""The recurrent policy that on-policy algorithms train: actor and critic with a memory each, which share nothing.
+"""The recurrent policy that on-policy algorithms train: actor and critic with a memory each, which share nothing but
+the encoder of images.
 
 What is remembered is one row `[actor's | critic's]`, since both live through the same steps. A central critic sees the whole
 environment, which no actor does: the row is then the actor's alone, and the learner keeps the critic's memory.
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
+from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.network_factory import NetworkFactory
@@ -35,10 +37,11 @@ class RecurrentActorCritic(ActorCritic):
         generator: torch.Generator,
         central: InputLayout | None = None,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
         """`kernels` makes what lies in front of the memories."""
         recurrent = RecurrentNetworks(network, kernels)
-        super().__init__(observation_space, action_space, network, generator, central, recurrent)
+        super().__init__(observation_space, action_space, network, generator, central, recurrent, head)
 
     @property
     def memory_width(self) -> int:
@@ -84,7 +87,8 @@ def actor_critic(
     generator: torch.Generator,
     central: InputLayout | None = None,
     kernels: NetworkFactory | None = None,
+    head: LikelihoodHead | None = None,
 ) -> ActorCritic:
     """The policy that the settings describe: with a memory where they ask for one."""
     make = ActorCritic if network.memory is None else RecurrentActorCritic
-    return make(observation_space, action_space, network, generator, central, kernels)
+    return make(observation_space, action_space, network, generator, central, kernels, head)

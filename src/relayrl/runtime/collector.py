@@ -49,7 +49,8 @@ class Collector:
     """Collects blocks of `num_steps` steps; episodes run on from block to block.
 
     With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
-    newer policy than the one that made it. With `records_states`, they hold global states.
+    newer policy than the one that made it. With `records_states`, they hold global states. With `records_values`, they hold the
+    values that actors give.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class Collector:
         rng: np.random.Generator,
         records_logp: bool = False,
         records_states: bool = False,
+        records_values: bool = False,
     ) -> None:
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
+        self._with_value = frozenset(name for name, actor in actors.items() if records_values and actor.gives_value)
         self._env_ids = env.env_ids
         self._memories = {
             name: LaneMemory(actors[name], env.num_envs * group.num_agents)
@@ -76,6 +79,7 @@ class Collector:
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
         self._episodes = _EpisodeTracker(env)
         self._states = _state_builder(env, num_steps) if records_states else None
+        env.give_states(records_states)
         self._see(env.reset(seed=seed))
 
     def _make_builder(self, group: AgentGroup, actor: Actor) -> RolloutBuilder:
@@ -88,6 +92,7 @@ class Collector:
             self._num_steps,
             mask_width=mask_width,
             with_logp=with_logp,
+            with_value=group.name in self._with_value,
             memory_space=memory,
             with_clock=self._has_clock,
         )
@@ -156,7 +161,7 @@ class Collector:
         self._views: Mapping[str, GroupObservation] = result.groups
         self._state = result.state
 
-    def _act(self, name: str, view: GroupObservation) -> Array:
+    def _act(self, name: str, view: GroupObservation) -> Any:
         actor, memory, obs = self._actors[name], self._memories.get(name), lanes(view.obs)
         allowed = allowed_actions(self._env, name, view, self._episodes.lengths)
         mask = None if allowed is None else lanes(allowed)
@@ -171,10 +176,11 @@ class Collector:
             active,
             view.action_mask,
             logp=decision.logp if name in self._with_logp else None,
+            value=decision.value if name in self._with_value else None,
             memory=before,
         )
         taken = actor.head.to_environment(decision.action)
-        return taken.reshape(*view.active.shape, *taken.shape[1:])
+        return agent_rows(taken, view.active.shape)
 
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
         """Let the groups' actors explore as a policy snapshot says."""
@@ -223,6 +229,7 @@ class Collector:
             return True
         for name, builder in self._builders.items():
             builder.set_state(_next_episode(state["builders"][name]))
+        self._episodes.drop_running()
         for memory in self._memories.values():
             memory.forget(np.ones(len(memory.values), bool))
         self._see(self._env.reset(seed=seed))
@@ -246,8 +253,9 @@ class _EpisodeTracker:
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
-        for name, group in step.groups.items():
-            self._sums[name] += group.reward
+        scores = step.scores
+        for name, sums in self._sums.items():
+            sums += step.groups[name].reward if scores is None else scores[name]
         self._num_steps += 1
         if self._rating is not None:
             self._rating.add(step)
@@ -358,6 +366,13 @@ def _next_episode(numbers: Mapping[str, Array]) -> dict[str, Array]:
         "env_episode": episode,
         "env_step": np.zeros_like(episode),
     }
+
+
+def agent_rows(tree: Tree, shape: tuple[int, ...]) -> Any:
+    """`[L, …]` as `[B, N, …]`, of which `shape` is `(B, N)`."""
+    if isinstance(tree, np.ndarray):
+        return tree.reshape(*shape, *tree.shape[1:])
+    return map_tree(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), tree)
 
 
 def lanes(tree: Tree) -> Any:

@@ -29,7 +29,7 @@ class EpisodeRating:
 
     def add(self, step: VectorStep) -> None:
         """Keep the rewards of one step."""
-        rows = np.concatenate([np.asarray(group.reward) for group in step.groups.values()], axis=1)
+        rows = np.concatenate([np.asarray(step.counted(name)) for name in step.groups], axis=1)
         for own, row in zip(self._rewards, rows, strict=True):
             own.append(row)
 

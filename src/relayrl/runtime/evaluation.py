@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +21,15 @@ from relayrl.data.trees import Array, map_tree
 from relayrl.envs.environment_contract import GroupObservation, VectorEnvironment, VectorStep
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.lane_memory import LaneMemory
-from relayrl.runtime.collector import allowed_actions, ended_lanes
+from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes
 from relayrl.runtime.episode_rating import EpisodeRating
 from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
+from relayrl.runtime.pictures.film import Watcher, require_drawn
 
 EVALUATION_ENVS = 20
 """Environments that an evaluation plays in at once, at most."""
@@ -66,6 +70,8 @@ class EvaluationResult:
     """Whether returns are what the environment's own `performance_return` makes of the episodes."""
     matches: Mapping[str, Match] = field(default_factory=dict)
     """Episodes against opponents, by the opponents' name; the first decides."""
+    picture: Path | None = None
+    """The film of the first episode, where one was asked for."""
 
     @property
     def mean_return(self) -> float:
@@ -127,10 +133,26 @@ def describe_bound(num_asked: int, num_ended: int, num_cut: int, bound: str) -> 
     return shown if num_ended else f"{shown}: the mean return is of cut episodes only"
 
 
-def make_evaluation_env(env: str, settings: EnvSettings, episodes: int) -> VectorEnvironment:
-    """Environments to play `episodes` in, of the kind that a run with these settings trains in."""
-    envs = settings.model_copy(update={"num_envs": min(episodes, EVALUATION_ENVS)})
-    return on_host(make_vector(env, envs, own_number=True))
+def make_evaluation_env(
+    env: str | Callable[..., Any],
+    settings: EnvSettings,
+    episodes: int,
+    *,
+    num_envs: int | None = None,
+    render: RenderMode | None = None,
+) -> VectorEnvironment:
+    """Environments to play `episodes` in, of the kind that a run with these settings trains in, and no more than it has unless
+    `num_envs` is given; to be drawn in the mode `render`, or `ConfigError`."""
+    most = min(settings.num_envs, EVALUATION_ENVS) if num_envs is None else num_envs
+    envs = settings.model_copy(update={"num_envs": min(episodes, most)})
+    made = on_host(make_vector(env, envs, own_number=True, render=render))
+    if render is not None:
+        try:
+            require_drawn(made, env if isinstance(env, str) else "the environment", render)
+        except ConfigError:
+            made.close()
+            raise
+    return made
 
 
 def evaluate(
@@ -140,7 +162,8 @@ def evaluate(
     episodes: int,
     seed: int,
     rng: np.random.Generator | None = None,
-    on_step: Callable[[VectorEnvironment], None] | None = None,
+    on_step: Callable[[], None] | None = None,
+    film: Watcher | None = None,
     bounds: EvaluationBounds = DEFAULT_BOUNDS,
     judge: Judge = EVERYBODY,
     opponents: Mapping[str, Mapping[str, Actor]] | None = None,
@@ -150,16 +173,18 @@ def evaluate(
 
     Then as many against each of the `opponents`, by name, whose groups are acted for by actors that draw. None: against random
     ones where the agents' returns cancel, which `is_zero_sum` says, or what was played.
+
+    `film` sees the episodes that the policies play among themselves. `on_step` is called after every step, and may raise.
     """
     deadline_s = time.monotonic() + bounds.timeout_s
     judge.require_known(env.groups)
     if opponents:
         judge.require_rivals(env.groups)
 
-    def play(count: int, side: Judge, rivals: _Rivals | None) -> EvaluationResult:
-        return _play(env, actors, count, seed, rng, on_step, bounds.max_episode_steps, deadline_s, side, rivals)
+    def play(count: int, side: Judge, rivals: _Rivals | None, film: Watcher | None = None) -> EvaluationResult:
+        return _play(env, actors, count, seed, rng, on_step, film, bounds.max_episode_steps, deadline_s, side, rivals)
 
-    result = play(episodes, judge, None)
+    result = play(episodes, judge, None, film)
     if opponents is None:
         cancels = result.is_zero_sum if is_zero_sum is None else is_zero_sum
         opponents = {RANDOM: random_actors(actors)} if cancels and not result.is_rated else {}
@@ -212,13 +237,17 @@ class _Rivals:
         }
         self._is_judged = {name: side.counts(group) for name, group in env.groups.items()}
 
-    def replace(self, name: str, actions: Array, view: GroupObservation, mask: Array | None) -> Array:
+    def replace(self, name: str, actions: Any, view: GroupObservation, mask: Array | None) -> Any:
         """`actions` [B, N, …] of a group, with the rivals' own for those who are not judged."""
         judged = self._is_judged[name]
         if judged.all():
             return actions
         theirs = choose_actions(self._actors[name], self.memories[name], view, mask, self._rng)
-        return np.where(judged.reshape(1, -1, *(1,) * (actions.ndim - 2)), actions, theirs.astype(actions.dtype))
+        return map_tree(
+            lambda own, other: np.where(judged.reshape(1, -1, *(1,) * (own.ndim - 2)), own, other.astype(own.dtype)),
+            actions,
+            theirs,
+        )
 
 
 def _play(
@@ -227,7 +256,8 @@ def _play(
     episodes: int,
     seed: int,
     rng: np.random.Generator | None,
-    on_step: Callable[[VectorEnvironment], None] | None,
+    on_step: Callable[[], None] | None,
+    film: Watcher | None,
     max_episode_steps: int,
     deadline_s: float,
     judge: Judge,
@@ -238,7 +268,10 @@ def _play(
     played = _Played(env, episodes, judge)
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
     remembering = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
+    env.give_states(False)  # critics look at it, and none is asked here
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
+    if film is not None:
+        film.begin(env)
     while played.quota.any():
         acts = np.any([view.active.any(1) for view in views.values()], axis=0)
         masks = {name: allowed_actions(env, name, view, played.num_steps) for name, view in views.items()}
@@ -253,8 +286,11 @@ def _play(
             memory.forget(ended_lanes(step, name))
         played.add(step, acts)
         if on_step is not None:
-            on_step(env)
-        again = played.cut_long(max_episode_steps)
+            on_step()
+        long = played.long(max_episode_steps)
+        if film is not None:
+            film.see(env, step.episode_over | long)
+        again = played.cut_long(long)
         if again.any():
             try:
                 views = env.reset(env_ids=[env.env_ids[b] for b in np.flatnonzero(again)]).groups
@@ -288,8 +324,8 @@ class _Played:
 
     def add(self, step: VectorStep, acts: Array) -> None:
         """Count a step of all environments; `acts` [B] where it was more than a reset."""
-        for name, group in step.groups.items():
-            self._running[name] += group.reward
+        for name, sums in self._running.items():
+            sums += step.counted(name)
         if self._rating is not None:
             self._rating.add(step)
         self._length += acts
@@ -297,9 +333,12 @@ class _Played:
         for b in np.flatnonzero(step.episode_over).tolist():
             self._end(b, keep=not failed[b], is_cut=False)
 
-    def cut_long(self, max_episode_steps: int) -> Array:
-        """Cut the episodes that have so many steps; the environments [B] that begin another one."""
-        long = (self._length >= max_episode_steps) & (self.quota > 0)
+    def long(self, max_episode_steps: int) -> Array:
+        """The environments [B] whose episodes have so many steps."""
+        return np.asarray((self._length >= max_episode_steps) & (self.quota > 0))
+
+    def cut_long(self, long: Array) -> Array:
+        """Cut the episodes of these environments [B]; those that begin another one."""
         if long.any():
             self.cut(long, Bound.EPISODE_STEPS)
         return long & (self.quota > 0)
@@ -356,7 +395,7 @@ class _Played:
 
 def choose_actions(
     actor: Actor, memory: LaneMemory, view: GroupObservation, mask: Array | None, rng: np.random.Generator | None
-) -> Array:
+) -> Any:
     """Actions `[B, N, …]` for what a group sees and, by `mask` [B, N, A], may do, as the environment takes them."""
     envs, agents = view.active.shape
     obs = map_tree(lambda leaf: leaf.reshape(envs * agents, *leaf.shape[2:]), view.obs)
@@ -365,7 +404,7 @@ def choose_actions(
     action = memory.decide(obs, allowed, rng, active).action
     if rng is not None:  # the most likely action is within the bounds already
         action = actor.head.to_environment(action)
-    return action.reshape(envs, agents, *action.shape[1:])
+    return agent_rows(action, (envs, agents))
 
 
 def check_fits(env: VectorEnvironment, actors: Mapping[str, Actor]) -> None:

@@ -173,6 +173,10 @@ def describe_returns(
         lines.append("return by group: " + _named(group_returns))
     if 1 < len(agent_returns) <= MAX_AGENTS_SHOWN:
         lines.append("return by agent: " + _named(agent_returns))
+    elif len(agent_returns) > 1:
+        lowest, highest = (pick(agent_returns, key=agent_returns.__getitem__) for pick in (min, max))
+        ends = f"lowest {lowest} {agent_returns[lowest]:.2f}, highest {highest} {agent_returns[highest]:.2f}"
+        lines.append(f"return by agent: {len(agent_returns)} agents, {ends}; --json lists all")
     for name, numbers in matches.items():
         if numbers["episodes"]:
             lines.append(

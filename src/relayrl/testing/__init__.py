@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from relayrl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from relayrl.testing.action_environments import FollowSignal as FollowSignal
     from relayrl.testing.contract_report import CheckResult as CheckResult
     from relayrl.testing.contract_report import ContractReport as ContractReport
     from relayrl.testing.env_contract import check_environment as check_environment
+    from relayrl.testing.goal_environments import PointReach as PointReach
     from relayrl.testing.memory_environments import RecallCue as RecallCue
     from relayrl.testing.multi_agent_environments import DyingAgents as DyingAgents
     from relayrl.testing.multi_agent_environments import HiddenSign as HiddenSign
@@ -52,6 +54,8 @@ _HOMES = {
     "Slow": "relayrl.testing.toy_environments",
     "Crashing": "relayrl.testing.toy_environments",
     "Crash": "relayrl.testing.toy_environments",
+    "FollowSignal": "relayrl.testing.action_environments",
+    "PointReach": "relayrl.testing.goal_environments",
     "RecallCue": "relayrl.testing.memory_environments",
     "DyingAgents": "relayrl.testing.multi_agent_environments",
     "TakingTurns": "relayrl.testing.multi_agent_environments",

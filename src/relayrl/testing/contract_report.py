@@ -19,6 +19,9 @@ class Outcome(Enum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
+    """There was nothing to look at, or it does not apply."""
+    NOT_RUN = "not run"
+    """A check that it builds on does not hold, or the time was up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,12 @@ class CheckResult:
     name: str
     outcome: Outcome
     explanation: str
+    is_optional: bool = False
+    """Whether training does without the fact."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the fact; true of skipped checks as well."""
+        """Whether nothing speaks against the fact; true of skipped checks, and of those that were not run, as well."""
         return self.outcome is not Outcome.FAILED
 
     def __str__(self) -> str:
@@ -44,6 +49,8 @@ class Check(Generic[Bench]):
 
     run: Callable[[Bench], str | None]
     needs: tuple[str, ...] = ()
+    is_optional: bool = False
+    """Whether training does without the fact."""
 
     @property
     def name(self) -> str:
@@ -56,16 +63,27 @@ class Check(Generic[Bench]):
     def found(self, broken: str | None) -> CheckResult:
         """The result where the function gave `broken`."""
         if broken:
-            return CheckResult(self.name, Outcome.FAILED, broken)
-        return CheckResult(self.name, Outcome.PASSED, self.fact)
+            return self._ended(Outcome.FAILED, broken)
+        return self._ended(Outcome.PASSED, self.fact)
 
     def skipped(self, reason: str) -> CheckResult:
+        """The result where there was nothing to look at."""
+        return self._ended(Outcome.SKIPPED, reason)
+
+    def not_run(self, reason: str) -> CheckResult:
         """The result where nobody looked."""
-        return CheckResult(self.name, Outcome.SKIPPED, reason)
+        return self._ended(Outcome.NOT_RUN, reason)
+
+    def _ended(self, outcome: Outcome, explanation: str) -> CheckResult:
+        return CheckResult(self.name, outcome, explanation, self.is_optional)
 
 
-def run_in_order(checks: Iterable[Check[Bench]], run: Callable[[Check[Bench]], CheckResult]) -> tuple[CheckResult, ...]:
-    """Run every check whose needs hold; what a check needs comes before it."""
+def run_in_order(
+    checks: Iterable[Check[Bench]],
+    run: Callable[[Check[Bench]], CheckResult],
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> tuple[CheckResult, ...]:
+    """Run every check whose needs hold; what a check needs comes before it. `on_result` gets each result at once."""
     results: dict[str, CheckResult] = {}
     untrusted: set[str] = set()
     for check in checks:
@@ -73,7 +91,10 @@ def run_in_order(checks: Iterable[Check[Bench]], run: Callable[[Check[Bench]], C
         if missing is None:
             results[check.name] = run(check)
         else:
-            results[check.name] = check.skipped(f"it builds on {missing}, which does not hold")
+            why = "was not run" if results[missing].outcome is Outcome.NOT_RUN else "does not hold"
+            results[check.name] = check.not_run(f"it builds on {missing}, which {why}")
+        if on_result is not None:
+            on_result(results[check.name])
         if missing is not None or not results[check.name].passed:
             untrusted.add(check.name)
     return tuple(results.values())
@@ -92,6 +113,13 @@ class ContractReport:
     @property
     def failures(self) -> tuple[CheckResult, ...]:
         return tuple(check for check in self.checks if check.outcome is Outcome.FAILED)
+
+    @property
+    def can_train(self) -> bool:
+        """Whether every check that training needs holds, or had nothing to look at."""
+        return not any(
+            check.outcome in (Outcome.FAILED, Outcome.NOT_RUN) for check in self.checks if not check.is_optional
+        )
 
     def of(self, name: str) -> CheckResult:
         """The check called `name`."""

@@ -8,13 +8,15 @@ In a test of yours:
 
 or from the command line, `relayrl check-env my_package:MyEnv`. The rules are in `relayrl.envs.environment_contract`; each check
 states one fact, which is its function's docstring, and plays random actions that keep to the masks. A check is skipped where it
-does not apply, and where one that it builds on has failed. The suite knows nothing of pytest.
+does not apply, and not run where one that it builds on has failed. Some are optional: training does without them. The suite
+knows nothing of pytest.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError, RelayRLError
@@ -48,7 +50,29 @@ _MASKED = (*_SHAPED, "masks_fit_the_actions", "masks_allow_an_action")
 _REPEATABLE = (*_MASKED, "same_seed_same_trajectory")
 _RESETTABLE = (*_REPEATABLE, "ids_are_unique_and_stable", "an_episode_begins_where_one_ends")
 
-CHECKS = (
+_OPTIONAL = frozenset(
+    (
+        "observations_lie_in_their_spaces",
+        "final_state_is_given_where_episodes_end",
+        "observation_can_be_asked_again",
+        "same_seed_same_trajectory",
+        "seeded_reset_begins_again",
+        "environments_do_not_depend_on_their_number",
+        "idle_actions_are_ignored",
+        "partial_reset_shows_the_others_unchanged",
+        "partial_reset_leaves_the_others_alone",
+        "seeded_partial_reset_begins_as_a_full_one",
+        "state_is_plain_arrays",
+        "state_round_trip",
+        "wrong_shape_is_refused",
+        "missing_group_is_refused",
+        "unknown_id_is_refused",
+        "can_be_closed_twice",
+    )
+)
+"""What runs are repeatable by, resumed bit for bit by, or told of mistakes by; policies learn without it."""
+
+_CHECKS = (
     Check(arrays.runs),
     Check(arrays.ids_are_unique_and_stable, _RUNS),
     Check(arrays.groups_name_every_agent_once, _RUNS),
@@ -89,19 +113,25 @@ CHECKS = (
     Check(repeats.unknown_id_is_refused, _RUNS),
     Check(repeats.can_be_closed_twice, _RUNS),
 )
+CHECKS = tuple(replace(check, is_optional=check.name in _OPTIONAL) for check in _CHECKS)
 """All checks, in the order in which they run; what a check needs comes before it."""
 
 
 def check_environment(
-    make: Callable[[int], VectorEnvironment], *, num_envs: int = 3, num_steps: int = 60, seed: int = 0
+    make: Callable[[int], VectorEnvironment],
+    *,
+    num_envs: int = 3,
+    num_steps: int = 60,
+    seed: int = 0,
+    on_result: Callable[[CheckResult], None] | None = None,
 ) -> ContractReport:
     """Run all checks on environments that `make(num_envs)` returns, before or after `init_num_envs`.
 
     About twenty environments are made, one after the other, and most are played for `num_steps`. Choose `num_steps` so that
-    episodes end in it; otherwise the checks of ends find nothing to look at.
+    episodes end in it; otherwise the checks of ends find nothing to look at. `on_result` gets each result as its check ends.
     """
     bench = Workbench(make, num_envs, num_steps, seed)
-    return ContractReport(run_in_order(CHECKS, lambda check: _run(check, bench)))
+    return ContractReport(run_in_order(CHECKS, lambda check: _run(check, bench), on_result))
 
 
 def _run(check: Check[Workbench], bench: Workbench) -> CheckResult:

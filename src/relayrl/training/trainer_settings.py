@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 from relayrl.envs.environment_settings import EvaluationBounds
+from relayrl.envs.rendering import VideoFormat
 
 MAX_EPISODES = 1_000_000
 ROWS_PER_RUN = 100
@@ -55,6 +56,18 @@ class EvaluationSettings(EvaluationBounds):
         None, ge=1, description="environment steps between evaluations during the run; null: none"
     )
     interval_episodes: int = Field(10, ge=1, le=MAX_EPISODES, description="episodes of each evaluation during the run")
+    max_envs: int | None = Field(
+        None,
+        ge=1,
+        description="environments that evaluations play in at once; null: as many as training has, 20 at most",
+    )
+    video: VideoFormat | None = Field(
+        None, description="gif or mp4: write the first episodes of evaluations into videos/ of the run directory"
+    )
+    video_interval: int | None = Field(
+        None, ge=1, description="environment steps between videos; null: one of every evaluation"
+    )
+    video_envs: int = Field(1, ge=1, le=64, description="environments side by side in a video")
     target_return: float | None = Field(
         None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
     )

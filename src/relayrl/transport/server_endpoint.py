@@ -43,6 +43,8 @@ from relayrl.transport.wire_sockets import MORE, NOBLOCK, ZERO_COPY_BYTES, Socke
 
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 4 << 20
+_MAX_REFUSED = 8
+"""Messages that are refused before those are given out that were not: nobody waits for long behind others' garbage."""
 _MAX_QUEUED = 65_536
 _QUEUE_TIMEOUT_S = 30.0
 _RECEIVE_HIGH_WATER = 256
@@ -92,7 +94,7 @@ class ServerEndpoint:
         self._outbox: deque[Callable[[], None]] = deque()
         self._room = threading.Condition()
         self._awake = self._is_closing = self._closed = False
-        self._looked_s = self._attended_s = self._inspected_s = 0.0
+        self._looked_s = self._attended_s = self._checked_s = self._inspected_s = 0.0
         self._num_messages = self._num_bytes = 0
         """Of the present batch."""
         # ZeroMQ's descriptors, rather than its poller: one system call instead of two for each socket. A descriptor is
@@ -166,6 +168,10 @@ class ServerEndpoint:
         else:
             self._queue(lambda: self._end(request))
 
+    def run_in_poll(self, action: Callable[[], None]) -> None:
+        """Have the thread that polls run `action`, before anything that comes later; from any thread."""
+        self._queue(action)
+
     def announce(self, topic: str, header: dict[str, Any]) -> None:
         """Send to all subscribers of `topic`; those that are away never hear of it."""
         frames = [topic.encode(), *encode(Message(Kind.ANNOUNCE, {"topic": topic, **header}))]
@@ -193,7 +199,7 @@ class ServerEndpoint:
 
     def _receive_batch(self, now_s: float) -> list[Request]:
         requests: list[Request] = []
-        self._num_messages = self._num_bytes = 0
+        num_refused = self._num_messages = self._num_bytes = 0
         receive = self._router.recv
         for _ in range(_MAX_BATCH):
             try:
@@ -204,7 +210,9 @@ class ServerEndpoint:
             request = self._receive(routing_id, now_s)
             if request is not None:
                 requests.append(request)
-            if self._num_bytes > _MAX_BATCH_BYTES:
+            else:
+                num_refused += 1
+            if self._num_bytes > _MAX_BATCH_BYTES or (requests and num_refused >= _MAX_REFUSED):
                 break
         if self._num_messages:
             self._counts.messages.inc(self._num_messages)
@@ -245,10 +253,8 @@ class ServerEndpoint:
 
     def _admit(self, routing_id: bytes, frame: zmq.Frame, now_s: float) -> ClientAccount | None:
         """The account of a client that sends for the first time; None if its key was revoked since it connected."""
+        self._router_watch.follow()  # or it may be taken for one before it, which had the same descriptor
         connection = self._router_watch.of(frame)
-        if connection is not None and connection.routing_id:  # one before it, which had the same descriptor
-            self._router_watch.follow()
-            connection = self._router_watch.of(frame)
         key = user = ""
         if self._access is not None:
             key = str(frame.get("User-Id"))
@@ -336,6 +342,9 @@ class ServerEndpoint:
         if any(key.data for key, _ in ready) or now_s - self._attended_s > _INSPECT_S:
             self._attended_s = now_s
             self._attend()
+        if self._access is not None and now_s - self._checked_s > _INSPECT_S:
+            self._checked_s = now_s
+            self._cut_revoked(self._access)
         return now_s
 
     def _attend(self) -> None:
@@ -352,16 +361,20 @@ class ServerEndpoint:
             frame = self._publisher.recv(copy=False)
             if not frame.more:
                 break
+        self._publisher_watch.follow()  # as in `_admit`
         connection = self._publisher_watch.of(frame)
         if connection is not None:
             connection.num_subscriptions += 1
             if self._access is not None:
                 connection.key = str(frame.get("User-Id"))
+                if self._access.name_of(connection.key) is None:  # revoked since it connected
+                    self._counts.revoked.inc()
+                    self._publisher_watch.cut(connection)
             if connection.num_subscriptions > _MAX_SUBSCRIPTIONS:
                 self._publisher_watch.cut(connection)
 
     def _inspect(self, now_s: float) -> None:
-        """Now and then, when all messages were read: cut off whose key was revoked, and who sends without end."""
+        """Now and then, when all messages were read: cut off who sends without end."""
         if now_s - self._inspected_s < _INSPECT_S:
             return
         self._inspected_s = now_s
@@ -371,8 +384,6 @@ class ServerEndpoint:
                 connection.delivered, account.has_delivered = True, False
         self._router_watch.cut_endless()
         self._publisher_watch.cut_endless()
-        if self._access is not None:
-            self._cut_revoked(self._access)
 
     def _cut_revoked(self, access: Access) -> None:
         """The authenticator reads the file too: what counts is whether connections were checked by what it says now."""

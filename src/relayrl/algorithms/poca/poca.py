@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Space
+    from relayrl.models.heads.action_head import LikelihoodHead
     from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.input_layout import InputLayout
     from relayrl.models.networks.network_factory import NetworkFactory
@@ -79,15 +80,17 @@ class POCA(OnPolicyAlgorithm):
 
     needs_aligned_agents = True
     policy: TeamActorCritic
+    params: POCAParams
 
     def __init__(
         self, policy: TeamActorCritic, params: POCAParams, rng: np.random.Generator, backend: Backend = REFERENCE
     ) -> None:
-        self.params = params
-        loss = ClippedSurrogate(params.clip_ratio)
-        objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
         passes = {"policy_passes": params.train_pi_iters, "value_passes": params.train_vf_iters}
-        super().__init__(policy, params, objective, rng, **passes, backend=backend)
+        super().__init__(policy, params, rng, **passes, backend=backend)
+
+    def objective(self) -> Objective:
+        params, loss = self.params, ClippedSurrogate(self.params.clip_ratio)
+        return Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
 
     @classmethod
     def make_policy(
@@ -99,10 +102,11 @@ class POCA(OnPolicyAlgorithm):
         generator: torch.Generator,
         central: InputLayout | None,
         kernels: NetworkFactory | None,
+        head: LikelihoodHead | None = None,
     ) -> TeamActorCritic:
         del central
-        heads = params.num_attention_heads
-        return TeamActorCritic(observation_space, action_space, network, generator, heads, kernels)
+        num_heads = params.num_attention_heads
+        return TeamActorCritic(observation_space, action_space, network, generator, num_heads, kernels, head)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         """[T, B] of teams; `value` and `next_value` are theirs."""
@@ -162,12 +166,12 @@ class POCA(OnPolicyAlgorithm):
 
     def _normalize(self, batch: Batch) -> None:
         teams = _teams(batch)
-        if self._params.normalize_returns:
+        if self.params.normalize_returns:
             teams.old_value, teams.old_baseline = (
                 self._update.normalized_returns(column) for column in (teams.old_value, teams.old_baseline)
             )
         super()._normalize(batch)
-        if self._params.normalize_returns:
+        if self.params.normalize_returns:
             teams.target = self._update.normalized_returns(teams.target)
 
     def _begin_passes(self, batch: Batch, num_steps: int) -> Finish:
@@ -197,7 +201,7 @@ class POCA(OnPolicyAlgorithm):
         features, actions, present, target, old_value, old_baseline = (
             self._update.tensor(np.ascontiguousarray(column)) for column in teams.columns()
         )
-        critic, loss_of = self.policy.critic, self._objective.value_loss
+        critic, loss_of = self.policy.critic, self._update.objective.value_loss
         value, baseline = critic.value_and_baseline(features, actions, present)
         value_loss = loss_of(value, old_value, target)
         of_agents = target[:, None].expand_as(present)[present]

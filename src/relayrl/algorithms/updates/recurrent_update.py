@@ -36,7 +36,6 @@ from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
 from relayrl.models.networks.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.networks.shared_rows import SharedRows
-from relayrl.models.policy import ActorCritic
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
 
@@ -110,7 +109,8 @@ class RecurrentUpdate(TorchUpdate):
     @torch.no_grad()
     def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> RecurrentEvaluation:
         policy, (T, L) = self.policy, rollout.reward.shape
-        features = self.tensor(self.features(flat_rows(rollout.obs)))
+        seen = self.features(flat_rows(rollout.obs))
+        features = self.tensor(seen)
         actor_memory, critic_memory = self._memory(rollout, features)
         if central is None:
             hidden = policy.critic.hidden(features)
@@ -127,7 +127,7 @@ class RecurrentUpdate(TorchUpdate):
         else:
             logp = flat_rows(rollout.logp)
         return RecurrentEvaluation(
-            features=as_array(features),
+            features=seen,
             central=None if central is None else central.rows,
             value=self._in_units_of_reward(value).reshape(T, L),
             successor_value=self._in_units_of_reward(value_next),
@@ -268,12 +268,3 @@ def remembered(
 def _in_sequences(rows: Batch, sequences: Sequences, actor_memory: Array, critic_memory: Array) -> SequenceBatch:
     memory = {"actor_memory": actor_memory, "critic_memory": critic_memory}
     return SequenceBatch(*rows.columns(), sequences=sequences, **memory)  # type: ignore[arg-type]
-
-
-def reference_update(
-    policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
-) -> TorchUpdate:
-    """The update of any policy, with a memory or without."""
-    if isinstance(policy, RecurrentActorCritic):
-        return RecurrentUpdate(policy, objective, pi_optimizer, vf_optimizer)
-    return TorchUpdate(policy, objective, pi_optimizer, vf_optimizer)

@@ -10,7 +10,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.off_policy import GroupLearner, Metrics, OffPolicyAlgorithm, P, ViewFactory, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
-from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
+from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch, encoded_batch, group_batch, present
 from relayrl.algorithms.updates.replay_losses import min_q, td_loss, td_target
+from relayrl.models.networks.image_encoder import ImageEncoder
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.q_networks import QNetworks
 from relayrl.models.policy import Policy
@@ -53,7 +54,35 @@ class CriticLearner(GroupLearner):
         super().__init__(policy, num_agents, params, has_target_policy=has_target_policy)
         self.q = QNetworks(q_layout, num_q, policy.kernels, generator).to(self.device)
         self.target_q = copy.deepcopy(self.q).requires_grad_(False)
-        self.critic_optimizer = FlatAdam(list(self.q.parameters()), params.critic_lr, None, USUAL_EPSILON)
+        self.target_encoder: ImageEncoder | None = None
+        if policy.image_encoder is not None:
+            # The targets' own, which the target policy and the target Q-networks see through.
+            twin = self.target_policy
+            self.target_encoder = copy.deepcopy(policy.image_encoder) if twin is None else twin.image_encoder
+            assert self.target_encoder is not None
+            self.target_encoder.requires_grad_(False)
+        self.critic_optimizer = FlatAdam(self.critic_parameters(), params.critic_lr, None, USUAL_EPSILON)
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What the Q-networks' loss trains: they, and the encoder of images, which the policy takes as it is."""
+        return [*self.q.parameters(), *self.policy.encoder_parameters()]
+
+    def encoded(self, rows: Any) -> GroupBatch[Tensor]:
+        """`group_batch` of transitions whose images several networks see through one encoder; `features` lead back into it."""
+        policy = self.policy
+        if self.target_encoder is None:
+            return group_batch(policy, rows, self.device)
+        seen: list[Tensor] = []
+
+        @torch.no_grad()
+        def encode_next(obs: Any) -> Tensor:
+            if self.target_policy is None:
+                seen.append(policy.features(obs))
+            return policy.features(obs, self.target_encoder)
+
+        own = encoded_batch(policy, rows, self.device, policy.features, encode_next)
+        own.next_seen = present(seen[0], own.valid | own.next_valid) if seen else None
+        return own
 
     def act(
         self, policy: Policy, features: Tensor, mask: Tensor | None, rng: np.random.Generator
@@ -72,14 +101,18 @@ class CriticLearner(GroupLearner):
 
     def descend_critics(self, loss: Tensor) -> Metrics:
         """Step the Q-networks down a loss; gives the loss and its gradient's norm."""
-        norm = descend(loss, self.critic_optimizer, list(self.q.parameters()), "Q", "critic_lr")
+        norm = descend(loss, self.critic_optimizer, self.critic_parameters(), "Q", "critic_lr")
         return {"value/loss": float(loss.detach()), "value/gradient_norm": norm}
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
-        return [(list(self.target_q.parameters()), list(self.q.parameters())), *super().targets()]
+        followed = [(list(self.target_q.parameters()), list(self.q.parameters())), *super().targets()]
+        if self.target_encoder is None:
+            return followed
+        return [*followed, (list(self.target_encoder.parameters()), self.policy.encoder_parameters())]
 
     def modules(self) -> dict[str, nn.Module]:
-        return {"q": self.q, "target_q": self.target_q, **super().modules()}
+        encoder = {} if self.target_encoder is None else {"target_encoder": self.target_encoder}
+        return {"q": self.q, "target_q": self.target_q, **encoder, **super().modules()}
 
     def optimizers(self) -> dict[str, FlatAdam]:
         return {**super().optimizers(), "critic_optimizer": self.critic_optimizer}
@@ -88,6 +121,7 @@ class CriticLearner(GroupLearner):
 class ReplayActorCritic(OffPolicyAlgorithm[P]):
     """Critics learn what actions are worth; policies learn what critics say."""
 
+    shares_encoder = True
     num_q: ClassVar[int]
     num_policy_critics: ClassVar[int]
     """Q-networks whose smallest value the policy raises."""
@@ -105,11 +139,11 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
     ) -> None:
         """`generator` draws the Q-networks' first parameters too; `state` encodes what critics see of states."""
         shapes = {
-            name: GroupShape(num_agents[name], policy.encoder.num_features, policy.head.critic_width)
+            name: GroupShape(num_agents[name], policy.features_layout.num_features, policy.head.critic_width)
             for name, policy in policies.items()
         }
         self.view, self.state = view(shapes), state
-        self._encoders: Mapping[str, InputLayout] = {name: policy.encoder for name, policy in policies.items()}
+        self._encoders: Mapping[str, InputLayout] = {name: policy.features_layout for name, policy in policies.items()}
         self._generator = generator
         super().__init__(policies, num_agents, params, generator)
 
@@ -129,6 +163,15 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         layout = self.view.layout(name, self._encoders, None if self.state is None else self.state.encoder)
         target = {"has_target_policy": self.has_target_policy}
         return CriticLearner(policy, num_agents, layout, self.num_q, self.params, self._generator, **target)
+
+    def group_batch(self, name: str, rows: Any) -> GroupBatch[Tensor]:
+        learner = self.groups[name]
+        return learner.encoded(self.shifted(learner, rows))
+
+    def configure(self, params: P) -> None:
+        super().configure(params)
+        for learner in self.groups.values():
+            learner.critic_optimizer.lr = params.critic_lr
 
     @abstractmethod
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
@@ -179,8 +222,10 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
     def update_policy(self, name: str, batch: Batch) -> tuple[Metrics, Tensor]:
         """Step the policy of a group; gives metrics and its actions' log-probabilities [M, N]."""
         learner, own = self.groups[name], batch[name]
-        action, logp = learner.act(learner.policy, own.features, own.mask, self.rng)
-        inputs = self.view.inputs(name, features_of(batch), actions_of(batch), own.state, action)
+        features = own.features.detach()  # the critics' loss alone trains an encoder (Yarats et al., 2021)
+        action, logp = learner.act(learner.policy, features, own.mask, self.rng)
+        seen = {other: part.features.detach() for other, part in batch.items()}
+        inputs = self.view.inputs(name, seen, actions_of(batch), own.state, action)
         q = min_q(learner.values(learner.q, inputs)[: self.num_policy_critics])
         metrics = learner.descend(self.policy_loss(name, q, logp, own.share))
         return self.prefixed(name, metrics), logp.detach()

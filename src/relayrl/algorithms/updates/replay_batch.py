@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -38,17 +38,32 @@ class GroupBatch(Generic[Rows]):
     next_mask: Rows | None
     share: Rows
     """[M, N] each row's part of a mean over the rows on which agents acted."""
+    next_seen: Rows | None = None
+    """[M, N, F] `next_features` as the policy that acts next sees them, where it has another encoder than the targets."""
     state: Rows | None = None
     """[M, S] features of the environment's global state, where critics see it."""
     next_state: Rows | None = None
 
+    @property
+    def next_policy_features(self) -> Rows:
+        """[M, N, F] what the policy that acts next sees."""
+        return self.next_features if self.next_seen is None else self.next_seen
+
 
 Batch = Mapping[str, GroupBatch[Tensor]]
+Encode = Callable[[Any], Tensor]
 
 
 @torch.no_grad()
 def group_batch(policy: Policy, rows: Any, device: torch.device) -> GroupBatch[Tensor]:
-    """The tensors of one group's `GroupTransitions`, on a device."""
+    """The tensors of one group's `GroupTransitions`, on a device; for encoding without a gradient."""
+    return encoded_batch(policy, rows, device, policy.features, policy.features)
+
+
+def encoded_batch(
+    policy: Policy, rows: Any, device: torch.device, encode: Encode, encode_next: Encode
+) -> GroupBatch[Tensor]:
+    """The same with `encode` for observations and `encode_next` for those that followed."""
 
     def tensor(leaf: Array) -> Tensor:
         return torch.from_numpy(leaf).to(device)
@@ -58,11 +73,11 @@ def group_batch(policy: Policy, rows: Any, device: torch.device) -> GroupBatch[T
 
     valid, next_valid = tensor(rows.valid), tensor(rows.next_valid)
     return GroupBatch(
-        features=present(policy.features(map_tree(tensor, rows.obs)), valid),
+        features=present(encode(map_tree(tensor, rows.obs)), valid),
         action=present(tensor(policy.head.encode_action(rows.action)), valid),
         reward=tensor(rows.reward),
         # Whoever acted sees what followed, even where the others do not see it any more.
-        next_features=present(policy.features(map_tree(tensor, rows.next_obs)), valid | next_valid),
+        next_features=present(encode_next(map_tree(tensor, rows.next_obs)), valid | next_valid),
         discount=tensor(rows.discount),
         valid=valid,
         next_valid=next_valid,

@@ -6,7 +6,7 @@ A `Batch` holds the rows that are learned from, a `PassPlan` says which of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from relayrl.algorithms.losses import NOT_FINITE_IS_RAISED, Objective, entropy_bonus, kl_estimate, require_finite
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.data.trees import Array, map_tree
+from relayrl.data.trees import Array, index, map_tree
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
     from relayrl.models.networks.shared_rows import SharedRows
     from relayrl.models.policy import ActorCritic
-
 
 Metrics = dict[str, float]
 
@@ -57,7 +56,7 @@ class Batch:
     """Rows that are trained on, flattened to one axis M; features are what the networks see."""
 
     features: Array
-    action: Array
+    action: Any  # an array, or a tree of them
     mask: Array | None
     logp: Array
     advantage: Array
@@ -89,14 +88,14 @@ class Batch:
 
     def rows(self, where: Any) -> Batch:
         """Some of the rows: a view for a slice, a copy for indices."""
-        return Batch(*(None if c is None else c[where] for c in self.columns()))  # type: ignore[arg-type]
+        return Batch(*(None if c is None else index(c, where) for c in self.columns()))  # type: ignore[arg-type]
 
     @classmethod
     def joined(cls, parts: Sequence[Batch]) -> Batch:
         """The rows of all parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
-        return Batch(*(_joined(same) for same in zip(*(part.columns() for part in parts), strict=True)))  # type: ignore[arg-type]
+        return Batch(*(_joined(same) for same in zip(*(part.columns() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +137,25 @@ class TorchUpdate:
             value, successor_value = self.value(features), self.value(self.features(rollout.successors.obs))
         else:
             value, successor_value = self.value(central.rows), self.value(central.successors)
-        if rollout.logp is None:
+        logp = flat_rows(rollout.logp)
+        if logp is None:
             logp = self.log_prob(features, flat_rows(rollout.action_mask), flat_rows(rollout.action))
-        else:
-            logp = flat_rows(rollout.logp)
         seen = None if central is None else central.rows
         return Evaluation(features, seen, value.reshape(rollout.reward.shape), successor_value, logp)
 
     @torch.no_grad()
-    def features(self, obs: Any) -> Array:
-        """[M, F] what the networks see of observations `[M, …]`."""
+    def features(self, obs: Any) -> Any:
+        """[M, F] what the networks see of observations `[M, …]`; what `tensor` makes that of, where they see it encoded."""
         return as_array(self.policy.features(map_tree(self.tensor, obs)))
 
     @torch.no_grad()
     def value(self, seen: Array | SharedRows) -> Array:
         """[M] values, in units of reward, of what the critic sees."""
-        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in _pieces(seen)])
+        pieces = [seen] if isinstance(seen, np.ndarray) else seen.pieces()
+        return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in pieces])
 
     @torch.no_grad()
-    def log_prob(self, features: Array, mask: Array | None, action: Array) -> Array:
+    def log_prob(self, features: Array, mask: Array | None, action: Any) -> Array:
         """[M] log-probabilities of actions."""
         distribution = self.policy.distribution(self.tensor(features), self.tensor_or_none(mask))
         return as_array(self.policy.head.log_prob(distribution, self.tensor(action)))
@@ -196,9 +195,8 @@ class TorchUpdate:
             shuffled = batch if order is None else batch.rows(order[0])
             for start in range(0, len(batch), plan.minibatch_rows):
                 rows = shuffled.rows(slice(start, start + plan.minibatch_rows))
-                pi_metrics = self._policy_step(rows) if trains_pi else None
+                pi_metrics, vf_metrics = self.take_step(rows, trains_pi, trains_vf)
                 trains_pi = pi_metrics is not None
-                vf_metrics = self._value_step(rows) if trains_vf else None
                 counts["policy"] += pi_metrics is not None
                 counts["value"] += vf_metrics is not None
                 for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
@@ -206,18 +204,19 @@ class TorchUpdate:
         metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
         return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
 
-    def _policy_step(self, rows: Batch) -> Metrics | None:
-        metrics = self.policy_gradient(rows)
-        if metrics is not None:
-            require_finite(metrics["policy/loss"], "policy", "pi_lr")
-            metrics["policy/gradient_norm"] = self._pi_optimizer.step()
-        return metrics
+    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+        """Step the policy, if its KL limit is not exceeded, and the value; gives the metrics of each that was stepped."""
+        pi_metrics, vf_metrics = self.gradients(rows, trains_pi, trains_vf)
+        for metrics, network, rate in ((pi_metrics, "policy", "pi_lr"), (vf_metrics, "value", "vf_lr")):
+            if metrics is not None:
+                require_finite(metrics[f"{network}/loss"], network, rate)
+                optimizer = self._pi_optimizer if metrics is pi_metrics else self._vf_optimizer
+                metrics[f"{network}/gradient_norm"] = optimizer.step()
+        return pi_metrics, vf_metrics
 
-    def _value_step(self, rows: Batch) -> Metrics:
-        metrics = self.value_gradient(rows)
-        require_finite(metrics["value/loss"], "value", "vf_lr")
-        metrics["value/gradient_norm"] = self._vf_optimizer.step()
-        return metrics
+    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+        """Differentiate the losses of those that are trained."""
+        return self.policy_gradient(rows) if trains_pi else None, self.value_gradient(rows) if trains_vf else None
 
     def policy_gradient(self, rows: Batch) -> Metrics | None:
         """Differentiate the policy's loss; None, and no gradient, where the objective's KL limit is exceeded."""
@@ -252,9 +251,9 @@ class TorchUpdate:
         _differentiate(loss, self.policy.critic_parameters())
         return {"value/loss": float(loss.detach())}
 
-    def tensor(self, array: Array) -> Tensor:
-        """An array on the policy's device."""
-        return torch.from_numpy(array).to(self._device)
+    def tensor(self, array: Any) -> Any:
+        """An array on the policy's device, or a tree of them."""
+        return map_tree(lambda leaf: torch.from_numpy(leaf).to(self._device), array)
 
     def tensor_or_none(self, array: Array | None) -> Tensor | None:
         """The same of a column that may be missing."""
@@ -268,11 +267,11 @@ class TorchUpdate:
         """Continue from `state_dict`."""
 
 
-def _joined(columns: Sequence[Any]) -> Array | SharedRows | None:
+def _joined(columns: Sequence[Any]) -> Any:
     first = columns[0]
-    if first is None:
-        return None
-    return np.concatenate(columns) if isinstance(first, np.ndarray) else type(first).joined(columns)
+    if first is None or not isinstance(first, np.ndarray | dict | tuple):
+        return None if first is None else type(first).joined(columns)
+    return map_tree(lambda *parts: np.concatenate(parts), *columns)
 
 
 def flat_rows(column: Any) -> Any:
@@ -290,10 +289,6 @@ def as_array(tensor: Tensor) -> Array:
 def laid_out(seen: Array | SharedRows) -> Array:
     """[M, I] what the critic sees, where rows may share parts."""
     return seen if isinstance(seen, np.ndarray) else seen.laid_out()
-
-
-def _pieces(seen: Array | SharedRows) -> Iterable[Array]:
-    return [seen] if isinstance(seen, np.ndarray) else seen.pieces()
 
 
 def _differentiate(loss: Tensor, parameters: list[nn.Parameter]) -> None:

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 class APPO(VTraceAlgorithm):
     """PPO on V-trace's advantages."""
 
+    params: APPOParams
+
     def __init__(
         self, policy: ActorCritic, params: APPOParams, rng: np.random.Generator, backend: Backend = REFERENCE
     ) -> None:
-        self.params = params
-        loss = ClippedSurrogate(params.clip_ratio)
-        objective = Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
-        super().__init__(policy, params, objective, rng, policy_passes=params.train_pi_iters, backend=backend)
+        super().__init__(policy, params, rng, policy_passes=params.train_pi_iters, backend=backend)
+
+    def objective(self) -> Objective:
+        params, loss = self.params, ClippedSurrogate(self.params.clip_ratio)
+        return Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
 
     def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
         return Estimates(acted_logp, found.advantage, found.target)

@@ -30,9 +30,10 @@ class IMPALA(VTraceAlgorithm):
     def __init__(
         self, policy: ActorCritic, params: IMPALAParams, rng: np.random.Generator, backend: Backend = REFERENCE
     ) -> None:
-        self.params = params
-        objective = Objective(LogLikelihood(), params.entropy_coef)
-        super().__init__(policy, params, objective, rng, policy_passes=1, backend=backend)
+        super().__init__(policy, params, rng, policy_passes=1, backend=backend)
+
+    def objective(self) -> Objective:
+        return Objective(LogLikelihood(), self.params.entropy_coef)
 
     def learned_from(self, found: VTrace, acted_logp: Array, current_logp: Array) -> Estimates:
         return Estimates(current_logp, found.advantage, found.target, found.rho)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.on_policy import Backend, OnPolicyAlgorithm
 from relayrl.algorithms.updates.torch_update import Estimates, Evaluation, Finish
 from relayrl.algorithms.vtrace.vtrace_params import VTraceParams
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
 class VTraceAlgorithm(OnPolicyAlgorithm):
     """Trains one `ActorCritic` from rollouts of older versions of it."""
 
+    params: VTraceParams
+
     def __init__(
         self,
         policy: ActorCritic,
         params: VTraceParams,
-        objective: Objective,
         rng: np.random.Generator,
         *,
         policy_passes: int,
         backend: Backend,
     ) -> None:
         passes = {"policy_passes": policy_passes, "value_passes": params.train_vf_iters}
-        super().__init__(policy, params, objective, rng, **passes, backend=backend)
-        self._vtrace = params
+        super().__init__(policy, params, rng, **passes, backend=backend)
         self._ratios: list[Array] = []
 
     def begin(
@@ -57,17 +56,17 @@ class VTraceAlgorithm(OnPolicyAlgorithm):
             return finish
         weights = {
             "policy/importance_ratio": float(ratio.mean()),
-            "policy/importance_clip_fraction": float((ratio > self._vtrace.rho_bar).mean()),
+            "policy/importance_clip_fraction": float((ratio > self.params.rho_bar).mean()),
         }
         return lambda: weights | finish()
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
-        return self.gae(rollout, value, next_value, gamma=self._vtrace.gamma, lam=self._vtrace.lam)
+        return self.gae(rollout, value, next_value, gamma=self.params.gamma, lam=self.params.lam)
 
     def estimates(self, rollout: Rollout, evaluation: Evaluation, next_value: Array) -> Estimates:
         if rollout.logp is None:
             return super().estimates(rollout, evaluation, next_value)
-        params = self._vtrace
+        params = self.params
         current = self._update.current_logp(rollout, evaluation)
         log_ratio = current.reshape(rollout.logp.shape) - rollout.logp
         found = vtrace(

@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from relayrl.bench.servers.bench_processes import bare_context
+from relayrl.bench.servers.bench_processes import TIMEOUT_S, bare_context
 from relayrl.errors import ProtocolError
 from relayrl.transport.messages import Kind, Message, decode, encode
 
@@ -36,6 +36,9 @@ _ODD = (
     b"RLY",
     b":" * 30,
 )
+_READ_EVERY = 32
+"""Messages between two looks at replies."""
+_LAST_NUMBER = (1 << 64) - 2
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
 _READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
@@ -121,20 +124,27 @@ def fuzz_decode(num_cases: int, seed: int = 0) -> FuzzCounts:
 
 
 def fuzz_socket(address: str, num_cases: int, seed: int = 0) -> None:
-    """Send mutated messages to a server, as fast as it takes them."""
+    """Send mutated messages to a server, as fast as it takes them; returns when it has taken all."""
     rng, beginnings = random.Random(seed), seeds()
     with bare_context() as context:
         dealer = context.socket(zmq.DEALER)
         dealer.connect(address)
-        for _ in range(num_cases):
-            frames = mutated(rng.choice(beginnings), rng)
-            if frames:
-                dealer.send_multipart(frames)
-            with contextlib.suppress(zmq.Again):
-                while True:
-                    dealer.recv_multipart(zmq.NOBLOCK)
-        dealer.close(linger=30_000)
-        context.term()
+        for number in range(num_cases):
+            dealer.send_multipart(mutated(rng.choice(beginnings), rng) or [b""])
+            if number % _READ_EVERY == 0:
+                _drop_replies(dealer)
+        # A connection's messages are read in order: when this is answered, all of them were.
+        dealer.send_multipart([bytes(frame) for frame in encode(Message(Kind.PING, {}, (), _LAST_NUMBER))])
+        while dealer.poll(int(TIMEOUT_S * 1000)):
+            if dealer.recv_multipart()[0][8:] == _LAST_NUMBER.to_bytes(8, "big"):
+                return
+        raise TimeoutError("the server answers no more")
+
+
+def _drop_replies(dealer: zmq.Socket[bytes]) -> None:
+    with contextlib.suppress(zmq.Again):
+        while True:
+            dealer.recv(zmq.NOBLOCK)
 
 
 def fuzz_stream(address: str, num_cases: int, seed: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from relayrl.bench.rows import Row, interleaved
@@ -29,11 +30,12 @@ def off_policy_rows() -> list[Row]:
     rows = []
     for algo in ("td3", "ddpg", "sac"):
         name, settings = f"W5 {algo.upper()} Pendulum-v1, batch {BATCH_SIZE}", workload_settings(algo)
+        measure_ours = partial(steps_per_s_of_learning, settings, WARM_UP_STEPS, TIMED_STEPS)
         if not has_peer:
             missing = f"{PEER} is not installed: pip install 'relayrl[peers]'"
-            rows.append(Row(name, _ours(settings), unit, missing, None, None, TARGET_RATIO))
+            rows.append(Row(name, measure_ours(), unit, missing, None, None, TARGET_RATIO))
             continue
-        ours, theirs = interleaved(lambda s=settings: _ours(s), lambda a=algo: _sb3(a), REPETITIONS)  # type: ignore[misc]
+        ours, theirs = interleaved(measure_ours, partial(_sb3, algo), REPETITIONS)
         rows.append(Row(name, ours, unit, f"{PEER}, {PEER_THREADS} threads", theirs, ours / theirs, TARGET_RATIO))
     return rows
 
@@ -60,12 +62,12 @@ def workload_settings(algo: str) -> RunSettings:
     return build_run_settings("Pendulum-v1", None, flags, [])
 
 
-def _ours(settings: RunSettings) -> float:
-    """Steps/s from the first gradient step on."""
+def steps_per_s_of_learning(settings: RunSettings, num_warm_up: int, num_timed: int) -> float:
+    """Steps/s of a run from the first gradient step on."""
     started: list[float] = []
 
     def note_start(progress: object) -> None:
-        if getattr(progress, "num_env_steps", 0) >= WARM_UP_STEPS and not started:
+        if getattr(progress, "num_env_steps", 0) >= num_warm_up and not started:
             started.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +76,7 @@ def _ours(settings: RunSettings) -> float:
         engine = LocalEngine(settings, directory, tensorboard=False)
         begin = time.perf_counter()
         seconds = engine.run(note_start).seconds
-    return TIMED_STEPS / (seconds - (started[0] - begin))
+    return num_timed / (seconds - (started[0] - begin))
 
 
 def _sb3(algo: str) -> float:

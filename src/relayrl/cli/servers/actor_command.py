@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from relayrl.cli.debug_option import DebugFlag
+from relayrl.cli.environment_options import EnvAssignments, EnvOptionsByOldName, Wraps, given_environment
 
 
 def actor(
@@ -34,9 +35,9 @@ def actor(
     spool_mib: Annotated[
         int, typer.Option(min=1, help="Most MiB that may wait there; then the environments wait.")
     ] = 256,
-    options: Annotated[
-        list[str] | None, typer.Option("--option", help="key=value for the environment itself, any number of times.")
-    ] = None,
+    options: EnvOptionsByOldName = None,
+    wraps: Wraps = None,
+    assignments: EnvAssignments = None,
     key: Annotated[Path | None, typer.Option(help="This client's .key file; see `relayrl keys`.")] = None,
     server_key: Annotated[str | None, typer.Option(help="The server's public key, or its .pub file.")] = None,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the server's first answer.")] = 60.0,
@@ -44,7 +45,7 @@ def actor(
     debug: DebugFlag = False,
 ) -> None:
     """Play environments for a training server."""
-    from relayrl.config.settings_text import parse_assignment
+    from relayrl.config.settings import parse_settings
     from relayrl.envs.environment_settings import EnvSettings
     from relayrl.runtime.agents.client_config import ClientConfig, read_client_config
     from relayrl.runtime.remote.remote_actor import RemoteActorSettings, run_remote_actor
@@ -52,9 +53,9 @@ def actor(
 
     if server is None:
         server = (ClientConfig() if client_config is None else read_client_config(client_config)).addresses.trajectories
-    values = dict(parse_assignment(each, "--option") for each in options or [])
+    given = given_environment(options, wraps, assignments)
     settings = RemoteActorSettings(
-        environment=EnvSettings(num_envs=num_envs, workers=workers, **({"options": values} if values else {})),
+        environment=parse_settings(EnvSettings, {"num_envs": num_envs, "workers": workers, **given}),
         spool=SpoolSettings(max_bytes=spool_mib << 20),
     )
     stopped = _stop_on_signals()

@@ -69,7 +69,10 @@ def add(
     canary: Annotated[str | None, typer.Option(help="Let this share of actors try it, e.g. 10%.")] = None,
     debug: DebugFlag = False,
 ) -> None:
-    """Put a model into the store, not deployed unless it is the first of its group or a canary."""
+    """Put a model into the store.
+
+    It is not deployed unless it is the first of its group or a canary.
+    """
     from relayrl.servers.inference.model_keeper import CanaryPlan
     from relayrl.servers.inference.model_store import ModelStore
 
@@ -105,7 +108,10 @@ def promote(
 
 @models_app.command()
 def rollback(store: Store, group: Group = None, debug: DebugFlag = False) -> None:
-    """End the canary or, without one, return to the version that was stable before."""
+    """End the canary, or return to the version before.
+
+    Without a canary, to the version that was stable before.
+    """
     from relayrl.servers.inference.model_store import ModelStore
 
     opened = ModelStore(store)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relayrl.cli.debug_option import DebugFlag
+from relayrl.cli.environment_options import EnvOptions, Wraps, environment_flags
 
 if TYPE_CHECKING:
     from relayrl.engines.runs.run_record import RunResult
@@ -37,6 +38,8 @@ def training(
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML, TOML or JSON file of the run's settings.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="key=value, any number of times.")] = None,
+    env_options: EnvOptions = None,
+    wraps: Wraps = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run-dir; begin it where there is none.")
     ] = False,
@@ -73,6 +76,7 @@ def training(
 
     flags = {"algo": algo, "trainer.max_steps": steps, "seed": seed, "record": journal}
     given = {path: value for path, value in flags.items() if value is not None}
+    given |= environment_flags(env_options, wraps)
     request = TrainRequest(env or env_option, run_dir, config, given, assignments or [], resume=resume, trust=trust)
     from relayrl.servers.training.server_file import server_of_file
     from relayrl.transport.keys import Access

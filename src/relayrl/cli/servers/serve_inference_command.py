@@ -40,7 +40,10 @@ def inference(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but the address.")] = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Act for remote clients, with many models and versions side by side."""
+    """Act for remote clients.
+
+    With many models and versions side by side.
+    """
     from relayrl.config.settings import parse_settings
     from relayrl.observability.logs import configure_logging
     from relayrl.servers.inference.inference_server import InferenceServer, InferenceSettings

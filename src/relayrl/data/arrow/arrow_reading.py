@@ -25,6 +25,11 @@ def from_batch(batch: pa.RecordBatch, layout: Layout) -> TrajectoryBlock:
     """The trajectories of a batch that has rows and has passed Arrow's own `validate()`, in order."""
     if not batch.schema.equals(layout.schema):
         raise DecodeError("the columns of a batch are not those of its layout")
+    return from_own_batch(batch, layout)
+
+
+def from_own_batch(batch: pa.RecordBatch, layout: Layout) -> TrajectoryBlock:
+    """As `from_batch`, where batch and layout were read from the same schema, which is not compared again."""
     return _Split(batch, layout).block()
 
 
@@ -115,7 +120,8 @@ class _Split:
         """terminated, truncated, failed of each trajectory's last row; they stand nowhere else."""
         columns = [self._column(leaf.name, leaf, (self._batch.num_rows,)) for leaf in (TERMINATED, TRUNCATED, FAILED)]
         flags = [column[self._ends - 1] for column in columns]
-        if any(int(column.sum()) != int(flag.sum()) for column, flag in zip(columns, flags, strict=True)):
+        count = np.count_nonzero  # an eighth of the cost of `sum`
+        if any(count(column) != count(flag) for column, flag in zip(columns, flags, strict=True)):
             raise DecodeError("a trajectory ends before its last row")
         _, truncated, failed = flags
         if (failed & ~truncated).any():

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from relayrl.config.enum_members import member_of
-from relayrl.data.arrow.arrow_reading import from_batch
+from relayrl.data.arrow.arrow_reading import from_own_batch
 from relayrl.data.arrow.arrow_writing import to_batch
 from relayrl.data.arrow.ipc_limits import check_schema, read_claims
 from relayrl.data.arrow.layout_book import layout_book
@@ -88,7 +88,7 @@ def decode_block(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Trajecto
     batch, layout = _read(data, max_bytes, Kind.TRAJECTORY)
     if not batch.num_rows:
         raise DecodeError("a trajectory without steps")
-    return from_batch(batch, layout)
+    return from_own_batch(batch, layout)
 
 
 def decode_rollout(data: Bytes, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Rollout:

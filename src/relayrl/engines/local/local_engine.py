@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,16 @@ from typing import Any
 import torch
 
 from relayrl.compiled.loader import describe, warn_if_missing
+from relayrl.config.plugin_registry import PluginKind
+from relayrl.engines.callbacks.callback import Callback
+from relayrl.engines.callbacks.callback_calls import CallbackCalls
+from relayrl.engines.callbacks.live_run import LiveRun
+from relayrl.engines.given_parts import load_part
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.local.run_parts import RunParts, build_parts, limit_threads
-from relayrl.engines.local.run_state import capture, record_continuation, restore, start_from
+from relayrl.engines.local.run_state import capture, environments_lent, record_continuation, restore, start_from
 from relayrl.engines.local.statistics_plan import make_statistics
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
@@ -57,14 +62,23 @@ class LocalEngine:
         *,
         tensorboard: bool = True,
         make_pace: MakePace | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self._directory, self._make_pace = directory, make_pace
         self._parts: RunParts = build_parts(settings, collects=make_pace is None)
         self._settings = settings = _with_number(settings, self._parts.env.num_envs)
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
+        live = LiveRun(settings, directory.path, self._parts.policies, self._parts.trainer, self._statistics)
+        self._calls = CallbackCalls(callbacks, live)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
-        self._evaluation = self._make_evaluation()
+        try:
+            self._schedules = self._make_schedules()
+            self._evaluation = self._make_evaluation()
+        except BaseException:
+            self._statistics.close()
+            self._parts.close()
+            raise
         self._seconds_before, self._started = 0.0, time.perf_counter()
         self._has_resumed = False
         self._warnings: list[str] = []  # of a resume; exporting a run is no reason to give them
@@ -74,12 +88,16 @@ class LocalEngine:
         self._pace_state: Mapping[str, Any] = {}
 
     def _make_evaluation(self) -> PeriodicEvaluation:
-        try:
-            return PeriodicEvaluation(self._settings, self._parts.env, self._parts.policies, self._stop_if_asked)
-        except ConfigError:
-            self._statistics.close()
-            self._parts.close()
-            raise
+        parts, settings, videos = self._parts, self._settings, self._directory.videos
+        lend = partial(environments_lent, parts, settings)
+        return PeriodicEvaluation(settings, parts.env, parts.policies, self._stop_if_asked, lend, videos)
+
+    def _make_schedules(self) -> dict[str, Callable[[float], float]]:
+        """Functions of the share of the run that is over, by the hyper-parameters that follow them."""
+        found = {name: load_part(PluginKind.SCHEDULE, each) for name, each in self._settings.schedules.items()}
+        for name in found:
+            self._calls.run.params[name]  # raises where there is none that may change
+        return found
 
     @property
     def settings(self) -> RunSettings:
@@ -103,7 +121,7 @@ class LocalEngine:
             return False
         steps, state = loaded
         self._seconds_before, goes_on = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
-        self._warnings = self._differences(goes_on)
+        self._warnings = self._differences(goes_on) + self._calls.load_state_dict(state.get("callbacks", {}))
         self._go_on_recording = record_continuation(state, self._parts, self._settings)
         self._pace_state = state.get("pace", {})
         logger.info("resumed at step %d", steps)
@@ -148,9 +166,10 @@ class LocalEngine:
         When `is_interrupted` says so, the run saves its state and raises `RunInterrupted`.
         """
         self._is_interrupted = is_interrupted
+        result: RunResult | None = None
         try:
             with contextlib.nullcontext() if self._directory.is_locked else self._directory.locked():
-                return self._run(on_progress)
+                result = self._run(on_progress)
         except TrainingDivergedError as error:
             kept = self._checkpoints.paths()
             rescue = (
@@ -158,7 +177,10 @@ class LocalEngine:
             )
             raise TrainingDivergedError(f"{error}; {rescue}") from error
         finally:
+            self._calls.end(result)
             self.close()
+        self._calls.raise_failure()
+        return result
 
     def _run(self, on_progress: Callable[[Progress], None]) -> RunResult:
         logger.info("MLPs on the CPU run in %s", describe())
@@ -170,11 +192,13 @@ class LocalEngine:
         steps_before = self._parts.trainer.num_env_steps
         self._go_on_recording()
         self._evaluation.begin()
+        self._calls.start()
         if not self._checkpoints.paths():
             self.save()  # a run that diverges before its first interval has something to go back to
         self._train(on_progress)
         seconds = time.perf_counter() - self._started
         self.save()
+        self._calls.raise_failure()
         if self._parts.recorder is not None:
             self._parts.recorder.end()
         self.export(list(ExportFormat))
@@ -194,7 +218,9 @@ class LocalEngine:
             pace = self._parts.pace(self._settings, self._statistics, clock, self.save)
         else:
             pace = self._make_pace(self._parts, self._statistics, clock, self._pace_state)
-        self._pace = pace
+        self._pace, pace.on_collected = pace, self._calls.rollout
+        if self._calls.sees_updates:
+            pace.on_updated = self._calls.update
         try:
             self._train_at(pace, clock, on_progress)
             pace.settle()
@@ -206,22 +232,26 @@ class LocalEngine:
         last_step, num_envs = self._last_step(), self._parts.env.num_envs
         clock.start(pace.num_env_steps)
         has_row = self._statistics.num_rows > 0
-        while pace.num_env_steps < last_step and not self._evaluation.has_reached_target:
-            before = pace.num_env_steps
+        is_over = self._calls.ends_run
+        while not is_over and pace.num_env_steps < last_step and not self._evaluation.has_reached_target:
+            before, version = pace.num_env_steps, self._parts.trainer.policy_version
+            self._follow_schedules(before / last_step)
             pace.advance(min(self._parts.block_steps, last_step - before) // num_envs)
             steps = pace.num_env_steps
             self._count_episodes(pace)
+            self._call_update(pace, version)
             extra = self._evaluate_if_due(before, pace, clock)
             is_first = not has_row and self._has_something_to_tell()
-            is_due = _crossed(self._settings.trainer.summary_freq, before, steps) or steps >= last_step
+            is_over = steps >= last_step or self._calls.ends_run
+            is_due = is_over or _crossed(self._settings.trainer.summary_freq, before, steps)
             is_summarized = is_due or is_first or bool(extra)
             if is_summarized:
-                if steps >= last_step:
+                if is_over:
                     pace.settle()
                 pace.after_update(self._summary(steps, clock, extra))
                 has_row = True
             is_save_due = pace.is_save_due or _crossed(self._settings.trainer.checkpoint_interval, before, steps)
-            if is_save_due and steps < last_step:
+            if is_save_due and not is_over:
                 pace.settle()
                 self.save()
                 clock.lap("save")
@@ -232,6 +262,17 @@ class LocalEngine:
                     self._summary(steps, clock, {})()
                 self.save()
                 raise RunInterrupted
+
+    def _follow_schedules(self, progress: float) -> None:
+        for name, schedule in self._schedules.items():
+            self._calls.run.params[name] = schedule(progress)
+
+    def _call_update(self, pace: Pace, version_before: int) -> None:
+        """Callbacks see whole updates: critics that go on learning beside are waited for."""
+        if self._calls.sees_updates and not pace.learns_beside:
+            pace.settle()
+            if self._parts.trainer.policy_version != version_before:
+                self._calls.update()
 
     def _count_episodes(self, pace: Pace) -> None:
         ended = pace.take_ended()
@@ -267,10 +308,12 @@ class LocalEngine:
         if not self._evaluation.is_due(steps_before, pace.num_env_steps):
             return {}
         pace.settle()
-        metrics, is_best = self._evaluation.during()
+        metrics, is_best = self._evaluation.during(pace.num_env_steps)
         if is_best:
             weights = {"trainer": weights_of(self._parts.trainer.state_dict()), "metrics": metrics}
             self._checkpoints.save_best(pace.num_env_steps, weights)
+        self._statistics.show(metrics)
+        self._calls.evaluation()
         clock.lap("evaluate")
         return metrics
 
@@ -290,8 +333,11 @@ class LocalEngine:
         state = capture(self._parts, self._statistics, self._evaluation, self._seconds())
         if self._make_pace is not None:
             state["pace"] = dict(self._pace_state) if self._pace is None else self._pace.state_dict()
+        state["callbacks"] = self._calls.state_dict()
         path = self._checkpoints.save(self._parts.trainer.num_env_steps, state)
         logger.info("saved %s", path.name)
+        self._calls.run.checkpoint = path
+        self._calls.checkpoint()
 
     def export(self, formats: list[ExportFormat], output: Path | None = None) -> list[Path]:
         """Write every group's policy; `output` names the file where there is one group and one format."""
@@ -315,6 +361,7 @@ class LocalEngine:
             version=self._parts.trainer.policy_version,
             masked=self._parts.env.groups[name].masks_actions,
             is_warming_up=self._parts.trainer.is_warming_up,
+            environment=self._settings.environment.around(),
         )
 
     def _result(self, seconds: float, num_steps: int) -> RunResult:

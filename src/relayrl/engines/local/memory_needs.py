@@ -19,6 +19,7 @@ from relayrl.data.trees import Space, leaf_dtype, space_leaves
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError
+from relayrl.training.replay.frame_store import FrameStore, frame_stores
 
 _GIB = 1 << 30
 _ROW_BYTES = 40
@@ -61,7 +62,10 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
     replay_size, batch_size = getattr(params, "replay_size", None), getattr(params, "batch_size", 0)
     if replay_size is not None:
         kept = min(replay_size, settings.trainer.max_steps + env.num_envs)
-        needs["the replay", "params.buffer_size"] = kept * row
+        stored = sum(
+            g.num_agents * (_ROW_BYTES + _stored_bytes(g.observation_space) + _bytes(g.action_space)) for g in groups
+        )
+        needs["the replay", "params.buffer_size"] = kept * stored
         needs["a batch", "params.batch_size"] = batch_size * 4 * (features + max(widths))
     else:
         num_rows = settings.trainer.time_horizon * env.num_envs
@@ -71,6 +75,20 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
 
 def _bytes(space: Space) -> int:
     return sum(math.prod(leaf.shape or ()) * leaf_dtype(leaf).itemsize for _, leaf in space_leaves(space))
+
+
+def _stored_bytes(space: Space) -> int:
+    """Of an observation in replay, which keeps frames that are stacked once (`frame_store`)."""
+    stores = frame_stores(space, 1)
+    return sum(
+        math.prod(leaf.shape or ()) * leaf_dtype(leaf).itemsize // _frames_seen_again(stores.get(path))
+        for path, leaf in space_leaves(space)
+    )
+
+
+def _frames_seen_again(store: FrameStore | None) -> int:
+    """How often a frame is part of a stack; three are rather the colours of one."""
+    return 1 if store is None or store.num_frames == 3 else store.num_frames
 
 
 def _width(space: Space) -> int:

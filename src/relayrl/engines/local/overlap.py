@@ -40,11 +40,20 @@ class Pace(ABC):
 
     def __init__(self, collector: Collector, clock: PhaseClock, reward_rule: RewardRule) -> None:
         self._collector, self._clock, self._reward_rule = collector, clock, reward_rule
+        self.on_collected: RewardRule = lambda _: None
+        """Called with every rollout before it is learned from."""
+        self.on_updated: Callable[[], None] | None = None
+        """Called after every update by a pace that learns in a thread of its own, in that thread."""
 
     @property
     @abstractmethod
     def num_env_steps(self) -> int:
         """Steps collected so far."""
+
+    @property
+    def learns_beside(self) -> bool:
+        """Whether updates go on in a thread of their own."""
+        return False
 
     @abstractmethod
     def advance(self, num_steps: int) -> None:
@@ -85,6 +94,7 @@ class Pace(ABC):
                 self._reward_rule(rest)  # which records it
             raise
         self._reward_rule(rollouts)
+        self.on_collected(rollouts)
         self._clock.lap("collect")
         return rollouts
 
@@ -138,6 +148,18 @@ class InTurns(Pace):
             self.settle()
 
 
+class _Bell(PolicyQueue[PolicySnapshot]):
+    """Rings when a new version is published, inside the update that made it."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        super().__init__()
+        self._ring = ring
+
+    def put(self, item: PolicySnapshot) -> None:
+        del item
+        self._ring()
+
+
 class Overlapping(Pace):
     """Collects while a thread drives the trainer."""
 
@@ -158,12 +180,17 @@ class Overlapping(Pace):
         self._policies: PolicyQueue[PolicySnapshot] = PolicyQueue()
         trainer.subscribe_trajectory_queue(self._trajectories)
         trainer.publish_policy_queue(self._policies)
+        trainer.publish_policy_queue(_Bell(lambda: None if self.on_updated is None else self.on_updated()))
         self._thread = threading.Thread(target=self._learn, name="trainer", daemon=True)
         self._thread.start()
 
     @property
     def num_env_steps(self) -> int:
         return self._num_env_steps
+
+    @property
+    def learns_beside(self) -> bool:
+        return True
 
     def advance(self, num_steps: int) -> None:
         newest = self._policies.take()

@@ -9,11 +9,14 @@ returns of all agents have cancelled in every episode so far. Best checkpoint an
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,8 @@ from relayrl.models.policy import Policy
 from relayrl.runtime.collector import EndedEpisodes
 from relayrl.runtime.evaluation import EvaluationResult, describe_bound, evaluate, make_evaluation_env
 from relayrl.runtime.judging import EVERYBODY, MAX_AGENTS_SHOWN, Judge, are_zero_sum, random_actors
+from relayrl.runtime.pictures.film import Film, require_drawn
+from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import Opponent
 from relayrl.training.trainers.seeding import Stream, stream_seed
 
@@ -52,8 +57,11 @@ class PeriodicEvaluation:
         env: VectorEnvironment,
         policies: Mapping[str, Policy],
         check: Callable[[], None],
+        lend: Callable[[], AbstractContextManager[VectorEnvironment]],
+        videos: Path,
     ) -> None:
-        """`env` is the one that is trained in, of which this only asks what it is like."""
+        """`env` is the one that is trained in, of which this only asks what it is like; `lend` gives it away for a while, where
+        there can be no other. Films are written into the folder `videos`."""
         groups = env.groups
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
         self._judge = Judge(settings.evaluation.group, settings.evaluation.agent)
@@ -71,6 +79,26 @@ class PeriodicEvaluation:
         self.is_zero_sum: bool | None = None
         """Whether the agents' returns cancelled in every episode so far; None before anything was won or lost."""
         self.best_return, self.last_return = -math.inf, -math.inf
+        self._lend, self._videos = lend, videos
+        self._require_drawn(env)
+
+    def _require_drawn(self, env: VectorEnvironment) -> None:
+        """Draw one picture before the run begins, if there are to be any: what is missing is missed now."""
+        video = self._settings.evaluation.video
+        if video is None:
+            return
+        film = Film(video)
+        if self._settings.environment.exclusive:
+            require_drawn(env, self._settings.env, film.mode)
+            film.begin(env)
+            return
+        self._env = self._make_env(self._settings.evaluation.interval_episodes)
+        try:
+            self._env.reset(seed=stream_seed(self._settings.seed, Stream.EVALUATION, DURING))
+            film.begin(self._env)
+        except BaseException:
+            self.close()
+            raise
 
     def begin(self) -> None:
         """The run is about to begin, or to go on: the policies as they are now are the first to be beaten."""
@@ -121,13 +149,14 @@ class PeriodicEvaluation:
         target = self._settings.evaluation.target_return
         return target is not None and self.last_return >= target
 
-    def during(self) -> tuple[dict[str, float], bool]:
+    def during(self, num_env_steps: int) -> tuple[dict[str, float], bool]:
         """Evaluate; gives metrics, and whether the policies are the best so far."""
         episodes = self._settings.evaluation.interval_episodes
-        if self._env is None:
-            self._env = self._make_env(episodes)
-        # Never interrupted: a checkpoint at this step must come with this step's evaluation.
-        result = self._play(self._env, episodes, DURING, None)
+        with self._environments(episodes, is_kept=True) as env:
+            film = self._film() if self._is_video_due(num_env_steps) else None
+            # Never interrupted: a checkpoint at this step must come with this step's evaluation.
+            result = self._play(env, episodes, DURING, None, film)
+        self._write(film, f"step-{num_env_steps:010d}")
         if self._previous is not None:
             self._previous = copy.deepcopy(dict(self._policies))
         self.last_return = result.mean_return
@@ -159,21 +188,55 @@ class PeriodicEvaluation:
         episodes = self._settings.evaluation.episodes
         if not episodes:
             return None
-        env = self._make_env(episodes)
-        try:
-            return self._play(env, episodes, FINAL, lambda _: self._check())
-        finally:
-            env.close()
+        film = self._film()
+        with self._environments(episodes, is_kept=False) as env:
+            result = self._play(env, episodes, FINAL, self._check, film)
+        self._write(film, "final")
+        return result
+
+    @contextlib.contextmanager
+    def _environments(self, episodes: int, *, is_kept: bool) -> Iterator[VectorEnvironment]:
+        """Environments to play in: some of their own, kept for the next time or not, or those that are trained in."""
+        if self._settings.environment.exclusive:
+            with self._lend() as env:
+                yield env
+        elif is_kept:
+            if self._env is None:
+                self._env = self._make_env(episodes)
+            yield self._env
+        else:
+            self.close()
+            env = self._make_env(episodes)
+            try:
+                yield env
+            finally:
+                env.close()
 
     def _make_env(self, episodes: int) -> VectorEnvironment:
-        return make_evaluation_env(self._settings.env, self._settings.environment, episodes)
+        own, environment = self._settings.evaluation, self._settings.environment
+        render = None if own.video is None else Film.mode
+        return make_evaluation_env(self._settings.env, environment, episodes, num_envs=own.max_envs, render=render)
+
+    def _film(self) -> Film | None:
+        own = self._settings.evaluation
+        return None if own.video is None else Film(own.video, own.video_envs)
+
+    def _is_video_due(self, num_env_steps: int) -> bool:
+        """Whether a multiple of `video_interval` lies since the evaluation before."""
+        every, interval = self._settings.evaluation.video_interval, self._settings.evaluation.interval
+        return every is None or interval is None or num_env_steps // every > (num_env_steps - interval) // every
+
+    def _write(self, film: Film | None, name: str) -> None:
+        if film is not None:
+            write_whole(self._videos / f"{name}.{film.format.value}", film.content())
 
     def _play(
         self,
         env: VectorEnvironment,
         episodes: int,
         which: int,
-        on_step: Callable[[VectorEnvironment], None] | None,
+        on_step: Callable[[], None] | None,
+        film: Film | None,
     ) -> EvaluationResult:
         actors = {name: live_actor(policy) for name, policy in self._policies.items()}
         seed = stream_seed(self._settings.seed, Stream.EVALUATION, which)
@@ -183,6 +246,7 @@ class PeriodicEvaluation:
             episodes=episodes,
             seed=seed,
             on_step=on_step,
+            film=film,
             bounds=self._settings.evaluation,
             judge=self._judge,
             opponents=self._rivals(actors),
@@ -235,5 +299,6 @@ class PeriodicEvaluation:
 
     def close(self) -> None:
         """Close the environments."""
-        if self._env is not None:
-            self._env.close()
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()

@@ -19,8 +19,9 @@ import torch
 
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
-from relayrl.config.plugin_registry import PluginKind, load_plugin
+from relayrl.config.plugin_registry import PluginKind
 from relayrl.data.columns import copied_rollout
+from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
@@ -28,6 +29,7 @@ from relayrl.engines.plugins import algorithm_plugin, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
@@ -148,7 +150,8 @@ def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironm
     offer = None if env.state_space is None else StateOffer(env.state_space, env.state_repeats_observations)
     state = offer if entry.is_central else None
     horizon, max_steps = settings.trainer.time_horizon, settings.trainer.max_steps
-    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon)
+    relabel = env.relabel if env.has_goals else None
+    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon, relabel)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
     actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}
@@ -165,6 +168,8 @@ def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
         network,
         settings.params_of(group.name),
         network_factory(network),
+        None if network.head is None else load_part(PluginKind.HEAD, network.head),
+        None if settings.loss is None else loss_maker(settings.loss),
     )
 
 
@@ -174,7 +179,9 @@ def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
     A run that does not collect is fed with trajectories of other processes, which whoever feeds it records.
     """
     limit_threads(settings.threads)
-    env = on_host(make_vector(settings.env, settings.environment))
+    is_drawn = settings.environment.exclusive and settings.evaluation.video is not None
+    render = RenderMode.RGB_ARRAY if is_drawn else None
+    env = on_host(make_vector(settings.env, settings.environment, render=render))
     try:
         return _build(settings, env, collects=collects)
     except BaseException:
@@ -203,9 +210,10 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
         records_logp=_records_logp(settings, parts, actors),
         records_states=parts.trainer.needs_states,
+        records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
     )
     signals = {
-        name: (load_plugin(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
+        name: (load_part(PluginKind.REWARD_SIGNAL, name)(**own.options), own.strength)
         for name, own in settings.reward_signals.items()
     }
     block_steps = parts.rollout_steps * env.num_envs

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.run_parts import RunParts
 from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import CheckpointError
 from relayrl.training.files.weights import weights_of, with_weights
 from relayrl.training.statistics.run_statistics import Statistics
@@ -55,12 +57,26 @@ def _restore(
     parts.signals.load_state_dict(state["signals"])
     statistics.load_state_dict(state["statistics"])
     evaluation.load_state_dict(state["evaluation"])
+    return state["seconds"], _go_on_collecting(state["collector"], parts, settings)
+
+
+def _go_on_collecting(state: dict[str, Any], parts: RunParts, settings: RunSettings) -> bool:
+    """Continue the collector; gives whether its episodes go on as they were."""
     # Not the seed of the run's start: the first episodes would be played again.
     seed = stream_seed(settings.seed, Stream.ENVIRONMENT, parts.trainer.num_env_steps)
-    goes_on = parts.collector.load_state_dict(state["collector"], seed=seed)
+    goes_on = parts.collector.load_state_dict(state, seed=seed)
     if not goes_on:
         parts.trainer.worlds_restarted()
-    return state["seconds"], goes_on
+    return goes_on
+
+
+@contextlib.contextmanager
+def environments_lent(parts: RunParts, settings: RunSettings) -> Iterator[VectorEnvironment]:
+    """The training environments for something else, between two rollouts. Their episodes go on afterwards where their state
+    can be saved; elsewhere the running ones are given up, as when a run is resumed."""
+    state = parts.collector.state_dict()
+    yield parts.env
+    _go_on_collecting(state, parts, settings)
 
 
 def record_continuation(state: Mapping[str, Any], parts: RunParts, settings: RunSettings) -> Callable[[], None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from relayrl.config.plugin_registry import PluginKind, load_plugin
+from relayrl.config.plugin_registry import PluginKind
+from relayrl.engines.given_parts import load_part
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.training.statistics.run_statistics import Statistics
@@ -19,8 +20,8 @@ def make_statistics(settings: RunSettings, directory: RunDirectory, *, tensorboa
     chosen, path = settings.statistics, directory.path
     writers: list[StatisticsWriter] = [ProgressCsv(directory.progress)]
     if tensorboard and chosen.tensorboard:
-        writers.append(TensorBoardEvents(path))
+        writers.append(TensorBoardEvents(path, settings.model_dump(mode="json")))
     if chosen.wandb_project is not None:
         writers.append(WeightsAndBiases(chosen.wandb_project, path, settings.model_dump(mode="json")))
-    writers += [load_plugin(PluginKind.STATISTICS_WRITER, name)(path) for name in chosen.writers]
+    writers += [load_part(PluginKind.STATISTICS_WRITER, name)(path) for name in chosen.writers]
     return Statistics(writers)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 REFRESHES_PER_S = 4
-BAR_WIDTH = 40
-PAIRS_PER_ROW = 2
-"""Two labels with their numbers fit a terminal of 80 columns."""
+MIN_BAR_WIDTH = 10
+_LINES_AROUND = 3
+"""Lines that are no statistics: bar, steps, and the one that the cursor is left on."""
 TABLE = {
     "evaluation/return_mean": "evaluation return",
     "evaluation/best_return": "best evaluation",
@@ -79,7 +79,8 @@ class LiveTable:
         now = time.monotonic()
         if now - self._last >= 1 / REFRESHES_PER_S or progress.num_env_steps >= progress.max_steps:
             self._last = now
-            self._live.update(table_of(self._title, progress), refresh=True)
+            size = self._live.console.size
+            self._live.update(table_of(self._title, progress, size.width, size.height), refresh=True)
 
 
 class NotebookBar:
@@ -101,27 +102,40 @@ class NotebookBar:
             self._handle.update({"text/plain": line, "text/html": f"{bar} {html.escape(line)}"}, raw=True)
 
 
-def table_of(title: str, progress: Progress) -> RenderableType:
-    """The live table of one moment."""
+def table_of(title: str, progress: Progress, width: int, height: int) -> RenderableType:
+    """The live table of one moment, as wide as the terminal and never higher: what scrolled away cannot be redrawn."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     bar = Table.grid(padding=(0, 1))
-    bar.add_row(title, ProgressBar(total=progress.max_steps, completed=progress.num_env_steps, width=BAR_WIDTH))
+    bar_width = max(MIN_BAR_WIDTH, width - len(title) - 1)
+    bar.add_row(title, ProgressBar(total=progress.max_steps, completed=progress.num_env_steps, width=bar_width))
     line = Text(describe(progress), no_wrap=True, overflow="ellipsis")
+    numbers, num_rows = statistics_table(progress.row, width, height - _LINES_AROUND)
+    return Group(bar, line, numbers) if num_rows else Group(bar, line)
+
+
+def statistics_table(row: Mapping[str, float], width: int, height: int) -> tuple[RenderableType, int]:
+    """The statistics that people watch, as many beside each other as there is room for, and the lines that they take."""
+    from rich.table import Table
+    from rich.text import Text
+
     numbers = Table.grid(padding=(0, 2))
-    shown = [(label, _number(progress.row, name)) for name, label in TABLE.items()]
-    cells = [Text(text, style="dim") for label, number in shown if number is not None for text in (label, number)]
-    for start in range(0, len(cells), 2 * PAIRS_PER_ROW):
-        numbers.add_row(*cells[start : start + 2 * PAIRS_PER_ROW])
-    return Group(bar, line, numbers) if cells else Group(bar, line)
+    found = [(label, _number(row, name)) for name, label in TABLE.items()]
+    shown = [(label, number) for label, number in found if number is not None]
+    pair_width = sum(max(map(len, texts)) + 2 for texts in zip(*shown, strict=True))
+    pairs_per_row = max(1, (width + 2) // max(1, pair_width))
+    rows = [shown[start : start + pairs_per_row] for start in range(0, len(shown), pairs_per_row)]
+    for pairs in rows[: max(0, height)]:
+        numbers.add_row(*(Text(text, style="dim", no_wrap=True) for pair in pairs for text in pair))
+    return numbers, numbers.row_count
 
 
 def _number(row: Mapping[str, float], name: str) -> str | None:
     found = next((value for key, value in row.items() if key == name or key.endswith(f"/{name}")), None)
-    if found is None:
+    if found is None or math.isnan(found):
         return None
     return f"{found:,.0f}" if abs(found) >= 1000 else f"{found:.3g}"
 
@@ -129,12 +143,20 @@ def _number(row: Mapping[str, float], name: str) -> str | None:
 def describe(progress: Progress) -> str:
     """Steps, rate, return and time left on one line."""
     rate = progress.num_env_steps / max(progress.seconds, 1e-9)
-    left = (
-        f"{(progress.max_steps - progress.num_env_steps) / rate:.0f} s left" if rate else "waiting for the first steps"
-    )
+    num_left = progress.max_steps - progress.num_env_steps
+    left = f"{duration_text(num_left / rate)} left" if rate else "waiting for the first steps"
     share = 100.0 * progress.num_env_steps / progress.max_steps
     steps = f"{progress.num_env_steps:,}/{progress.max_steps:,} steps ({share:.0f}%)"
     return f"{steps}  {rate:,.0f} steps/s  {_return_text(progress.mean_return)}  {left}"
+
+
+def duration_text(seconds: float) -> str:
+    """A time as people say it: the largest unit and the one below."""
+    whole = round(seconds)
+    for unit_s, unit, below_s, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit_s:
+            return f"{whole // unit_s} {unit} {whole % unit_s // below_s} {below}"
+    return f"{whole} s"
 
 
 def _return_text(value: float) -> str:

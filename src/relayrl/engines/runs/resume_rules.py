@@ -23,6 +23,10 @@ FIXED = (
     "environment.num_envs",
     "environment.options",
     "environment.vector",
+    "environment.wrappers",
+    "environment.max_episode_steps",
+    "environment.ignore_keys",
+    "environment.flatten",
     "params.buffer_size",
     "learn_from",
 )
@@ -37,6 +41,7 @@ HARMLESS = (
     "evaluation",
     "statistics",
     "environment.workers",
+    "environment.exclusive",
     "environment.observation_check",
     "environment.step_timeout_s",
     "environment.start_timeout_s",

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -18,6 +19,17 @@ from relayrl.models.exports.exported import ExportFormat
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.files.file_names import file_name_part
 
+_WRITTEN = (
+    "config.yaml",
+    "progress.csv",
+    "run.log",
+    "result.json",
+    "model*.onnx",
+    "model*.pt",
+    "events.out.tfevents.*",
+)
+"""Files of a run beside its checkpoints."""
+
 
 class RunDirectory:
     """Paths inside a run directory; opening decides whether a run may begin or resume there."""
@@ -28,6 +40,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.progress = path / "progress.csv"
         self.log = path / "run.log"
+        self.videos = path / "videos"
         self.result = path / "result.json"
         self._lock_path = path / "run.lock"
         self._lock: TextIO | None = None
@@ -90,6 +103,14 @@ class RunDirectory:
             if any(folder.iterdir()):
                 return
             folder.rmdir()
+
+    def clear(self) -> None:
+        """Remove the run that lies here, whose lock is held: files that runs write, and nothing else."""
+        with self._explained():
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            for pattern in _WRITTEN:
+                for file in self.path.glob(pattern):
+                    file.unlink()
 
     def write_settings(self, settings: RunSettings) -> None:
         """Make `settings` those of the run that lies here."""

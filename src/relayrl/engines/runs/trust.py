@@ -7,21 +7,23 @@
 - it leads to installed code that is known to make environments: a registered Gymnasium id, a library with an adapter here, an
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
+The same holds for wrappers around it: those of known, installed packages need no word, any other `module:callable` does.
+
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
-algorithms, networks, reward signals, writers and sinks, which are plugins only (`config.plugin_registry`).
+networks, losses and other parts, for which `engines.given_parts` has the same rule, and algorithms and sinks, which are plugins
+only (`config.plugin_registry`).
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-from collections.abc import Collection
-from importlib.machinery import PathFinder
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from relayrl.config.plugin_registry import PluginKind, current_env, plugin_environment, plugin_packages, plugin_values
+from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
 from relayrl.envs.recipes import LIBRARIES
+from relayrl.envs.wrappers.wrapper_names import comes_from_here, is_installed_wrapper
 from relayrl.errors import UntrustedError
 
 ENVIRONMENT_PACKAGES = (
@@ -29,15 +31,14 @@ ENVIRONMENT_PACKAGES = (
     "gymnasium",
     "gymnasium_robotics",
     "highway_env",
+    "lbforaging",
     "metaworld",
     "minigrid",
     "miniworld",
     "mo_gymnasium",
+    "rware",
 )
 """Packages that register Gymnasium environments when they are imported, and do nothing else."""
-
-MAKES_ANY_OTHER = ("GymV21Environment-v0", "GymV26Environment-v0")
-"""Registered ids whose options name a module to import."""
 
 _MAX_SHOWN = 200
 
@@ -48,9 +49,27 @@ def require_trusted(env: str, source: Path, *, named: Collection[str | None], tr
     if trust or current_env(env) in given or is_installed_environment(env):
         return
     shown = (env if env.isprintable() else ascii(env))[:_MAX_SHOWN]
+    module, colon, name = env.partition(":")
+    if colon and (module == "__main__" or not re.fullmatch(r"[\w/.-]+", name)):
+        raise UntrustedError(
+            f"{source} names the environment {shown}, code of the program that trained the run; pass what makes it, as in "
+            "load_run(path, env=…) or train(env=…, run_dir=…, resume=True)"
+        )
     raise UntrustedError(
         f"{source} names the environment {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
     )
+
+
+def require_trusted_wrappers(
+    wrappers: Iterable[str], source: Path, *, named: Collection[str], trust: bool, how: str
+) -> None:
+    """Raise `UntrustedError` unless the wrappers that `source` names may be applied; `how` as for `require_trusted`."""
+    for wrapper in wrappers:
+        if not (trust or wrapper in named or is_installed_wrapper(wrapper)):
+            shown = (wrapper if wrapper.isprintable() else ascii(wrapper))[:_MAX_SHOWN]
+            raise UntrustedError(
+                f"{source} names the wrapper {shown}, which runs code of that name; if you trust it, {how.format(shown)}"
+            )
 
 
 def is_installed_environment(env: str) -> bool:
@@ -70,16 +89,4 @@ def is_installed_environment(env: str) -> bool:
         # A factory could be any function of the package, also one that imports what its options say: only ids.
         or (package in (*ENVIRONMENT_PACKAGES, *plugin_packages()) and re.fullmatch(r"[\w/.-]+-v\d+", name) is not None)
     )
-    return known and not _comes_from_here(package)
-
-
-def _comes_from_here(package: str) -> bool:
-    """Whether importing `package` could run a file of the current directory, which `module:factory` is searched in first."""
-    here = PathFinder.find_spec(package, [os.getcwd()])
-    if here is None:
-        return False
-    if here.origin is not None:
-        return True
-    # A plain directory of that name gives way to an installed package.
-    installed = importlib.util.find_spec(package)
-    return installed is None or installed.origin is None
+    return known and not comes_from_here(package)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from relayrl.engines.settings.run_settings import merged
+from relayrl.models.network_settings import ImageAxes
 
 if TYPE_CHECKING:
     from relayrl.engines.settings.run_settings import RunSettings
@@ -33,7 +34,9 @@ class ProblemKind(Enum):
     PARTICLES = "particles"
 
 
-def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: bool) -> list[ProblemKind]:
+def problem_kinds(
+    env: str, groups: Mapping[str, AgentGroup], *, has_memory: bool, image_layout: ImageAxes = ImageAxes.AUTO
+) -> list[ProblemKind]:
     """The kinds that fit an environment and a policy; every problem is at least a vector."""
     from gymnasium import spaces
 
@@ -46,7 +49,7 @@ def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: boo
         ProblemKind.VECTOR: True,
         ProblemKind.DISCRETE: all(isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) for leaf in parts)
         and not has_memory,
-        ProblemKind.IMAGE: any(leaf.image_layout() is not None for leaf in leaves),
+        ProblemKind.IMAGE: any(leaf.image_layout(image_layout) is not None for leaf in leaves),
         ProblemKind.MEMORY: has_memory,
         ProblemKind.PARTICLES: env.startswith(PARTICLES),
     }
@@ -55,7 +58,9 @@ def problem_kinds(env: str, groups: Mapping[str, AgentGroup], *, has_memory: boo
 
 def preset_for(settings: RunSettings, env: VectorEnvironment) -> tuple[dict[str, Any], list[ProblemKind]]:
     """What suits the kind of problem that an environment without a preset is, and the kinds that it fits."""
-    kinds = problem_kinds(settings.env, env.groups, has_memory=settings.network.memory is not None)
+    network = settings.network
+    has_memory = network.memory is not None
+    kinds = problem_kinds(settings.env, env.groups, has_memory=has_memory, image_layout=network.image_layout)
     values = generic_preset(settings.algo, kinds)
     if env.num_envs > 1:  # a vector environment of its own number
         values.get("environment", {}).pop("num_envs", None)

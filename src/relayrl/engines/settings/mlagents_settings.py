@@ -20,10 +20,13 @@ from typing import Any
 
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.models.network_settings import EncoderKind
 
 Values = dict[str, Any]
 _SCHEDULES = ("trainer_type", "hyperparameters", "network_settings", "reward_signals", "init_path", "self_play")
 _TRAINER = ("max_steps", "summary_freq", "checkpoint_interval", "keep_checkpoints", "threaded", "time_horizon")
+_ENCODERS = tuple(kind.value for kind in EncoderKind)
+"""Called the same there; match3 and fully_connected have no counterpart."""
 _PPO = {"beta": "entropy_coef", "epsilon": "clip_ratio", "lambd": "lam"}
 _SAC = {
     "batch_size": "batch_size",
@@ -164,6 +167,11 @@ def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
     settings = left.rest("network_settings")
     units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
     network: Values = {"hidden_sizes": [units] * layers, "normalize_observations": settings.take("normalize", False)}
+    encoder = settings.take("vis_encode_type")
+    if encoder in _ENCODERS:
+        network |= {"encoder": encoder, "encoder_size": units}
+    elif encoder is not None:
+        settings.put("vis_encode_type", encoder)
     network["memory"] = None
     if settings.has("memory"):
         memory = settings.rest("memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import resources
@@ -61,6 +62,14 @@ class RunSettings(Settings):
         default_factory=EvaluationSettings, description="episodes without learning, during the run and at its end"
     )
     statistics: StatisticsSettings = Field(default_factory=StatisticsSettings, description="where statistics go")
+    loss: str | None = Field(
+        None, description="policy loss of on-policy algorithms instead of theirs: a plugin's name, or `module:name`"
+    )
+    schedules: dict[str, str] = Field(
+        default_factory=dict,
+        description="hyper-parameters that move while the run goes on, by their names: functions of the share of the run that "
+        "is over, as plugins' names or `module:name`",
+    )
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict, description="plugins that add to the rewards, by name"
     )
@@ -96,6 +105,15 @@ class RunSettings(Settings):
                 raise ConfigError(f"setting 'params': give a mapping of hyper-parameters (got {given!r:.200})")
             values = {**values, "params": parse_settings(algorithm_entry(algo).params, given)}
         return values
+
+    @model_validator(mode="after")
+    def _check_exclusive(self) -> RunSettings:
+        if self.environment.exclusive and self.trainer.threaded and self.evaluation.interval is not None:
+            raise ValueError(
+                "environment.exclusive lends the training environments to evaluations, which trainer.threaded collects in; "
+                "set one of them to false, or evaluation.interval to null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_behaviors(self) -> RunSettings:
@@ -139,12 +157,15 @@ def build_run_settings(
     assignments: Sequence[Assignment],
     notes: list[str] | None = None,
     generic: Callable[[RunSettings], Mapping[str, Any]] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> RunSettings:
     """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`
     or pairs of both; a key's last name alone is enough where it is unambiguous.
 
     What a file of Unity ML-Agents says that has no counterpart here is added to `notes`. Such a file has defaults of its own.
-    Without it and without a preset, `generic` gives one for what the settings would be otherwise.
+    Without it and without a preset, `generic` gives one for what the settings would be otherwise. A file that is whole
+    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name.
     """
     from_file = read_mapping(file) if file is not None else {}
     has_defaults = is_mlagents(from_file)
@@ -158,11 +179,13 @@ def build_run_settings(
     known = list(_known_paths(parse_settings(RunSettings, {"env": name, "algo": algo})))
     changes = list(flags.items())
     for assignment in assignments:
-        key, value = _pair(assignment)
+        key, value = given_pair(assignment)
         changes.append((_resolve(key, known), value))
 
+    usual = usual_environment(name) if isinstance(name, str) and not is_whole else {}
+
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
-        values = merged(base, from_file, {"env": name, "algo": algo})
+        values = merged({"environment": usual}, base, from_file, {"env": name, "algo": algo})
         for path, value in changes:
             _assign(values, path.split("."), value)
         return parse_settings(RunSettings, values)
@@ -176,19 +199,30 @@ def build_run_settings(
 
 def assigned(assignments: Sequence[Assignment], key: str) -> list[Any]:
     """The values that assignments give to a key of the top level."""
-    pairs = [_pair(each) for each in assignments]
+    pairs = [given_pair(each) for each in assignments]
     return [value for name, value in pairs if name == key]
 
 
-def _pair(assignment: Assignment) -> tuple[str, Any]:
+def given_pair(assignment: Assignment) -> tuple[str, Any]:
+    """The key and the value of an assignment."""
     return parse_assignment(assignment, "--set") if isinstance(assignment, str) else assignment
 
 
 def preset(env: str, algo: str) -> dict[str, Any]:
-    """Settings shipped for an environment and algorithm; empty where there are none."""
+    """Settings shipped for an environment and algorithm, by its name or by a pattern; empty where there are none."""
     file = _preset_folder() / f"{algo}.yaml"
-    values: dict[str, Any] = _read_presets(file).get(current_env(env), {}) if file.is_file() else {}
-    return values
+    return _fitting(_read_presets(file), current_env(env)) if file.is_file() else {}
+
+
+def usual_environment(env: str) -> dict[str, Any]:
+    """Settings of an environment that suit every algorithm, such as wrappers without which nobody learns it."""
+    return _fitting(_read_presets(resources.files("relayrl.engines.settings") / "usual_environments.yaml"), env)
+
+
+def _fitting(found: Mapping[str, dict[str, Any]], env: str) -> dict[str, Any]:
+    """The values under an environment's name, else those under a pattern that fits it."""
+    patterns = (values for pattern, values in found.items() if fnmatch.fnmatchcase(env, pattern))
+    return found[env] if env in found else next(patterns, {})
 
 
 def presets() -> dict[tuple[str, str], dict[str, Any]]:
@@ -238,7 +272,7 @@ def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.")):
+    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.", "schedules.")):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
     if len(matches) == 1:

@@ -31,6 +31,7 @@ from relayrl.envs.environment_contract import (
     new_env_ids,
 )
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
+from relayrl.envs.rendering import RenderMode, drawing_of, pictures_of
 from relayrl.errors import CheckpointError, EnvError
 
 _STATE_SIZE = 4
@@ -50,6 +51,7 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         # Gymnasium declares `state`, which is an array here, as None.
         self._env: Any = env
+        self.drawing = drawing_of(env)
         self.groups: Mapping[str, AgentGroup] = {
             SINGLE_AGENT: AgentGroup(
                 SINGLE_AGENT, (SINGLE_AGENT,), env.single_observation_space, env.single_action_space
@@ -104,6 +106,9 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
     def build_observation(self) -> VectorReset:
         """The current observations, as the last `reset` or `step` gave them."""
         return VectorReset({SINGLE_AGENT: GroupObservation(self._obs[:, None], self._active)})
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        return pictures_of(self._env.render, envs) if mode in self.drawing.modes else super().frames(envs, mode)
 
     def get_state(self) -> dict[str, Array]:
         return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from gymnasium.wrappers import TimeLimit
 
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import StatefulEnvironment
@@ -15,13 +15,6 @@ from relayrl.envs.generator_words import generator_from_words, generator_to_word
 
 _MODULE = "gymnasium.envs.classic_control."
 _NAMES = ("CartPoleEnv", "PendulumEnv", "MountainCarEnv", "Continuous_MountainCarEnv", "AcrobotEnv")
-
-
-def state_port(env: Any) -> StatefulEnvironment | None:
-    """Where the state of `env` can be read and set: itself, a port to it, or None when it cannot be saved."""
-    if isinstance(env, StatefulEnvironment):
-        return env
-    return ClassicControlState(env) if isinstance(env, gymnasium.Env) and _is_known(env) else None
 
 
 class ClassicControlState(StatefulEnvironment):
@@ -46,10 +39,10 @@ class ClassicControlState(StatefulEnvironment):
             limit._elapsed_steps = elapsed
 
     def _time_limits(self) -> list[TimeLimit[Any, Any]]:
-        return [wrapper for wrapper in _wrappers(self._env) if isinstance(wrapper, TimeLimit)]
+        return [wrapper for wrapper in wrappers_of(self._env) if isinstance(wrapper, TimeLimit)]
 
 
-def _wrappers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
+def wrappers_of(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
     """The wrappers around an environment, outermost first."""
     wrappers: list[gymnasium.Env[Any, Any]] = []
     while isinstance(env, gymnasium.Wrapper):
@@ -58,11 +51,7 @@ def _wrappers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
     return wrappers
 
 
-def _is_known(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether `env` is exactly one of these classes, in wrappers whose state is known too."""
+def is_classic_control(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether the innermost environment is exactly one of these classes."""
     bare = type(env.unwrapped)
-    return (
-        bare.__module__.startswith(_MODULE)
-        and bare.__name__ in _NAMES
-        and all(type(wrapper) in (TimeLimit, OrderEnforcing) for wrapper in _wrappers(env))
-    )
+    return bare.__module__.startswith(_MODULE) and bare.__name__ in _NAMES

@@ -17,14 +17,18 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from relayrl.config.plugin_registry import PluginKind, plugin_names
 from relayrl.envs.adapters.cartpole_vector import CartPoleVector, is_cartpole
+from relayrl.envs.adapters.gymnasium_packages import import_installed, require_registered
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
+from relayrl.envs.conversions.foreign_hints import id_hint, register_for
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.errors import ConfigError, UnknownNameError
+from relayrl.errors import ConfigError
 
 _NEEDED_BY_FAMILY = {"box2d": "Box2D", "mujoco": "mujoco", "phys2d": "jax", "tabular": "jax"}
 """The package that each family of Gymnasium's optional environments imports."""
+
+MAKES_ANY_OTHER = ("GymV21Environment-v0", "GymV26Environment-v0")
+"""Registered ids whose options name the environment, or a module to import."""
 
 _CARTPOLE = "gymnasium.envs.classic_control.cartpole"
 _CARTPOLE_POINTS = (f"{_CARTPOLE}:CartPoleEnv", f"{_CARTPOLE}:CartPoleVectorEnv")
@@ -39,13 +43,29 @@ _EQUAL_OPTIONS = {"max_episode_steps", "sutton_barto_reward"}
 
 def known_ids() -> list[str]:
     """The registered environments whose dependencies are installed."""
-    return sorted(env_id for env_id, spec in gymnasium.registry.items() if _can_be_made(spec))
+    return sorted(
+        env_id for env_id, spec in gymnasium.registry.items() if _can_be_made(spec) and env_id not in MAKES_ANY_OTHER
+    )
+
+
+def ids_by_package() -> dict[str, list[str]]:
+    """The environments of every installed package that registers any, by its name."""
+    import_installed()
+    found: dict[str, list[str]] = {}
+    for env_id in known_ids():
+        entry = gymnasium.registry[env_id].entry_point
+        module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+        found.setdefault(module.partition(".")[0], []).append(env_id)
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "gymnasium", item[0])))
 
 
 def find(env_id: str) -> partial[Any]:
-    """What makes the environment `env_id`; raises `UnknownNameError` when it is not registered."""
+    """What makes the environment `env_id`, with the package imported that registers it; `ConfigError` where none does."""
     if env_id not in gymnasium.registry:
-        raise UnknownNameError("environment", env_id, [*gymnasium.registry, *plugin_names(PluginKind.ENVIRONMENT)])
+        register_for(env_id)
+    if env_id not in gymnasium.registry and (hint := id_hint(env_id)) is not None:
+        raise ConfigError(hint)
+    require_registered(env_id)
     return partial(make, env_id)
 
 
@@ -53,7 +73,12 @@ def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """One environment, without the wrappers whose work RelayRL does itself: checks of observations, in batches, and that an
     episode is reset before it is stepped. Each wrapper costs every step a call."""
     with _translated(env_id, options):
-        return gymnasium.make(_plain_spec(env_id), disable_env_checker=True, **options)
+        spec = _plain_spec(env_id)
+        if "render_mode" in options and not _draws(spec, options["render_mode"]):
+            options.pop(
+                "render_mode"
+            )  # Gymnasium would warn, or fail; who wants pictures asks the environment for its modes.
+        return gymnasium.make(spec, disable_env_checker=True, **options)
 
 
 def equal_vector(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnvironment | None:
@@ -100,6 +125,17 @@ def _plain_spec(env_id: str) -> str | EnvSpec:
     return plain
 
 
+def _draws(spec: str | EnvSpec, mode: Any) -> bool:
+    """Whether an environment names the mode, or gives arrays for which Gymnasium opens a window; True where it names none."""
+    entry = None if isinstance(spec, str) else spec.entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    metadata = getattr(creator, "metadata", None)
+    if metadata is None:
+        return True
+    modes = metadata.get("render_modes", [])
+    return mode in modes or (mode == "human" and "rgb_array" in modes)
+
+
 def _needs_jax(spec: EnvSpec) -> bool:
     entry = spec.vector_entry_point
     try:
@@ -114,5 +150,6 @@ def _can_be_made(spec: EnvSpec) -> bool:
         # Gymnasium registers removed environments with a function that only raises.
         return getattr(spec.entry_point, "__module__", "") != "gymnasium.envs"
     library, _, rest = spec.entry_point.partition(".envs.")
-    needed = _NEEDED_BY_FAMILY.get(rest.partition(".")[0]) if library == "gymnasium" else None
+    own = spec.entry_point.partition(":")[0].partition(".")[0]
+    needed = _NEEDED_BY_FAMILY.get(rest.partition(".")[0]) if library == "gymnasium" else own
     return needed is None or importlib.util.find_spec(needed) is not None

@@ -36,6 +36,7 @@ from relayrl.envs.environment_contract import (
     env_seeds,
     new_env_ids,
 )
+from relayrl.envs.rendering import RenderMode, drawing_of, pictures_of
 from relayrl.errors import ConfigError, EnvError, PartialResetError
 
 
@@ -52,6 +53,7 @@ class GymnasiumVector(VectorEnvironment):
         self._resets_some = mode is AutoresetMode.DISABLED or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed_list = True
         self._closed = False
+        self.drawing = drawing_of(env)
         width = mask_size(env.single_action_space)
         is_masked = width > 0 and "action_mask" in env.reset()[1]
         self._may_mask = width > 0
@@ -120,6 +122,11 @@ class GymnasiumVector(VectorEnvironment):
     def build_observation(self) -> VectorReset:
         """The current observations, as the last `reset` or `step` gave them."""
         return VectorReset({SINGLE_AGENT: GroupObservation(**self._observation())})
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        if mode not in self.drawing.modes:
+            return super().frames(envs, mode)
+        return pictures_of(self._env.render, envs) if mode is RenderMode.RGB_ARRAY else []
 
     def close(self) -> None:
         if not self._closed:

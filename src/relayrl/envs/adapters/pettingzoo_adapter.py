@@ -38,15 +38,19 @@ MASK = "action_mask"
 
 def make(library: str, name: str, **options: Any) -> MultiAgentEnvironment:
     """Make `mpe2:simple_spread_v3` or `pettingzoo:classic.connect_four_v3` with the library's own keyword `options`."""
+    return wrap(make_plain(library, name, **options))
+
+
+def make_plain(library: str, name: str, **options: Any) -> Any:
+    """The same before it is adapted: what PettingZoo's wrappers take."""
     module = load(library, name)
     metadata = getattr(getattr(module, "raw_env", None), "metadata", {})
     parallel = hasattr(module, "parallel_env") and metadata.get("is_parallelizable", True)
     factory = module.parallel_env if parallel else module.env
     try:
-        env = factory(**options)
+        return factory(**options)
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f"{library}:{name} does not accept the options {options}: {error}") from error
-    return wrap(env)
 
 
 def wrap(env: Any) -> MultiAgentEnvironment:
@@ -86,6 +90,8 @@ class _PettingZooAdapter(MultiAgentEnvironment):
         if not agents:
             raise ConfigError(f"{env} names no possible_agents; RelayRL needs every agent id before the first reset")
         self._env = env
+        self.metadata: Mapping[str, Any] = getattr(env, "metadata", {})
+        self.render_mode: str | None = getattr(env.unwrapped, "render_mode", None)
         self.possible_agents = tuple(agents)
         raw = {agent: _declared_space(env, agent, "observation_space") for agent in agents}
         self.observation_spaces = {agent: _without_mask(space) for agent, space in raw.items()}
@@ -131,6 +137,10 @@ class _PettingZooAdapter(MultiAgentEnvironment):
 
     def build_observation(self) -> Mapping[str, Any]:
         return self._observations
+
+    def render(self) -> Any:
+        """What PettingZoo draws of the environment, in the mode that it was made with."""
+        return self._env.render()
 
     def close(self) -> None:
         if not self._closed:

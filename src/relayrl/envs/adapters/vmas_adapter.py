@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from relayrl.data.trees import index, map_tree
+from relayrl.data.trees import Array, index, map_tree
 from relayrl.envs.adapters import vmas_scenarios
 from relayrl.envs.adapters.vmas_random import VmasStream
 from relayrl.envs.agent_groups import group_agents
@@ -35,6 +36,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
     new_env_ids,
 )
+from relayrl.envs.rendering import Drawing, RenderMode, picture_of
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, UnknownNameError
 
 _SET_HERE = ("num_envs", "seed", "wrapper", "wrapper_kwargs", "dict_spaces", "grad_enabled", "terminated_truncated")
@@ -66,6 +68,7 @@ class VmasEnvironment(VectorEnvironment):
     """A batch of environments of one VMAS scenario; all agents of an environment act in each step and end together."""
 
     independent_streams = False
+    drawing = Drawing((RenderMode.RGB_ARRAY, RenderMode.HUMAN), 10.0, ("rgb_array", "human"))
 
     def __init__(self, name: str, device: str, options: Mapping[str, Any]) -> None:
         self.device = device
@@ -151,6 +154,14 @@ class VmasEnvironment(VectorEnvironment):
         return VectorReset(
             {name: GroupObservation(map_tree(self._out, self._seen[name]), self._active[name]) for name in self.groups}
         )
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        self._require_worlds()
+        render = partial(vmas_scenarios.render, self._env, mode=mode.value)
+        if mode is RenderMode.HUMAN:
+            render(env_index=envs[0])
+            return []
+        return [picture_of(partial(render, env_index=b)) for b in envs]
 
     def _begin_episodes(self, chosen: torch.Tensor) -> dict[str, Any]:
         """Reset the chosen environments; the observations are right in those alone."""

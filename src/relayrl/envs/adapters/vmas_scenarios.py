@@ -62,6 +62,17 @@ def step(env: Any, actions: Sequence[Any]) -> Any:
     return getattr(plain, "__wrapped__", plain)(env, actions)
 
 
+def render(env: Any, *, mode: str, env_index: int) -> Any:
+    """`env.render`, which draws with pyglet and OpenGL; `ConfigError` where this machine has none of them."""
+    try:
+        return env.render(mode=mode, env_index=env_index, visualize_when_rgb=False)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"VMAS draws with pyglet, which needs a display and OpenGL; `xvfb-run relayrl …` gives one ({reason:.200})"
+        ) from error
+
+
 def gymnasium_space(space: Any) -> Space:
     """VMAS's spaces are those of the old `gym`; only these four kinds occur."""
     kind = type(space).__name__

@@ -29,6 +29,7 @@ from relayrl.envs.native.group_lanes import GroupLanes
 from relayrl.envs.native.mortal_lanes import MortalLanes
 from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.random_streams import fresh_seed, world_keys
+from relayrl.envs.rendering import Drawing, RenderMode
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 
 
@@ -37,6 +38,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
 
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint = blueprint
+        self.drawing = Drawing((RenderMode.RGB_ARRAY,), known=(RenderMode.RGB_ARRAY.value,))
         self.groups = blueprint.groups
         self.state_space = blueprint.state_space
         self.state_repeats_observations = blueprint.state_space is not None
@@ -135,6 +137,9 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             raise EnvError(f"there is no running world {world}; reset() first, then render 0 … {self.num_envs - 1}")
         state = {name: self._xp.to_host(array[..., world]) for name, array in self.worlds.state.items()}
         return self.worlds.draw(state)
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        return [self.render(b) for b in envs] if mode is RenderMode.RGB_ARRAY else super().frames(envs, mode)
 
     def get_state(self) -> dict[str, Array]:
         """Counters `[B]` and the worlds' arrays `[B, …]` with their axes reversed (`[2, E, B]` → `[B, E, 2]`), on the host."""

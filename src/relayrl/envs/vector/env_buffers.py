@@ -19,6 +19,7 @@ import numpy as np
 from relayrl.data.trees import Array, Space, Tree, allocate, index, map_tree, write
 from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.environment_contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
+from relayrl.envs.rendering import NOT_DRAWN, Drawing
 from relayrl.errors import EnvError
 
 Allocator: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -35,6 +36,8 @@ class EnvLayout:
     state_space: Space | None = None
     state_repeats_observations: bool = False
     rates_episodes: bool = False  # whether `performance_return` is the environment's own
+    drawing: Drawing = NOT_DRAWN
+    has_goals: bool = False  # whether `relabel` works
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class EnvBuffers:
     reset_seed: Array  # [B] int64: the seed of that reset, NO_SEED for none
     busy_world: Array  # [B] int64: entry 0 of a slice is the environment that its loop is in, counted within the slice
     current: Array  # [1] int64: which half is current
+    gives_states: Array  # [1] bool: whether anybody asks for states
 
     @property
     def half(self) -> int:
@@ -127,12 +131,12 @@ class EnvBuffers:
     @property
     def state(self) -> Tree | None:
         """[B, …] the state of each environment now."""
-        return None if self.states is None else self.states.now[self.half]
+        return self.states.now[self.half] if self.states is not None and self.gives_states[0] else None
 
     @property
     def final_state(self) -> Tree | None:
         """[K, …] the states in which the episodes of `episode_over` ended."""
-        if self.states is None or not self.episode_over.any():
+        if self.states is None or not self.gives_states[0] or not self.episode_over.any():
             return None
         return index(self.states.final, np.flatnonzero(self.episode_over))  # type: ignore[no-any-return]
 
@@ -150,6 +154,7 @@ class EnvBuffers:
             reset_seed=self.reset_seed[envs],
             busy_world=self.busy_world[envs],
             current=self.current,
+            gives_states=self.gives_states,
         )
 
     def void(self, envs: Sequence[int]) -> None:
@@ -179,6 +184,7 @@ def allocate_buffers(layout: EnvLayout, num_envs: int, make: Allocator = np.zero
         reset_seed=make((num_envs,), count),
         busy_world=make((num_envs,), count),
         current=make((1,), count),
+        gives_states=make((1,), flag),
     )
 
 
@@ -242,10 +248,11 @@ def copy_actions(buffers: Mapping[str, GroupBuffers], actions: Mapping[str, Any]
     for name, group in buffers.items():
         if name not in actions:
             raise EnvError(f"no actions for group {name!r}; step() takes a mapping with {sorted(buffers)}")
-        map_tree(_copy_exactly, group.action, actions[name])
+        map_tree(copy_exactly, group.action, actions[name])
 
 
-def _copy_exactly(target: Array, source: Any) -> None:
+def copy_exactly(target: Array, source: Any) -> None:
+    """Copy one array of actions into another; raises where shapes differ, or numbers would change."""
     array = np.asarray(source)
     if array.shape != target.shape or not np.can_cast(array.dtype, target.dtype, "same_kind"):
         raise EnvError(

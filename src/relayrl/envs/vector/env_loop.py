@@ -15,12 +15,14 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, leaf_dtype
-from relayrl.envs.adapters.classic_control_state import state_port
-from relayrl.envs.environment_contract import StatefulEnvironment
+from relayrl.envs.conversions import goal_rewards
+from relayrl.envs.environment_contract import Relabelled, StatefulEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, failure_set_aside
+from relayrl.envs.rendering import RenderMode, picture_of
 from relayrl.envs.vector.env_buffers import NO_SEED, EnvBuffers, EnvLayout
 from relayrl.envs.vector.result_check import ResultChecker
+from relayrl.envs.wrappers.wrapper_state import state_port
 from relayrl.errors import EnvError
 
 Env = TypeVar("Env")
@@ -70,6 +72,18 @@ class VectorRunner(ABC):
         """What an environment makes of the rewards of an episode, by agent; `EnvFailureError` where it raises."""
 
     @abstractmethod
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        """What other goals would have paid; `EnvFailureError` where an environment raises."""
+
+    @abstractmethod
+    def frames(self, envs: Sequence[int]) -> list[Array]:
+        """Pictures of some environments; `EnvFailureError` where one cannot be drawn."""
+
+    @abstractmethod
+    def final_frames(self) -> Mapping[int, Array]:
+        """Last pictures of episodes that ended in the last step, of environments that were made to be drawn."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release the environments; may be called again. `EnvFailureError` where one cannot be closed."""
 
@@ -82,6 +96,8 @@ class EnvLoop(VectorRunner, Generic[Env]):
         self._envs = list(envs)
         self._lanes_ended = False  # in the step being made
         self.layout = layout
+        self._is_drawn = RenderMode.RGB_ARRAY in layout.drawing.modes
+        self._final_frames: dict[int, Array] = {}
         self.stateful = all(state_port(env) is not None for env in envs)
 
     @property
@@ -101,6 +117,8 @@ class EnvLoop(VectorRunner, Generic[Env]):
             group.clear_results()
         self.buffers.episode_over.fill(False)
         self._lanes_ended = False
+        if self._final_frames:
+            self._final_frames = {}
         failures = self._step_envs()
         skip = {failure.env for failure in failures}
         return failures + self._checker.find_failures(lanes_ended=self._lanes_ended, skip=skip)
@@ -134,6 +152,30 @@ class EnvLoop(VectorRunner, Generic[Env]):
             return float(self._rate(self._envs[0], rewards))
         except BaseException as error:
             raise EnvFailureError(EnvFailure.of_exception(0, error, "performance_return()")) from error
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        try:
+            return goal_rewards.relabel(self._envs[0], achieved, desired)
+        except BaseException as error:
+            raise EnvFailureError(EnvFailure.of_exception(0, error, "compute_reward()")) from error
+
+    def frames(self, envs: Sequence[int]) -> list[Array]:
+        return [self._frame(b) for b in envs]
+
+    def final_frames(self) -> Mapping[int, Array]:
+        return self._final_frames
+
+    def _frame(self, b: int) -> Array:
+        env: Any = self._envs[b]
+        try:
+            return picture_of(env.render)
+        except BaseException as error:
+            raise EnvFailureError(EnvFailure.of_exception(b, error, "render()")) from error
+
+    def _keep_final_frame(self, b: int) -> None:
+        """Draw environment `b` at the end of its episode, before the next one begins."""
+        if self._is_drawn:
+            self._final_frames[b] = self._frame(b)
 
     @abstractmethod
     def _rate(self, env: Env, rewards: Mapping[str, Sequence[float]]) -> float: ...

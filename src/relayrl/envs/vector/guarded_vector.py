@@ -18,6 +18,7 @@ from gymnasium import spaces
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves
 from relayrl.envs.environment_contract import (
     GroupObservation,
+    Relabelled,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -27,6 +28,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import RenderMode
 from relayrl.errors import RelayRLError
 
 _MAX_NAMED_ENTRIES = 5
@@ -57,9 +59,10 @@ class _GuardedVector(VectorEnvironment):
             name: ObservationChecker(group.observation_space, self._check) for name, group in self.groups.items()
         }
         self.state_space = self._env.state_space
-        self.state_repeats_observations = self._env.state_repeats_observations
+        self.state_repeats_observations, self.has_goals = self._env.state_repeats_observations, self._env.has_goals
         self.device = self._env.device
         self.independent_streams = self._env.independent_streams
+        self.drawing = self._env.drawing
         return self.env_ids
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
@@ -87,6 +90,12 @@ class _GuardedVector(VectorEnvironment):
     def build_observation(self) -> Any:
         return self._env.build_observation()
 
+    def give_states(self, wanted: bool) -> None:
+        self._env.give_states(wanted)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        return self._env.relabel(achieved, desired)
+
     @property
     def rates_episodes(self) -> bool:
         return self._env.rates_episodes
@@ -94,6 +103,13 @@ class _GuardedVector(VectorEnvironment):
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         with self._translated("performance_return()"):
             return float(self._env.performance_return(rewards))
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        with self._translated("render()"):
+            return self._env.frames(envs, mode)
+
+    def final_frames(self) -> Mapping[int, Array]:
+        return self._env.final_frames()
 
     def close(self) -> None:
         with self._translated("close()"):

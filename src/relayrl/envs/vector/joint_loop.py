@@ -19,6 +19,7 @@ from relayrl.envs.agent_groups import flat_mask, group_agents
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure
+from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout, GroupBuffers
 from relayrl.envs.vector.env_loop import EnvLoop, EnvState, verify_observation
 from relayrl.errors import EnvError
@@ -53,7 +54,8 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
         groups = group_agents(
             first.possible_agents, first.observation_spaces, first.action_spaces, masks_actions=first.masks_actions
         )
-        layout = EnvLayout(groups, first.state_space, first.state_repeats_observations, first.rates_episodes)
+        repeats, drawing = first.state_repeats_observations, drawing_of(first)
+        layout = EnvLayout(groups, first.state_space, repeats, first.rates_episodes, drawing)
         super().__init__(build, envs, layout)
         self._observation_spaces = first.observation_spaces
 
@@ -147,9 +149,19 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
             self._write_turn(b, masks)
         else:
             self.buffers.episode_over[b] = True
-            if self.buffers.states is not None:
-                write(self.buffers.states.final, b, env.state())
+            self._write_final_state(b)
+            self._keep_final_frame(b)
             self._begin(b, None)
+
+    def _write_final_state(self, b: int) -> None:
+        """The state in which an episode ended; the one before, where the environment cannot say it any more."""
+        states = self.buffers.states
+        if states is None or not self.buffers.gives_states[0]:
+            return
+        try:
+            write(states.final, b, self._envs[b].state())
+        except Exception:  # noqa: BLE001 - the seam to user code: many a `state()` works only while there are agents
+            write(states.final, b, index(states.now[self.buffers.half ^ 1], b))
 
     def _welcome(self, b: int, present: Sequence[str], observations: Mapping[str, Any]) -> None:
         """Take in agents that have appeared in the middle of the episode."""

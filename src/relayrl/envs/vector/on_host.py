@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import Array, map_tree
-from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorReset, VectorStep
+from relayrl.data.trees import map_tree
+from relayrl.envs.environment_contract import (
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorReset,
+    VectorStep,
+)
+from relayrl.envs.vector.vector_proxy import StatefulProxy, VectorProxy
 
 
 def on_host(env: VectorEnvironment) -> VectorEnvironment:
@@ -41,20 +47,12 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-class _OnHost(VectorEnvironment):
+class _OnHost(VectorProxy):
     """NumPy in front, a device behind."""
 
     def __init__(self, env: VectorEnvironment) -> None:
-        self._env = env
-        self.groups = env.groups
-        self.state_space = env.state_space
-        self.state_repeats_observations = env.state_repeats_observations
-        self.independent_streams = env.independent_streams
-        self.env_ids = env.env_ids
-
-    def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
-        self.env_ids = self._env.init_num_envs(num_envs)
-        return self.env_ids
+        super().__init__(env)
+        self.device = "cpu"
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         result: VectorReset = _to_numpy(self._env.reset(seed=seed, env_ids=env_ids))
@@ -67,16 +65,6 @@ class _OnHost(VectorEnvironment):
     def build_observation(self) -> Any:
         return _to_numpy(self._env.build_observation())
 
-    @property
-    def rates_episodes(self) -> bool:
-        return self._env.rates_episodes
-
-    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
-        return self._env.performance_return(rewards)
-
-    def close(self) -> None:
-        self._env.close()
-
     def _to_device(self, tree: Any) -> Any:
         import torch
 
@@ -84,15 +72,9 @@ class _OnHost(VectorEnvironment):
         return map_tree(lambda leaf: torch.tensor(np.asarray(leaf), device=self._env.device), tree)
 
 
-class _StatefulOnHost(_OnHost, StatefulEnvironment):
+class _StatefulOnHost(_OnHost, StatefulProxy):
     """The same for an environment whose state can be saved; states are NumPy arrays on either side."""
 
     def __init__(self, env: VectorEnvironment, saved: StatefulEnvironment) -> None:
         super().__init__(env)
         self._saved = saved
-
-    def get_state(self) -> dict[str, Array]:
-        return self._saved.get_state()
-
-    def set_state(self, state: Mapping[str, Array]) -> None:
-        self._saved.set_state(state)

@@ -25,6 +25,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
     actions_by_group,
 )
+from relayrl.envs.vector.vector_proxy import StatefulProxy, VectorProxy
 from relayrl.errors import ConfigError, EnvError, UnknownNameError
 
 SHARED, SEPARATE = "shared", "separate"
@@ -75,19 +76,13 @@ def _parts(env: VectorEnvironment, sharing: str | Mapping[str, str]) -> list[_Pa
     return list(parts.values())
 
 
-class _Regrouped(VectorEnvironment):
+class _Regrouped(VectorProxy):
     """New groups in front, the environment's own behind."""
 
     def __init__(self, env: VectorEnvironment, parts: list[_Part]) -> None:
-        self._env, self._parts = env, parts
+        super().__init__(env)
+        self._parts = parts
         self.groups = {part.name: part.group() for part in parts}
-        self.state_space, self.independent_streams = env.state_space, env.independent_streams
-        self.state_repeats_observations = env.state_repeats_observations
-        self.device, self.env_ids = env.device, env.env_ids
-
-    def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
-        self.env_ids = self._env.init_num_envs(num_envs)
-        return self.env_ids
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
         result = self._env.reset(seed=seed, env_ids=env_ids)
@@ -102,7 +97,10 @@ class _Regrouped(VectorEnvironment):
             actions = actions_by_group(self, actions)  # type: ignore[arg-type]
         result = self._env.step(self._joined(actions))
         groups = {part.name: _stepped(result.groups[part.source.name], part) for part in self._parts}
-        return replace(result, groups=groups)
+        scores = result.scores
+        if scores is not None:
+            scores = {part.name: scores[part.source.name][:, part.agents] for part in self._parts}
+        return replace(result, groups=groups, scores=scores)
 
     def _joined(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         joined = {
@@ -127,29 +125,13 @@ class _Regrouped(VectorEnvironment):
     def build_observation(self) -> VectorReset:
         return self._seen(self._env.build_observation())
 
-    @property
-    def rates_episodes(self) -> bool:
-        return self._env.rates_episodes
 
-    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
-        return self._env.performance_return(rewards)
-
-    def close(self) -> None:
-        self._env.close()
-
-
-class _StatefulRegrouped(_Regrouped, StatefulEnvironment):
+class _StatefulRegrouped(_Regrouped, StatefulProxy):
     """The same for an environment whose state can be saved."""
 
     def __init__(self, env: VectorEnvironment, parts: list[_Part], saved: StatefulEnvironment) -> None:
         super().__init__(env, parts)
         self._saved = saved
-
-    def get_state(self) -> dict[str, Array]:
-        return self._saved.get_state()
-
-    def set_state(self, state: Mapping[str, Array]) -> None:
-        self._saved.set_state(state)
 
 
 def _columns(view: GroupObservation, part: _Part) -> tuple[Any, Array, Array | None]:

@@ -37,3 +37,8 @@ def _current_arrays(buffers: EnvBuffers) -> Iterator[tuple[str, Array]]:
     if buffers.state is not None:
         for path, leaf in leaves(buffers.state):
             yield f"state/{path}", leaf
+
+
+def under(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The part of a state whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

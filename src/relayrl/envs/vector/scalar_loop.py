@@ -15,9 +15,11 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index, map_tree, write
 from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
-from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup, ScalarEnvironment
+from relayrl.envs.conversions.goal_rewards import has_goals
+from relayrl.envs.environment_contract import LIFE_LOST, SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
 from relayrl.envs.vector.env_loop import EnvLoop, verify_observation
 from relayrl.errors import ConfigError, EnvError
@@ -41,7 +43,9 @@ class ScalarLoop(EnvLoop[Any]):
         masked = "action_mask" in _info_of_reset(first) and self._mask_size > 0
         self._may_mask = self._mask_size > 0 and not masked
         group = replace(group, masks_actions=masked)
-        super().__init__(build, envs, EnvLayout({SINGLE_AGENT: group}, rates_episodes=_rates_episodes(first)))
+        rates, goals, drawing = _rates_episodes(first), has_goals(first), drawing_of(first)
+        layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=rates, has_goals=goals, drawing=drawing)
+        super().__init__(build, envs, layout)
         self._space = group.observation_space
 
     def _rate(self, env: Any, rewards: Mapping[str, Sequence[float]]) -> float:
@@ -120,11 +124,12 @@ class ScalarLoop(EnvLoop[Any]):
         self._lanes_ended = True
         group.terminated[b, 0] = terminated
         group.truncated[b, 0] = truncated
-        self.buffers.episode_over[b] = True
+        self.buffers.episode_over[b] = not self._infos[b].get(LIFE_LOST, False)
         write(group.final_obs, (b, 0), observation)
         if group.final_mask is not None:
             last_mask = self._infos[b].get("action_mask")
             group.final_mask[b, 0] = True if last_mask is None else flat_mask(last_mask, self._mask_size)
+        self._keep_final_frame(b)
         first_observation, info = self._envs[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")
@@ -164,8 +169,9 @@ class ScalarLoop(EnvLoop[Any]):
     def _write_masks(self, skip: set[int]) -> list[EnvFailure]:
         """Masks come in `info`; after an episode's end, in the `info` of the reset."""
         failures = []
+        begins = (self._group.terminated | self._group.truncated)[:, 0]
         for b in range(self.num_envs):
-            mask = self._masks[b] if self.buffers.episode_over[b] else self._infos[b].get("action_mask")
+            mask = self._masks[b] if begins[b] else self._infos[b].get("action_mask")
             if b in skip:
                 continue
             try:

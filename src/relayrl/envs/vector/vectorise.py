@@ -18,6 +18,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import (
     AgentGroup,
     MultiAgentEnvironment,
+    Relabelled,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -29,10 +30,11 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind, RestartBudget, failure_set_aside
+from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.env_buffers import NO_SEED, allocate_buffers, copy_actions
 from relayrl.envs.vector.env_loop import EnvLoop, VectorRunner
 from relayrl.envs.vector.joint_loop import JointLoop
-from relayrl.envs.vector.saved_buffers import read_buffers, write_buffers
+from relayrl.envs.vector.saved_buffers import read_buffers, under, write_buffers
 from relayrl.envs.vector.scalar_loop import ScalarLoop
 from relayrl.errors import EnvError, RelayRLError
 
@@ -89,6 +91,20 @@ class VectorisedWorlds(VectorEnvironment):
         self.groups: Mapping[str, AgentGroup] = runner.layout.groups
         self.state_space = runner.layout.state_space
         self.state_repeats_observations = runner.layout.state_repeats_observations
+        self.drawing = runner.layout.drawing
+        self.has_goals = runner.layout.has_goals
+        self.give_states(True)
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        if not self.has_goals:
+            return super().relabel(achieved, desired)
+        try:
+            return self._runner.relabel(achieved, desired)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
+
+    def give_states(self, wanted: bool) -> None:
+        self._buffers.gives_states[0] = wanted
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._runner.num_envs:
@@ -149,6 +165,22 @@ class VectorisedWorlds(VectorEnvironment):
             return mean_of_sums(rewards)
         try:
             return self._runner.performance_return(rewards)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
+
+    def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
+        if mode not in self.drawing.modes:
+            return super().frames(envs, mode)
+        if mode is RenderMode.HUMAN:
+            return []  # they have shown themselves
+        try:
+            return self._runner.frames(envs)
+        except EnvFailureError as error:
+            raise self._error(error.failure) from error
+
+    def final_frames(self) -> Mapping[int, Array]:
+        try:
+            return self._runner.final_frames() if self.drawing.modes else {}
         except EnvFailureError as error:
             raise self._error(error.failure) from error
 
@@ -232,17 +264,13 @@ class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         self._require_open()
-        write_buffers(self._buffers, _under("shown/", state))
+        write_buffers(self._buffers, under("shown/", state))
         self._num_steps = int(state["num_steps"])
         self._seeds = [None if seed == NO_SEED else seed for seed in state["seeds"].tolist()]
         self._seeded_at_step = state["seeded_at_step"].tolist()
         self._num_restarts = state["num_restarts"].tolist()
-        self._runner.set_state([_under(f"world{b}/", state) for b in range(self.num_envs)])
+        self._runner.set_state([under(f"world{b}/", state) for b in range(self.num_envs)])
         self._has_reset = True
-
-
-def _under(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 def _restart_seed(seed: int | None, num_restarts: int) -> int | None:

@@ -16,11 +16,11 @@ from typing import Any
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.vector.env_buffers import EnvLayout
 
-STEP, RESET, RESTART, QUIT, GET_STATE = b"s", b"r", b"x", b"q", b"g"
-BUILD, ATTACH, SET_STATE, RATE = b"B", b"A", b"P", b"R"
+STEP, RESET, RESTART, QUIT, GET_STATE, FINAL_FRAMES = b"s", b"r", b"x", b"q", b"g", b"f"
+BUILD, ATTACH, SET_STATE, RATE, DRAW, RELABEL = b"B", b"A", b"P", b"R", b"D", b"G"
 DONE = b"."
 FAILURES, UNBUILT, VALUE, REFUSED = b"F", b"U", b"V", b"E"
-_WITH_PAYLOAD = frozenset((BUILD, ATTACH, SET_STATE, RATE, FAILURES, UNBUILT, VALUE, REFUSED))
+_WITH_PAYLOAD = frozenset((BUILD, ATTACH, SET_STATE, RATE, DRAW, RELABEL, FAILURES, UNBUILT, VALUE, REFUSED))
 
 _LENGTH_BYTES = 8
 _READ_BYTES = 1 << 20

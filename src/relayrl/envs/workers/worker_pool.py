@@ -14,17 +14,20 @@ import os
 import pickle
 import select
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from relayrl.data.trees import Array
+from relayrl.envs.environment_contract import Relabelled
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind
-from relayrl.envs.recipes import EnvRecipe
+from relayrl.envs.recipes import EnvRecipe, find_factory
 from relayrl.envs.vector.env_buffers import BufferCarver, ByteCounter, EnvBuffers, allocate_buffers
 from relayrl.envs.vector.env_loop import EnvState, VectorRunner
 from relayrl.envs.workers import worker_messages as messages
@@ -51,6 +54,7 @@ class WorkerPool(VectorRunner):
         self._recipe, self._main_module = _portable(recipe)
         self._settings = settings
         self._buffers: EnvBuffers | None = None
+        self._lock = threading.Lock()
         self._memory_fd = anonymous_file("relayrl-envs")
         self._links: list[WorkerLink] = []
         self._poller = select.poll()
@@ -97,12 +101,37 @@ class WorkerPool(VectorRunner):
         _raise_first(answers.failures)
 
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
-        link = self._links[0]
-        question = {link.first: rewards}
-        answers = self._exchange([link], messages.RATE, self._settings.step_timeout_s, question)
-        _raise_first(answers.failures)
-        rated: float = answers.values[link.first]
+        rated: float = self._ask_first(messages.RATE, rewards)
         return rated
+
+    def relabel(self, achieved: Array, desired: Array) -> Relabelled:
+        relabelled: Relabelled = self._ask_first(messages.RELABEL, (achieved, desired))
+        return relabelled
+
+    def _ask_first(self, code: bytes, question: Any) -> Any:
+        """What the first worker answers to a question that any of them could answer."""
+        link = self._links[0]
+        answers = self._exchange([link], code, self._settings.step_timeout_s, {link.first: question})
+        _raise_first(answers.failures)
+        return answers.values[link.first]
+
+    def frames(self, envs: Sequence[int]) -> list[Array]:
+        own = {link.first: [b - link.first for b in envs if b in link.envs] for link in self._links}
+        asked = [link for link in self._links if own[link.first]]
+        answers = self._exchange(asked, messages.DRAW, self._settings.step_timeout_s, own)
+        _raise_first(answers.failures)
+        drawn = {
+            link.first + b: frame
+            for link in asked
+            for b, frame in zip(own[link.first], answers.values[link.first], strict=True)
+        }
+        return [drawn[b] for b in envs]
+
+    def final_frames(self) -> Mapping[int, Array]:
+        ended = [link for link in self._links if self.buffers.episode_over[link.first : link.last].any()]
+        answers = self._exchange(ended, messages.FINAL_FRAMES, self._settings.step_timeout_s)
+        _raise_first(answers.failures)
+        return {first + b: frame for first, own in answers.values.items() for b, frame in own.items()}
 
     def close(self) -> None:
         self._finish()
@@ -163,6 +192,12 @@ class WorkerPool(VectorRunner):
 
         An interrupted exchange leaves answers in the pipes that nobody would match with their questions, so the pool ends.
         """
+        with self._lock:  # a learner may ask for rewards of other goals while another thread collects
+            return self._exchange_alone(links, code, timeout_s, payloads)
+
+    def _exchange_alone(
+        self, links: Sequence[WorkerLink], code: bytes, timeout_s: float, payloads: Mapping[int, Any] | None
+    ) -> _Answers:
         if not self._finish.alive:
             raise EnvError("the workers have been stopped, by an interrupt or a failure; make a new environment")
         answers = _Answers()
@@ -242,11 +277,8 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
         raise ConfigError("workers were asked for inside a worker; start training under `if __name__ == '__main__':`")
     try:
         body = pickle.dumps(recipe)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"{recipe.name} cannot be sent to worker processes ({error}); give a function or class at the top level of a "
-            "module, or 'package.module:factory', or set workers to 0"
-        ) from error
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return _by_value(recipe), {}
     module = recipe.env.partition(":")[0] if isinstance(recipe.env, str) else getattr(recipe.env, "__module__", None)
     if module != "__main__":
         return body, {}
@@ -256,9 +288,20 @@ def _portable(recipe: EnvRecipe) -> tuple[bytes, dict[str, Any]]:
         return body, {"sys_argv": sys.argv, "init_main_from_name": spec.name}
     if path is not None:
         return body, {"sys_argv": sys.argv, "init_main_from_path": os.path.abspath(path)}
-    raise ConfigError(
-        f"{recipe.name} is defined in an interactive session, where workers cannot find it; put it into a module"
-    )
+    return _by_value(replace(recipe, env=find_factory(recipe.env))), {}
+
+
+def _by_value(recipe: EnvRecipe) -> bytes:
+    """A recipe whose factory no worker can import: a lambda, a class of a function or of a notebook. Its code is sent."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    try:
+        return bytes(cloudpickle.dumps(recipe))
+    except Exception as error:
+        raise ConfigError(
+            f"{recipe.name} cannot be sent to worker processes ({error}); what it refers to must be picklable: give a function "
+            "or class at the top level of a module, or 'package.module:factory', or set workers to 0"
+        ) from error
 
 
 def _raise_first(failures: Sequence[EnvFailure]) -> None:

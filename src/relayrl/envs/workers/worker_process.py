@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.spawn import prepare
 from typing import Any
 
@@ -89,13 +90,23 @@ class _Worker:
         elif code == messages.GET_STATE:
             self._channel.send(messages.VALUE, loop.get_state())
         elif code == messages.RATE:
-            try:
-                self._channel.send(messages.VALUE, loop.performance_return(payload))
-            except EnvFailureError as error:
-                self._channel.send(messages.FAILURES, [error.failure])
+            self._give(lambda: loop.performance_return(payload))
+        elif code == messages.RELABEL:
+            self._give(lambda: loop.relabel(*payload))
+        elif code == messages.DRAW:
+            self._give(lambda: loop.frames(payload))
+        elif code == messages.FINAL_FRAMES:
+            self._give(loop.final_frames)
         elif code == messages.SET_STATE:
             loop.set_state(payload)
             self._channel.send(messages.DONE)
+
+    def _give(self, ask: Callable[[], Any]) -> None:
+        """Answer with what an environment gives, or with its failure."""
+        try:
+            self._channel.send(messages.VALUE, ask())
+        except EnvFailureError as error:
+            self._channel.send(messages.FAILURES, [error.failure])
 
     def close(self) -> None:
         """Close the environments; one that cannot be closed says so on stderr, since nobody waits for an answer any more."""

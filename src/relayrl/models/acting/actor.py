@@ -12,11 +12,22 @@ through `decide` alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from relayrl.data.trees import Array, Space, Tree, leaf_dtype, leaves, space_leaves, tree_leaves, unflatten
+from relayrl.data.trees import (
+    Array,
+    Space,
+    Tree,
+    index,
+    leaf_dtype,
+    leaves,
+    map_tree,
+    space_leaves,
+    tree_leaves,
+    unflatten,
+)
 from relayrl.errors import ConfigError
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.heads.action_head import ActionHead
@@ -29,8 +40,8 @@ MEMORY_DECIDES = (
 class Decision(NamedTuple):
     """What an actor decided for L rows; fresh arrays."""
 
-    action: Array
-    """[L, …] unclipped, as they are stored."""
+    action: Any
+    """[L, …] unclipped, as they are stored: an array, or a tree of arrays for Dict and Tuple spaces."""
     logp: Array | None = None
     """[L] log-probabilities of the actions; None where the head has none."""
     value: Array | None = None
@@ -87,7 +98,7 @@ class Actor(ABC):
         if self.head.noise_scale != exploration.noise_scale:
             self.head.noise_scale = exploration.noise_scale
 
-    def act(self, obs: Tree, mask: Array | None = None, rng: np.random.Generator | None = None) -> Array:
+    def act(self, obs: Tree, mask: Array | None = None, rng: np.random.Generator | None = None) -> Any:
         """Actions inside the action space, drawn with `rng`, or the most likely ones; of a policy without memory.
 
         One observation gives one action, rows `[L, …]` give rows. A subclass that draws by itself overrides this for rows, and
@@ -95,19 +106,19 @@ class Actor(ABC):
         """
         return self._inside_the_space(obs, mask, None, rng)[0]
 
-    def act_greedily(self, obs: Tree, mask: Array | None = None) -> Array:
+    def act_greedily(self, obs: Tree, mask: Array | None = None) -> Any:
         """The most likely actions, like `act` without a generator."""
         return self._inside_the_space(obs, mask, None, None)[0]
 
     def act_remembering(
         self, obs: Tree, memory: Array | None, mask: Array | None = None, rng: np.random.Generator | None = None
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Any, Array | None]:
         """Like `act`, for policies with a memory: actions, and the memory for the next step. None begins an episode."""
         return self._inside_the_space(obs, mask, self._beginning(obs) if memory is None else memory, rng)
 
     def _inside_the_space(
         self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Any, Array | None]:
         rows, is_single = as_rows(self.observation_space, obs)
         if is_single:
             mask = None if mask is None else np.asarray(mask, bool).reshape(1, -1)
@@ -116,7 +127,7 @@ class Actor(ABC):
         action = self.head.to_environment(decision.action)
         if not is_single:
             return action, decision.memory
-        return action[0], None if decision.memory is None else decision.memory[0]
+        return index(action, 0), None if decision.memory is None else decision.memory[0]
 
     def _beginning(self, obs: Tree) -> Array:
         """What is remembered before the first step."""
@@ -174,13 +185,13 @@ def as_rows(space: Space | None, obs: Tree) -> tuple[Tree, bool]:
     return rows, is_single
 
 
-def choose(head: ActionHead, parameters: Array, rng: np.random.Generator | None) -> tuple[Array, Array | None]:
+def choose(head: ActionHead, parameters: Array, rng: np.random.Generator | None) -> tuple[Any, Array | None]:
     """Actions and their log-probabilities from a distribution's parameters [L, P]."""
-    action = np.array(head.mode(parameters) if rng is None else head.sample(parameters, rng))
+    action = map_tree(np.array, head.mode(parameters) if rng is None else head.sample(parameters, rng))
     return action, log_prob(head, parameters, action)
 
 
-def log_prob(head: ActionHead, parameters: Array, action: Array) -> Array | None:
+def log_prob(head: ActionHead, parameters: Array, action: Any) -> Array | None:
     """[L] log-probabilities of actions; None where the head has none."""
     logp = head.log_prob_numpy(parameters, action)
     return None if logp is None else np.asarray(logp, np.float32)

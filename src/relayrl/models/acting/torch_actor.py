@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relayrl.data.trees import Array, Tree, leaves, map_tree
+from relayrl.data.trees import Array, Tree, leaves, map_tree, space_leaves
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import ForwardActor, Outputs
 from relayrl.models.exports.exported import METADATA_PREFIX, PolicyMetadata, example_rows
@@ -65,7 +65,8 @@ class ScriptActor(ForwardActor):
         self.observation_space = self.metadata.observation_space
         nothing = np.zeros((1, self.memory_width), np.float32)
         outputs = self._outputs(*example_rows(self.metadata, self.head), nothing)
-        self.has_value = len(outputs) > 2 + bool(self.memory_width)
+        self._value_at = 1 + len(list(space_leaves(self.metadata.action_space)))  # behind distribution and actions
+        self.has_value = len(outputs) > self._value_at + bool(self.memory_width)
 
     def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
         outputs = self._outputs(obs, mask, memory)
@@ -73,7 +74,7 @@ class ScriptActor(ForwardActor):
         if mask is not None and not self.metadata.masked:
             parameters = self.head.parameters_numpy(parameters, mask)
         after = outputs[-1] if self.memory_width else None
-        return Outputs(parameters, outputs[2] if self.has_value else None, after)
+        return Outputs(parameters, outputs[self._value_at] if self.has_value else None, after)
 
     def _outputs(self, obs: Tree, mask: Array | None, memory: Array | None) -> list[Array]:
         inputs = [_tensor(leaf, self._device) for _, leaf in leaves(obs)]

@@ -9,7 +9,7 @@ Inputs, each with a free batch axis first:
 Outputs:
 
     distribution   parameters of the action distribution, as `action_head` lays them out
-    action         the most likely action, clipped to the space's bounds
+    action         the most likely action, clipped to the space's bounds; one output per leaf of a nested space, `action.<path>`
     value          the critic's value, in units of reward; only where the policy has a critic of its own
     next_memory    the `memory` of the episode's next step; only where the policy has a memory
 
@@ -22,18 +22,21 @@ the live policy before it counts as written.
 from __future__ import annotations
 
 import io
+import json
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relayrl.data.trees import Array, leaf_dtype, space_leaves, unflatten
+from relayrl.data.trees import Array, leaf_dtype, leaves, space_leaves, unflatten
 from relayrl.errors import ConfigError, ExportError
-from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata
+from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, action_name
 from relayrl.models.exports.mlp_policy import has_own_critic, mlp_text
 from relayrl.models.exports.model_validation import probe_inputs, probe_text
 from relayrl.models.policy import ActorCritic, Policy
@@ -63,9 +66,9 @@ class ExportGraph(nn.Module):
             assert memory is not None
             distribution, value, after = self.policy.step(features, mask, memory)
             values = () if value is None or not self._has_value else (value,)
-            return (distribution, self._mode(distribution), *values, after)
+            return (distribution, *self._mode(distribution), *values, after)
         distribution = self.policy.distribution(features, mask)
-        outputs = (distribution, self._mode(distribution))
+        outputs = (distribution, *self._mode(distribution))
         if self._has_value and isinstance(self.policy, ActorCritic):
             return (*outputs, self.policy.value(features))
         return outputs
@@ -73,17 +76,26 @@ class ExportGraph(nn.Module):
     @property
     def output_names(self) -> list[str]:
         """Names of what `forward` gives."""
-        names = ["distribution", "action", *(["value"] if self._has_value else [])]
+        actions = [action_name(path) for path, _ in space_leaves(self.policy.action_space)]
+        names = ["distribution", *actions, *(["value"] if self._has_value else [])]
         return [*names, "next_memory"] if self.policy.memory_width else names
 
-    def _mode(self, distribution: Tensor) -> Tensor:
+    def _mode(self, distribution: Tensor) -> list[Tensor]:
         head = self.policy.head
         bounds = {name: getattr(self, name) for name in head.bounds}
-        return head.mode_torch(distribution, {**self.policy.constants, **bounds})
+        return [leaf for _, leaf in leaves(head.mode_torch(distribution, {**self.policy.constants, **bounds}))]
 
 
 def metadata_of(
-    policy: Policy, *, env: str, algo: str, group: str, version: int, masked: bool, is_warming_up: bool = False
+    policy: Policy,
+    *,
+    env: str,
+    algo: str,
+    group: str,
+    version: int,
+    masked: bool,
+    is_warming_up: bool = False,
+    environment: Mapping[str, Any] | None = None,
 ) -> PolicyMetadata:
     """What the file of a policy says of it: everything that acting as it was trained needs."""
     return PolicyMetadata(
@@ -98,6 +110,7 @@ def metadata_of(
         noise_scale=policy.head.noise_scale,
         memory_width=policy.memory_width,
         is_warming_up=is_warming_up,
+        environment=json.dumps(environment) if environment else "",
     )
 
 
@@ -208,9 +221,10 @@ def _verify(graph: ExportGraph, path: Path, file_format: ExportFormat) -> None:
         got = _run_onnx(path, inputs) if file_format is ExportFormat.ONNX else _run_torchscript(path, inputs)
     except (RuntimeError, ValueError) as error:
         raise ExportError(f"{path.name} cannot be run with another number of rows: {error}") from error
+    modes = {action_name(path): leaf for path, leaf in leaves(graph.policy.head.mode(expected[0]))}
     for name, want, have in zip(graph.output_names, expected, got, strict=True):
-        if name == "action":
-            if not np.allclose(graph.policy.head.mode(expected[0]), want, rtol=0.0, atol=TOLERANCE):
+        if name in modes:
+            if not np.allclose(modes[name], want, rtol=0.0, atol=TOLERANCE):
                 kind = type(graph.policy.head).__name__
                 raise ExportError(f"{path.name}: {kind}.mode() chooses other actions than its mode_torch()")
             continue

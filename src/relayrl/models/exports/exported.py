@@ -48,6 +48,7 @@ class PolicyMetadata:
     noise_scale: float = 0.0  # of a deterministic policy, for actors that explore
     is_warming_up: bool = False  # whether actors that explore draw uniformly
     memory_width: int = 0  # numbers that the policy remembers from step to step; an export says so by itself
+    environment: str = ""  # JSON of what was put around the environment (`EnvSettings.around`), if anything
     mlp: str = field(
         default="", repr=False, compare=False
     )  # what the accelerator needs (`mlp_description`), if anything
@@ -70,6 +71,7 @@ class PolicyMetadata:
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
         }
+        values |= {"environment": self.environment} if self.environment else {}
         values |= {"mlp": self.mlp} if self.mlp else {}
         values |= {"probe": self.probe} if self.probe else {}
         return {METADATA_PREFIX + key: value for key, value in values.items()}
@@ -89,6 +91,7 @@ class PolicyMetadata:
                 noise_scale=float(own["noise_scale"]),
                 is_warming_up=bool(json.loads(own.get("is_warming_up", "false"))),
                 memory_width=_memory_width(own.get("memory_width", "0")),
+                environment=own.get("environment", ""),
                 mlp=own.get("mlp", ""),
                 probe=own.get("probe", ""),
                 observation_space=space_from_json(own["observation_space"], max_elements=MAX_SPACE_ELEMENTS),
@@ -96,6 +99,11 @@ class PolicyMetadata:
             )
         except (KeyError, ValueError) as error:
             raise DecodeError(f"the model file has no or damaged RelayRL metadata: {error}") from error
+
+
+def action_name(path: str) -> str:
+    """The name of a graph's output for the leaf of the action space at `path`."""
+    return f"action.{path}" if path else "action"
 
 
 def _memory_width(text: str) -> int:
@@ -107,19 +115,22 @@ def _memory_width(text: str) -> int:
 
 
 class ExportedActor(ForwardActor):
-    """A policy from a file, with values where they are asked for and it has them. One with a memory acts through `decide`."""
+    """A policy from a file or its bytes, with values where they are asked for and it has them. One with a memory acts through
+    `decide`."""
 
-    def __init__(self, path: Path, *, with_value: bool = False) -> None:
+    def __init__(self, file: Path | bytes, *, with_value: bool = False) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        if not path.exists():
-            raise ConfigError(f"no model at {path}")
+        if isinstance(file, Path) and not file.exists():
+            raise ConfigError(f"no model at {file}")
+        model = str(file) if isinstance(file, Path) else file
         try:
-            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no public base class
-            raise DecodeError(f"{path} is not an ONNX model that can be run: {error}") from error
+            name = file if isinstance(file, Path) else "what was received"
+            raise DecodeError(f"{name} is not an ONNX model that can be run: {error}") from error
         self.metadata = PolicyMetadata.from_strings(self._session.get_modelmeta().custom_metadata_map)
         self.head = head_of_kind(self.metadata.action_space, self.metadata.head, self.metadata.noise_scale)
         self._mask_parts = mask_parts(self.metadata.action_space)

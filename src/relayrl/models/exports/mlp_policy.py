@@ -24,6 +24,7 @@ def encodes_in_numpy(policy: Policy) -> bool:
     """Whether `features_numpy` gives what `features` does."""
     normalizer = policy.normalizer
     is_known = policy.encoder in _ENCODERS and (normalizer is None or normalizer in NORMALIZERS)
+    is_known = is_known and policy.image_encoder is None
     return is_known and _POLICIES.keeps(policy, "features", "features_numpy")
 
 

@@ -22,6 +22,7 @@ import base64
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, leaf_dtype, space_leaves
 from relayrl.errors import ModelRefusedError, RelayRLError
-from relayrl.models.exports.exported import PolicyMetadata
+from relayrl.models.exports.exported import PolicyMetadata, action_name
 from relayrl.models.exports.mlp_description import MlpDescription
 from relayrl.models.exports.onnx_reader import GraphValue, OnnxContent, read_onnx
 from relayrl.models.heads.action_head import ActionHead
@@ -61,6 +62,8 @@ TOLERANCE = 1e-4
 _TYPES = {"f4": 1, "u1": 2, "i1": 3, "i2": 5, "i4": 6, "i8": 7, "b1": 9, "f2": 10, "f8": 11}
 _FLOAT = _TYPES["f4"]
 _GOLDEN = 0.6180339887498949
+_LOOK_S = 0.05
+"""How often a run is looked at that does not stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,8 @@ def _check_signature(described: OnnxContent, metadata: PolicyMetadata, head: Act
         outputs["value"] = _FLOAT, ()
     if metadata.memory_width:
         outputs["next_memory"] = _FLOAT, (metadata.memory_width,)
-    _check_values("outputs", tuple(each for each in described.outputs if each.name != "action"), outputs)
+    actions = {action_name(path) for path, _ in space_leaves(metadata.action_space)}
+    _check_values("outputs", tuple(each for each in described.outputs if each.name not in actions), outputs)
 
 
 def _check_values(what: str, found: tuple[GraphValue, ...], expected: dict[str, tuple[int, tuple[int, ...]]]) -> None:
@@ -255,7 +259,7 @@ def _check_probe(
     inputs = probe_inputs(metadata, head)
     wanted = [value.name for value in described.outputs]
     session = _session(content, limits)
-    with _deadline(limits.probe_timeout_s) as options:
+    with _deadlines.within(limits.probe_timeout_s) as options:
         together = dict(zip(wanted, _run(session, wanted, inputs, options), strict=True))
         alone = dict(zip(wanted, _run(session, wanted, {k: v[-1:] for k, v in inputs.items()}, options), strict=True))
     shapes = {"distribution": (head.num_parameters,), "value": (), "next_memory": (metadata.memory_width,)}
@@ -307,25 +311,60 @@ def _session(content: bytes, limits: ModelLimits) -> Any:
         raise ModelRefusedError(f"onnxruntime does not load the model: {_first_line(error)}") from error
 
 
-@contextlib.contextmanager
-def _deadline(timeout_s: float) -> Iterator[Any]:
-    """Options of runs that are stopped when the time is over."""
-    import onnxruntime as ort
+class Deadlines:
+    """Stops runs that take too long, from one thread for all of them, which ends when it has had nothing to do for a while.
 
-    options = ort.RunOptions()
-    options.log_severity_level = 4
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    Starting a thread for every probe would take longer than the probe.
+    """
 
-    def stop() -> None:
-        options.terminate = True
+    def __init__(self, idle_s: float = 1.0) -> None:
+        self._idle_s = idle_s
+        self._changed = threading.Condition()
+        self._open: dict[int, tuple[float, Any]] = {}
+        self._thread: threading.Thread | None = None
 
-    timer = threading.Timer(timeout_s, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield options
-    finally:
-        timer.cancel()
+    @property
+    def is_watching(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread is not None
+
+    @contextlib.contextmanager
+    def within(self, timeout_s: float) -> Iterator[Any]:
+        """Options of runs that are stopped when the time is over."""
+        import onnxruntime as ort
+
+        options = ort.RunOptions()
+        options.log_severity_level = 4
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        with self._changed:
+            self._open[id(options)] = time.monotonic() + timeout_s, options
+            if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
+                self._thread = threading.Thread(target=self._watch, name="relayrl-probe-deadlines", daemon=True)
+                self._thread.start()
+            elif timeout_s < self._idle_s:
+                self._changed.notify()
+        try:
+            yield options
+        finally:
+            with self._changed:
+                del self._open[id(options)]
+
+    def _watch(self) -> None:
+        with self._changed:
+            idle_at_s = time.monotonic() + self._idle_s
+            while self._open or time.monotonic() < idle_at_s:
+                now_s = time.monotonic()
+                for end_s, options in self._open.values():
+                    if now_s >= end_s:
+                        options.terminate = True
+                if self._open:
+                    idle_at_s = now_s + self._idle_s
+                left_s = min((end_s - now_s for end_s, _ in self._open.values()), default=self._idle_s)
+                self._changed.wait(min(max(left_s, _LOOK_S), self._idle_s))
+            self._thread = None
+
+
+_deadlines = Deadlines()
 
 
 def _run(session: Any, wanted: list[str], inputs: dict[str, Array], options: Any) -> list[Array]:

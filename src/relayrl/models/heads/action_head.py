@@ -7,6 +7,7 @@ A head belongs to an action space. The network gives it `num_outputs` raw number
     MultiDiscrete   the components' log-probabilities side by side
     MultiBinary     logits of the ones
     Box             mean and log standard deviation side by side, or the action itself        `box_heads`
+    all others      the leaves' parameters side by side: Dict, Tuple, more axes, integers      `composite_head`
 
 torch is not imported: tensors come in, and their own methods are called, so an actor without torch can use these files.
 """
@@ -83,6 +84,11 @@ class ActionHead(ABC):
         return self.num_outputs
 
     @property
+    def num_log_stds(self) -> int:
+        """Numbers of `log_std`, where the policy has it."""
+        return self.num_network_outputs
+
+    @property
     def scales(self) -> dict[str, Array]:
         """Constants that the policy keeps beside its parameters, for `scaled` and `mode_torch`."""
         return {}
@@ -141,7 +147,9 @@ class ActionHead(ABC):
         raise self._not_from_replay()
 
     def _not_from_replay(self) -> ConfigError:
-        return ConfigError(f"learning from replay is not possible in action space {self.space}; use ppo or reinforce")
+        return ConfigError(
+            f"learning from replay is not possible in action space {self.space}; use ppo, reinforce, impala or appo"
+        )
 
     def uniform_log_prob(self, action: Array, mask: Array | None) -> Array | None:
         """[L] log-probabilities of what `sample_uniform` drew; None where the head has none."""

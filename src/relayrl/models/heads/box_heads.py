@@ -26,7 +26,7 @@ class BoxHead(ActionHead):
 
     def __init__(self, space: spaces.Box) -> None:
         if len(space.shape) != 1:
-            raise ConfigError(f"action space {space}: only one-dimensional Box spaces are supported")
+            raise ConfigError(f"action space {space}: a plain head has one axis; ask the head registry for others")
         if not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(f"action space {space}: a Box action space must be of a floating dtype")
         self.space = space
@@ -52,6 +52,9 @@ class BoxHead(ActionHead):
         return np.asarray(self._within_bounds(action), dtype=self.space.dtype)
 
     def sample_uniform(self, num_rows: int, mask: Array | None, rng: np.random.Generator) -> Array:
+        if not self.is_bounded:  # no uniform distribution: what is natural in the units of the networks
+            noise = rng.standard_normal((num_rows, self.num_actions), dtype=np.float32)
+            return self._within_bounds(self.center + self.half_range * noise)
         return rng.uniform(self.low, self.high, (num_rows, self.num_actions)).astype(np.float32)
 
     def uniform_log_prob(self, action: Array, mask: Array | None) -> Array | None:
@@ -233,4 +236,6 @@ class DeterministicHead(BoxHead):
 
 def _require_bounds(head: BoxHead, what: str) -> None:
     if not head.is_bounded:
-        raise ConfigError(f"action space {head.space}: {what} needs finite bounds; PPO and REINFORCE do not")
+        raise ConfigError(
+            f"action space {head.space}: {what} needs finite bounds; ppo, reinforce, impala and appo do not"
+        )

@@ -4,6 +4,8 @@ Height and width are two neighbouring axes, both at least `MIN_IMAGE_SIDE` and l
 channels. So channels first and last, and stacks of frames in front or behind, are recognised without a setting:
 
     (84, 84)  (84, 84, 3)  (3, 84, 84)  (12, 84, 84)  (4, 84, 84, 3)  (4, 3, 84, 84)
+
+`network.image_layout` says it instead for images that are smaller, or whose axes are of other sizes.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ import math
 from dataclasses import dataclass
 
 from relayrl.errors import ConfigError
+from relayrl.models.network_settings import ImageAxes
 
 MIN_IMAGE_SIDE = 16
-"""Images with a shorter side go into the MLP as they are; convolutions would leave nothing of them."""
+"""Images with a shorter side are convolved only where the layout is set."""
+MIN_CONVOLVED_SIDE = 7
+"""What the smallest convolutions leave something of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +41,26 @@ class ImageLayout:
         spatial = (self.height_axis, self.height_axis + 1)
         return (*(axis for axis in range(len(self.shape)) if axis not in spatial), *spatial)
 
+    @property
+    def stack_axis(self) -> int | None:
+        """The axis along which frames are stacked, if they are: the first, or the last where channels come last."""
+        if len(self.shape) == 2:
+            return None
+        return 0 if self.height_axis > 0 else len(self.shape) - 1
+
     def __str__(self) -> str:
         channels, height, width = self.channels_first
         where = ["channels last", "channels first"][self.height_axis > 0] if len(self.shape) == 3 else "stack folded"
         return f"{height}x{width} with {channels} channels ({where if len(self.shape) > 2 else 'no channel axis'})"
 
 
-def image_layout(shape: tuple[int, ...]) -> ImageLayout | None:
-    """The layout of an array, None for one too small to be convolved; raises `ConfigError` for an ambiguous one."""
+def image_layout(shape: tuple[int, ...], axes: ImageAxes = ImageAxes.AUTO) -> ImageLayout | None:
+    """The layout of an array, None for one that is not convolved; raises `ConfigError` for an ambiguous one."""
+    if axes is ImageAxes.FLAT or len(shape) < 2:
+        return None
+    if axes is not ImageAxes.AUTO:
+        axis = max(len(shape) - (2 if axes is ImageAxes.CHANNELS_FIRST else 3), 0)
+        return ImageLayout(shape, axis) if min(shape[axis : axis + 2]) >= MIN_CONVOLVED_SIDE else None
     pairs = [axis for axis in range(len(shape) - 1) if min(shape[axis : axis + 2]) >= MIN_IMAGE_SIDE]
     if sum(side >= MIN_IMAGE_SIDE for side in shape) < 2:
         return None
@@ -53,5 +70,5 @@ def image_layout(shape: tuple[int, ...]) -> ImageLayout | None:
             return ImageLayout(shape, axis)
     raise ConfigError(
         f"cannot tell height and width of an image of shape {shape}: two neighbouring axes must be larger than all others; "
-        "crop, resize or move its axes, or bring a network of your own (network.kernel)"
+        "set network.image_layout to channels_first, channels_last or flat"
     )

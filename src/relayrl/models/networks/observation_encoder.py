@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, Space, leaves, space_leaves
 from relayrl.errors import ConfigError
+from relayrl.models.network_settings import ImageAxes
 from relayrl.models.networks.image_layout import ImageLayout, image_layout
 from relayrl.models.networks.one_thread import one_thread
 
@@ -40,9 +41,17 @@ class LeafEncoding:
         if self.categories is not None:
             self.offset = np.concatenate([[0], np.cumsum(self.categories)[:-1]]) - self.start
 
-    def image_layout(self) -> ImageLayout | None:
+    def image_layout(self, axes: ImageAxes = ImageAxes.AUTO) -> ImageLayout | None:
         """The layout of an image worth convolving; raises `ConfigError` for an ambiguous one."""
-        return image_layout(self.shape) if self.may_be_image else None
+        return image_layout(self.shape, axes) if self.may_be_image else None
+
+    def scaled(self, numbers: Tensor) -> Tensor:
+        """Numbers of the leaf as float32; those of images in [0, 1]."""
+        scaled = numbers.to(torch.float32)
+        if self.divisor == 1.0:
+            return scaled
+        # Bytes have just been copied: no second copy, which takes longer to allocate than to fill.
+        return scaled / self.divisor if scaled is numbers else scaled.div_(self.divisor)
 
 
 def _image_maximum(space: spaces.Box) -> float:
@@ -62,15 +71,15 @@ class ObservationEncoder(nn.Module):
         self.num_features = sum(encoding.width for encoding in self.encodings)
 
     def forward(self, obs: Any) -> Tensor:
-        parts = [self._encode(leaf, e) for (_, leaf), e in zip(leaves(obs), self.encodings, strict=True)]
+        parts = [self.encode_leaf(leaf, e) for (_, leaf), e in zip(leaves(obs), self.encodings, strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     @staticmethod
-    def _encode(leaf: Tensor, encoding: LeafEncoding) -> Tensor:
+    def encode_leaf(leaf: Tensor, encoding: LeafEncoding) -> Tensor:
+        """[..., width] the features of one leaf."""
         rows = leaf.unsqueeze(-1) if encoding.num_axes == 0 else leaf.flatten(leaf.ndim - encoding.num_axes)
         if encoding.categories is None:
-            features = rows.to(torch.float32)
-            return features if encoding.divisor == 1.0 else features / encoding.divisor
+            return encoding.scaled(rows)
         parts = [
             nn.functional.one_hot(rows[..., i] - int(start), int(n))
             for i, (n, start) in enumerate(zip(encoding.categories, encoding.start, strict=True))

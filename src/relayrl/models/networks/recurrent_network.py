@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.models.network_settings import MemorySettings, NetworkSettings
+from relayrl.models.networks.image_encoder import ImageEncoder
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.memory_cell import MemoryCell
 from relayrl.models.networks.mlp import MODULES, initialize
@@ -62,13 +63,17 @@ class RecurrentNetwork(nn.Module):
         return outputs
 
 
-class RecurrentNetworks:
+class RecurrentNetworks(BuiltInNetworks):
     """Makes recurrent networks out of a factory of hidden layers."""
 
     def __init__(self, network: NetworkSettings, trunks: NetworkFactory | None) -> None:
-        self._network = network
+        super().__init__(network)
+        self._encodes_images = trunks is None
         *before, self._width = network.hidden_sizes or (memory_of(network).size,)
         self._trunks = trunks or BuiltInNetworks(network.model_copy(update={"hidden_sizes": tuple(before)}))
+
+    def image_encoder(self, layout: InputLayout, generator: torch.Generator) -> ImageEncoder | None:
+        return super().image_encoder(layout, generator) if self._encodes_images else None
 
     def __call__(
         self, encoder: InputLayout, num_outputs: int, output_gain: float, generator: torch.Generator

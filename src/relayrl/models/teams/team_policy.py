@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from relayrl.data.trees import Space
-from relayrl.errors import ConfigError
+from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder
@@ -26,11 +26,11 @@ class TeamActorCritic(ActorCritic):
         generator: torch.Generator,
         num_heads: int,
         kernels: NetworkFactory | None = None,
+        head: LikelihoodHead | None = None,
     ) -> None:
-        if network.memory is not None:
-            raise ConfigError("poca has no form with network.memory; use mappo, or stack the last observations")
-        super().__init__(observation_space, action_space, network, generator, None, kernels)
-        self.is_central = True  # not exported: it judges teams
+        apart = network.model_copy(update={"shared_encoder": False})  # the critic sees what all of the team see
+        super().__init__(observation_space, action_space, apart, generator, None, kernels, head)
+        self.network, self.is_central = network, True  # its critic is not exported: it judges teams
         self.action_encoder = ObservationEncoder(action_space)
         num_actions = self.action_encoder.num_features
         self.critic = TeamCritic(self.encoder, num_actions, num_heads, network, self.kernels, generator)

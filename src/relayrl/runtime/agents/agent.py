@@ -240,17 +240,21 @@ class RelayRLAgent:
         env: Any,
         count: int = 1,
         *,
-        settings: EnvSettings | None = None,
+        settings: EnvSettings | Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
         """Give an actor `count` copies of `env` (a name as on the command line, or a factory) for `run_env`.
 
+        `settings` are those of `environment`, such as `{"wrappers": ["atari"]}`.
+
         Where the environment has several groups of agents, give an actor for each, by the group's name: each acts with its own
         policy for all agents of its group.
         """
+        from relayrl.config.settings import parse_settings
         from relayrl.envs.environment_settings import EnvSettings
 
-        chosen = (settings or EnvSettings()).model_copy(update={"num_envs": count})
+        own = settings if isinstance(settings, EnvSettings) else parse_settings(EnvSettings, dict(settings or {}))
+        chosen = own.model_copy(update={"num_envs": count})
         self._coordinator.set_env(actor_id, env, chosen, seed)
 
     def run_env(self, actor_id: UUID, num_steps: int) -> EnvRunSummary:

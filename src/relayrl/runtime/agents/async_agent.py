@@ -153,7 +153,7 @@ class AsyncRelayRLAgent:
         env: Any,
         count: int = 1,
         *,
-        settings: EnvSettings | None = None,
+        settings: EnvSettings | Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
         await asyncio.to_thread(self._agent.set_env, actor_id, env, count, settings=settings, seed=seed)

@@ -6,8 +6,8 @@
 `arrays` lists `[name, dtype, shape]` of the arrays that lie in the frame one after the other, each from the next multiple of 8
 bytes on: little-endian, in C order, the first axis counting rows. One frame for all, because frames cost more than bytes. A
 request has one array for each leaf of the observation space (`obs`, or `obs.PATH` in the space's order), then `action_mask` and
-`memory` where there are any. The reply has `distribution`, or `action` and `logp` where the server chose, then `value` and
-`memory`.
+`memory` where there are any. The reply has `distribution` or, where the server chose, `action` (`action.PATH` for the leaves of
+a nested space) and `logp`; then `value` and `memory`.
 
 Not its job: what a policy expects of them (`relayrl.servers.inference`).
 """

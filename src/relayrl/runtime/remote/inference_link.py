@@ -23,7 +23,7 @@ from relayrl.models.exports.model_validation import validate_model
 from relayrl.runtime.remote.act_messages import ActRequest, RemoteChoice, unpacked
 from relayrl.runtime.remote.deployment import Deployment
 from relayrl.runtime.remote.inference_place import InferenceServerSettings
-from relayrl.runtime.requests.policy_model import OnnxPolicy, onnx_of_bytes
+from relayrl.runtime.requests.policy_model import OnnxPolicy, load_onnx
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.keys import ClientKeys
 from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
@@ -102,7 +102,7 @@ class InferenceLink:
         metadata = validate_model(content, observation_space=observation_space, action_space=action_space)
         if (metadata.group, metadata.policy_version) != (group, version):
             raise ModelRefusedError(f"{self.address} gave another model than version {version} of {group!r}")
-        return onnx_of_bytes(content)
+        return load_onnx(content)
 
     def close(self) -> None:
         """Say good-bye; whoever asks later gets `ServerUnreachableError`."""

@@ -19,7 +19,7 @@ from relayrl.errors import ConfigError, RelayRLError
 from relayrl.models.acting.actor import Actor, Decision
 from relayrl.models.exports.model_validation import validate_model
 from relayrl.runtime.remote.server_link import ModelBytes, ServerLink
-from relayrl.runtime.requests.policy_model import PolicyModel, file_model, onnx_of_bytes
+from relayrl.runtime.requests.policy_model import PolicyModel, file_model, load_onnx
 
 _log = logging.getLogger("relayrl.runtime.remote.model_follower")
 
@@ -70,7 +70,7 @@ class ModelFollower:
         metadata = validate_model(newest.content, observation_space=observation_space, action_space=action_space)
         if metadata.group != self.group:
             raise ConfigError(f"it is a policy of {metadata.group!r:.100}, not of {self.group!r}")
-        policy = onnx_of_bytes(newest.content)
+        policy = load_onnx(newest.content)
         return file_model(policy.actor, metadata, has_value=policy.layout.has_value)
 
 

@@ -25,9 +25,10 @@ from relayrl.data.open_rows import RolloutSplitter
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
-from relayrl.envs.environment_settings import EnvSettings
+from relayrl.envs.environment_settings import SHOWN, EnvSettings
 from relayrl.envs.vector.on_host import on_host
-from relayrl.errors import ConfigError, SpoolFullError
+from relayrl.envs.wrappers.wrapper_names import is_installed_wrapper
+from relayrl.errors import ConfigError, SpoolFullError, UntrustedError
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.remote.model_follower import FollowedActor, ModelFollower
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
@@ -207,12 +208,20 @@ class RemoteActor:
 
 
 def _as_the_run(own: EnvSettings, welcome: Welcome) -> EnvSettings:
-    """The settings with those of the run's environment that were not given here: its options, and who shares a policy."""
+    """The settings with those of the run's environment that were not given here: its options and wrappers, and who shares a
+    policy. A wrapper that is no known, installed one needs the user's word, for a server could name any code."""
     values = {name: getattr(own, name) for name in EnvSettings.model_fields}
-    for name in ("options", "sharing"):
+    for name in SHOWN:
         if name in welcome.environment and name not in own.model_fields_set:
             values[name] = welcome.environment[name]
-    return parse_settings(EnvSettings, values)
+    taken = parse_settings(EnvSettings, values)
+    for name in taken.wrapper_names:
+        if "wrappers" not in own.model_fields_set and not is_installed_wrapper(name):
+            raise UntrustedError(
+                f"the server's run has the wrapper {name!a:.200}, which runs code of that name; if you trust it, name the "
+                f"run's wrappers: --wrap {', --wrap '.join(map(ascii, taken.wrapper_names)):.300}"
+            )
+    return taken
 
 
 def _require_same_spaces(envs: VectorEnvironment, welcome: Welcome) -> None:

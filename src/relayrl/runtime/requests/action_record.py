@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 
-from relayrl.data.trees import Array
+from relayrl.data.trees import Array, index, leaves, map_tree
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that would cost as much as everything else about it
@@ -16,9 +17,9 @@ class ActionRecord:
     """Row `i` is what actor `actor_ids[i]` decided."""
 
     actor_ids: tuple[UUID, ...]
-    action: Array
-    """[L, …] as the environment takes them, inside the space's bounds; where the policies of a request act in different spaces,
-    an array of objects [L], each an action."""
+    action: Any
+    """[L, …] as the environment takes them, inside the space's bounds: an array, or a tree of arrays for Dict and Tuple spaces;
+    where the policies of a request act in different spaces, an array of objects [L], each an action."""
     logp: Array | None
     """[L] log-probability of what was drawn; None where the policy's distribution has none."""
     value: Array | None
@@ -41,9 +42,13 @@ class ActionRecord:
             return np.asarray(np.concatenate(columns)[order])
 
         version = joined("policy_version")
-        kinds = {(record.action.dtype, record.action.shape[1:]) for _, record in parts}
-        action = joined("action") if len(kinds) == 1 else _side_by_side(len(actor_ids), parts)
-        assert action is not None
+        kinds = {
+            tuple((path, leaf.dtype, leaf.shape[1:]) for path, leaf in leaves(record.action)) for _, record in parts
+        }
+        if len(kinds) == 1:
+            action = map_tree(lambda *same: np.concatenate(same)[order], *(record.action for _, record in parts))
+        else:
+            action = _side_by_side(len(actor_ids), parts)
         assert version is not None
         return ActionRecord(actor_ids, action, joined("logp"), joined("value"), version)
 
@@ -52,6 +57,6 @@ def _side_by_side(num_rows: int, parts: Sequence[tuple[Array, ActionRecord]]) ->
     """Actions of different spaces."""
     actions = np.empty(num_rows, object)
     for rows, record in parts:
-        for i, action in zip(rows.tolist(), record.action, strict=True):
-            actions[i] = action
+        for k, i in enumerate(rows.tolist()):
+            actions[i] = index(record.action, k)
     return actions

@@ -10,7 +10,6 @@ A model never changes once it was loaded: hot reload replaces it (`published_pol
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,9 +110,9 @@ class OnnxPolicy:
     layout: ActingLayout
 
 
-def load_onnx(path: Path) -> OnnxPolicy:
-    """The policy of an ONNX file; compiled kernels act for small MLPs."""
-    reference = ExportedActor(path, with_value=True)
+def load_onnx(file: Path | bytes) -> OnnxPolicy:
+    """The policy of an ONNX file or of its bytes, validated where they came from elsewhere; kernels act for small MLPs."""
+    reference = ExportedActor(file, with_value=True)
     metadata, width = reference.metadata, reference.memory_width
     obs, mask = example_rows(metadata, reference.head)
     try:
@@ -122,14 +121,6 @@ def load_onnx(path: Path) -> OnnxPolicy:
         raise DecodeError(f"the model cannot act on an observation of its own space: {error}") from error
     actor = accelerated(reference) or reference
     return OnnxPolicy(actor, metadata, _file_layout(actor, metadata, has_value=reference.has_value))
-
-
-def onnx_of_bytes(content: bytes) -> OnnxPolicy:
-    """The policy of an ONNX file's bytes, which were validated if they came from elsewhere."""
-    with tempfile.TemporaryDirectory(prefix="relayrl-model-") as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(content)
-        return load_onnx(path)
 
 
 def file_model(actor: Actor, metadata: PolicyMetadata, *, has_value: bool) -> PolicyModel:

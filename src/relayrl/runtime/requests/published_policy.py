@@ -26,7 +26,7 @@ import numpy as np
 from relayrl.data.columns import Trajectory
 from relayrl.data.steps.step_pages import Lane, StepPages
 from relayrl.data.steps.step_rows import Step
-from relayrl.data.trees import Array, Tree, index, map_tree
+from relayrl.data.trees import Array, Tree, index, leaves, map_tree
 from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.acting.actor import Decision
 from relayrl.models.heads.action_head import ActionHead
@@ -211,7 +211,9 @@ class PublishedPolicy:
         request.record = ActionRecord(request.actor_ids, taken, logp, value, self._version_column(request.num_rows))
 
     def _require_finite(self, decision: Decision, actor_ids: tuple[UUID, ...]) -> None:
-        if not (_is_finite(decision.action) and (decision.logp is None or _is_finite(decision.logp))):
+        action, logp = decision.action, decision.logp
+        is_finite = _is_finite(action) if isinstance(action, np.ndarray) else _are_finite(action)
+        if not (is_finite and (logp is None or _is_finite(logp))):
             raise InferenceError(
                 f"policy version {self.version} gave NaN or infinity for {actor_ids[:3]}; "
                 "look for NaN in the observations or in the model"
@@ -243,6 +245,10 @@ def _is_finite(numbers: Array) -> bool:
     return math.isfinite(np.vdot(numbers, numbers)) or bool(np.isfinite(numbers).all())  # the product may overflow
 
 
+def _are_finite(tree: Tree) -> bool:
+    return all(_is_finite(leaf) for _, leaf in leaves(tree))
+
+
 def _removed(actor_id: UUID) -> ConfigError:
     return ConfigError(f"actor {actor_id} was removed; make a new one with new_actor()")
 
@@ -252,7 +258,7 @@ def _only_row(obs: Tree, decision: Decision, version: int, mask: Array | None, m
     action, logp, value, _ = decision
     return (
         obs[0] if isinstance(obs, np.ndarray) else index(obs, 0),
-        action[0],
+        action[0] if isinstance(action, np.ndarray) else index(action, 0),
         None if logp is None else logp[0],
         None if value is None else value[0],
         version,
@@ -264,7 +270,7 @@ def _only_row(obs: Tree, decision: Decision, version: int, mask: Array | None, m
 def _rows_of(decision: Decision, rows: slice) -> Decision:
     """The rows of one request."""
     action, *others = decision
-    return Decision(action[rows], *(None if column is None else column[rows] for column in others))
+    return Decision(index(action, rows), *(None if column is None else column[rows] for column in others))
 
 
 def _with_and_without_mask(requests: Sequence[ActionRequest]) -> list[Sequence[ActionRequest]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.action_masks import allows_nothing, mask_parts
-from relayrl.data.trees import Array, Tree, leaf_dtype, space_leaves, unflatten
+from relayrl.data.trees import Array, Tree, leaf_dtype, leaves, space_leaves, unflatten
 from relayrl.errors import ProtocolError, RelayRLError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
@@ -108,7 +108,8 @@ class ServedModel:
             rng = self._rng if choice is RemoteChoice.SAMPLE else None
             action, logp, value, after = self._sampler.decide(obs, mask, memory, rng)
             action = self.policy.actor.head.to_environment(action)
-            outputs = {"action": action, "logp": logp, "value": value, "memory": after}
+            taken = {f"action.{path}" if path else "action": leaf for path, leaf in leaves(action)}
+            outputs = {**taken, "logp": logp, "value": value, "memory": after}
         return {name: np.ascontiguousarray(array) for name, array in outputs.items() if array is not None}
 
     def _checked(self, outputs: Arrays) -> Outcome:

@@ -1,4 +1,4 @@
-"""Answers actors: handshakes, trajectories, models, status. One thread, which owns the endpoint and the journal.
+"""Answers actors: handshakes, trajectories, models, status. One thread, which owns the endpoint.
 
     HELLO        who is there, with which spaces      → WELCOME, or REFUSED with a reason
     TRAJECTORY   the client's next message            → ACK when it is durable, together with all that came with it
@@ -9,9 +9,10 @@
 A client's messages have numbers without gaps. One that is here already is acknowledged again; one that comes too early is not
 taken, and the answer says which is expected. So whatever a network loses, doubles or changes the order of, each is taken once.
 
-All messages that are there are made durable by one flush, and acknowledged after it. What cannot be learned from (other spaces,
-NaN, forbidden actions) is refused for good: the acknowledgement says so, and it is counted. While the intake is full, nothing
-is taken: the answer asks to wait, the actor's spool fills, and then its environments wait.
+Messages that were checked are made durable together, in another thread (`group_commits`), and acknowledged after that. What
+cannot be learned from (other spaces, NaN, forbidden actions) is refused for good: the acknowledgement says so, and it is
+counted. While the intake is full, nothing is taken: the answer asks to wait, the actor's spool fills, and then its environments
+wait.
 
 Not its job: bounds of clients and keys (`relayrl.transport`), or learning (`remote_experience`).
 """
@@ -34,7 +35,8 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.raw_columns import decode_columns
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Space
-from relayrl.errors import ConfigError, DecodeError, QueueClosedError, SinkError
+from relayrl.errors import ConfigError, DecodeError, QueueClosedError
+from relayrl.servers.training.group_commits import GroupCommits
 from relayrl.servers.training.journal import Entry, Journal
 from relayrl.servers.training.model_publisher import ModelPublisher
 from relayrl.servers.training.remote_experience import Intake, Received
@@ -46,7 +48,6 @@ from relayrl.transport.server_endpoint import Request, ServerEndpoint
 
 _log = logging.getLogger("relayrl.servers.training.ingest")
 _POLL_S = 0.1
-_RETRY_S = 0.5
 ACTOR_TIMEOUT_S = 15.0
 """An actor that was not heard of for so long is not counted any more."""
 
@@ -125,6 +126,11 @@ class _Taken:
     entry: Entry
     received: Received
     num_bytes: int
+    refusal: str = ""
+
+    def refuse(self, error: Exception) -> None:
+        """Keep nothing but its number and the reason."""
+        self.entry, self.received, self.refusal = replace(self.entry, blocks=()), Received((), 0), str(error)
 
 
 class Ingest:
@@ -142,6 +148,9 @@ class Ingest:
         self._endpoint, self._journal, self._run = endpoint, journal, run
         self._publisher, self._intake, self._metrics = publisher, intake, metrics
         self._clients: dict[bytes, _Client] = {}
+        self._taken_through: dict[UUID, int] = {}
+        """The last number of each client that was taken, durable or not; those of earlier processes are the journal's."""
+        self._commits = GroupCommits(journal, metrics, self._on_durable)
         self._handlers: Mapping[Kind, Callable[[Request], None]] = {
             Kind.HELLO: self._hello,
             Kind.MODEL_GET: self._model,
@@ -164,11 +173,13 @@ class Ingest:
         return len({client.client_id for client in list(self._clients.values()) if client.seen_s >= since_s})
 
     def start(self) -> None:
+        self._commits.start()
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
         """Answer what has come, and end; nothing that was taken is left unanswered."""
         self._stopping.set()
+        self._commits.give_up()
         self._thread.join(timeout_s)
 
     def wait_until_alone(self, timeout_s: float) -> bool:
@@ -183,11 +194,17 @@ class Ingest:
             while not self._stopping.is_set():
                 self._answer(self._endpoint.poll(_POLL_S))
             self._answer(self._endpoint.poll(0.0))
+            self._commits.close()
+            for request in self._endpoint.poll(0.0):  # sends the last acknowledgements
+                self._endpoint.release(request)
         except QueueClosedError:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the learning thread raises it
             _log.exception("the server's receiving thread ended")
             self.error = error
+        finally:
+            self._commits.give_up()
+            self._commits.close()
 
     def _answer(self, requests: list[Request]) -> None:
         taken: list[_Taken] = []
@@ -202,7 +219,7 @@ class Ingest:
             else:
                 self._refuse(request, "kind", f"a training server does not answer {kind.name}")
         if taken:
-            self._commit(taken)
+            self._commits.put(taken)
 
     # ---- trajectories
 
@@ -233,11 +250,17 @@ class Ingest:
             self._ack(client, request)
             return None
         client.expected += 1
+        self._taken_through[client.client_id] = number
         return self._checked(client, request, number)
 
     def _checked(self, client: _Client, request: Request, number: int) -> _Taken:
-        payload = request.message.payload
-        entry, received = Entry(client.client_id, number, ()), Received((), 0)
+        taken = _Taken(
+            client,
+            request,
+            Entry(client.client_id, number, ()),
+            Received((), 0),
+            sum(map(len, request.message.payload)),
+        )
         try:
             blocks = self._blocks(request.message)
             for block in blocks:
@@ -245,15 +268,11 @@ class Ingest:
             trajectories = [each for block in blocks for each in self._run.adopted(block)]
             for trajectory in trajectories:
                 self._require_acted_here(trajectory)
-            entry = replace(entry, blocks=blocks)
-            self._journal.take(entry)
-            received = Received.of(trajectories, is_single_agent=self._run.is_single_agent)
+            taken.received = Received.of(trajectories, is_single_agent=self._run.is_single_agent)
+            taken.entry = replace(taken.entry, blocks=blocks)
         except (ConfigError, DecodeError) as error:
-            self._metrics.invalid.inc()
-            client.rejected.append((number, str(error)[:300]))
-            _log.warning("message %d of %s was refused: %s", number, client.client_id, error)
-            entry = replace(entry, blocks=())
-        return _Taken(client, request, entry, received, sum(map(len, payload)))
+            taken.refuse(error)
+        return taken
 
     def _require_acted_here(self, trajectory: Trajectory) -> None:
         """`ConfigError` where no policy of this run can have acted so."""
@@ -274,20 +293,17 @@ class Ingest:
         spaces = group.observation_space, group.action_space
         return [decode_columns(message.header, message.payload, group.name, *spaces)]
 
-    def _commit(self, taken: list[_Taken]) -> None:
-        started_s = time.perf_counter()
-        entries = [each.entry for each in taken]
-        while True:
-            try:
-                self._journal.commit(entries)
-                break
-            except (SinkError, OSError) as error:
-                self._metrics.journal_failures.inc()
-                _log.error("the journal cannot be written, nothing is acknowledged: %s", error)
-                if self._stopping.wait(_RETRY_S):
-                    return  # the actors keep it
-        self._metrics.journal_seconds.observe(time.perf_counter() - started_s)
+    def _on_durable(self, taken: Sequence[_Taken]) -> None:
+        """In the commits' thread."""
+        self._endpoint.run_in_poll(lambda: self._acknowledge(taken))
+
+    def _acknowledge(self, taken: Sequence[_Taken]) -> None:
         for each in taken:
+            if each.refusal:
+                number, client_id = each.entry.number, each.client.client_id
+                self._metrics.invalid.inc()
+                each.client.rejected.append((number, each.refusal[:300]))
+                _log.warning("message %d of %s was refused: %s", number, client_id, each.refusal)
             self._intake.put(each.received)
             self._metrics.received.inc(len(each.received.trajectories))
             self._metrics.steps.inc(each.received.num_env_steps)
@@ -334,7 +350,8 @@ class Ingest:
             return
         client_id, oldest = UUID(header["client_id"]), header.get("oldest_sequence", 0)
         known = next((c for c in self._clients.values() if c.client_id == client_id), None)
-        expected = max(self._journal.mark(client_id) + 1, oldest, 0 if known is None else known.expected)
+        taken_through = self._taken_through.get(client_id, self._journal.mark(client_id))
+        expected = max(taken_through + 1, oldest, 0 if known is None else known.expected)
         if known is not None:
             self._clients.pop(known.routing_id, None)
         self._clients[request.client] = _Client(client_id, request.client, expected, time.monotonic())

@@ -53,7 +53,7 @@ class Entry:
 
 
 class Journal:
-    """See the module's docstring. Used by one thread; `num_entries` may be read from any."""
+    """See the module's docstring. One thread takes and commits; marks and counts may be read from any."""
 
     def __init__(self, url: str, index: Path) -> None:
         self._sink = open_sink(url)

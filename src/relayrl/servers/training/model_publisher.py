@@ -111,6 +111,7 @@ class ModelPublisher:
             version=version,
             masked=self._parts.env.groups[name].masks_actions,
             is_warming_up=trainer.is_warming_up,
+            environment=self._settings.environment.around(),
         )
         content = self._templates[name].filled(metadata)
         return PublishedModel(name, version, content, hashlib.sha256(content).hexdigest())

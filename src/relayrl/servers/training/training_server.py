@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +22,9 @@ from typing import Any, Self
 from pydantic import Field
 
 from relayrl.config.settings import Settings, parse_settings
+from relayrl.engines.callbacks.callback import Callback, callback_of
+from relayrl.engines.callbacks.live_run import LiveRun
+from relayrl.engines.given_parts import with_addresses
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.local.run_parts import RunParts
@@ -29,6 +32,7 @@ from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.sessions import Session, TrainRequest, open_session, run_session
+from relayrl.envs.environment_settings import SHOWN
 from relayrl.errors import AgentStateError, ConfigError, RelayRLError
 from relayrl.servers.status_http import StatusServer
 from relayrl.servers.training.ingest import Ingest, RunDescription
@@ -74,6 +78,8 @@ class TrainingServerSettings(Settings):
 class TrainingServer:
     """See the module's docstring. Bound when it is made; it answers when `run` has built the run."""
 
+    _callbacks: Sequence[Callback] = ()
+
     def __init__(
         self,
         env: str | None = None,
@@ -89,25 +95,29 @@ class TrainingServer:
         server: TrainingServerSettings | Mapping[str, Any] | None = None,
         key: str | Path | None = None,
         authorised_keys: str | Path | None = None,
+        callbacks: Sequence[Callback | Callable[[LiveRun], Any]] = (),
         trust: bool = False,
     ) -> None:
-        """Arguments are those of `relayrl.train`. With `resume`, a run that lies in `run_dir` is continued, and begun where
-        there is none. Off loopback, `key` is the server's `.key` file, and `authorised_keys` lists who may come in (beside it
-        unless given). `server` are the server's own settings, such as `{"http": "127.0.0.1:9464"}`."""
+        """Arguments are those of `relayrl.train`; callbacks see updates, not rollouts. With `resume`, a run that lies in
+        `run_dir` is continued, and begun where there is none. Off loopback, `key` is the server's `.key` file, and
+        `authorised_keys` lists who may come in (beside it unless given). `server` are the server's own settings, such
+        as `{"http": "127.0.0.1:9464"}`."""
         given = {"algo": algo, "trainer.max_steps": steps, "seed": seed}
         request = TrainRequest(
             env=env,
             run_dir=None if run_dir is None else Path(run_dir),
             config=None if config is None else Path(config),
             flags={path: value for path, value in given.items() if value is not None},
-            assignments=[(key, value) for key, value in (settings or {}).items()],
+            assignments=list(with_addresses(settings or {}).items()),
             resume=resume,
             trust=trust,
         )
         access = None if key is None else Access.load(key, authorised_keys)
         if not isinstance(server, TrainingServerSettings):
             server = parse_settings(TrainingServerSettings, dict(server or {}))
+        called = [callback_of(each) for each in callbacks]
         self._open(request, bind, server, access)
+        self._callbacks = called
 
     @classmethod
     def of_request(
@@ -212,7 +222,9 @@ class TrainingServer:
         stopper = _Stopper(interrupt or Interrupt(), self._stop_requested)
         is_done = False
         try:
-            result = run_session(self._session, on_progress, stopper, on_note, self._make_pace)
+            result = run_session(
+                self._session, on_progress, stopper, on_note, self._make_pace, callbacks=self._callbacks
+            )
             is_done = True
             return result
         finally:
@@ -280,7 +292,7 @@ class TrainingServer:
             parts.env.state_space if parts.trainer.needs_states else None,
             parts.trainer.uses_logp,
             block_steps,
-            settings.environment.model_dump(mode="json", include={"options", "sharing"}),
+            settings.environment.model_dump(mode="json", include=set(SHOWN)),
             self._endpoint.limits.message_bytes,
         )
         publisher = ModelPublisher(parts, settings, server_state, self.metrics, self._announce_models)

@@ -62,7 +62,7 @@ def final_shows_the_ended_episode(bench: Workbench) -> str | None:
 
 
 def lanes_end_at_most_once(bench: Workbench) -> str | None:
-    """a lane ends at most once in an episode"""
+    """a lane ends at most once in an episode, but for lost lives"""
     for name, group in bench.recording.groups.items():
         ended = np.zeros((bench.num_envs, group.num_agents), bool)
         for t, step in enumerate(bench.recording.steps, start=1):
@@ -70,8 +70,14 @@ def lanes_end_at_most_once(bench: Workbench) -> str | None:
             if (ended & ends).any():
                 b, n = np.argwhere(ended & ends)[0]
                 return f"step {t}: {group.agent_ids[n]} in environment {b} ends again"
-            ended = (ended | ends) & ~step.episode_over[:, None]
+            ended = (ended | ends) & ~step.episode_over[:, None] & ~_lost_lives(bench.recording, step, name)
     return None
+
+
+def _lost_lives(recording: Recording, step: VectorStep, name: str) -> Array:
+    """[B, N] lanes of only agents that ended and act again at once."""
+    got, is_alone = step.groups[name], sum(group.num_agents for group in recording.groups.values()) == 1
+    return (got.terminated & got.active & ~step.episode_over[:, None]) & is_alone
 
 
 def ended_lanes_stay_idle(bench: Workbench) -> str | None:
@@ -81,6 +87,7 @@ def ended_lanes_stay_idle(bench: Workbench) -> str | None:
         for t, step in enumerate(bench.recording.steps, start=1):
             got = step.groups[name]
             ended = (ended | got.terminated | got.truncated) & ~step.episode_over[:, None]
+            ended &= ~_lost_lives(bench.recording, step, name)
             if (ended & got.active).any():
                 b, n = np.argwhere(ended & got.active)[0]
                 return f"step {t}: {group.agent_ids[n]} in environment {b} acts after its end"

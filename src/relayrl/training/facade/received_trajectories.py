@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.action_masks import require_allowed
+from relayrl.data.action_masks import mask_parts, require_allowed
 from relayrl.data.arrow.codec import decode_trajectory
 from relayrl.data.arrow.layout_book import name_of, trajectory_name
 from relayrl.data.arrow.schema import LOGP, POLICY_VERSION, REWARD, VALUE
@@ -32,7 +32,7 @@ from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Array, Space, Tree, leaf_dtype, same_columns, space_leaves, tree_leaves, unflatten
 from relayrl.errors import ConfigError
-from relayrl.sinks.buffered import checked_blocks, num_options, row_name
+from relayrl.sinks.buffered import checked_blocks, row_name
 from relayrl.sinks.contract import SCHEMES, is_sink_url, open_source
 from relayrl.sinks.files.parts_source import SUFFIXES
 from relayrl.training.trainers.policy_groups import PolicyGroup
@@ -188,16 +188,19 @@ def _first_row_not_finite(column: Array) -> int | None:
 def _require_allowed(block: TrajectoryBlock) -> None:
     """Every action is one that its mask allows; so a mask allows at least one."""
     space, leaf = block.layout.action_space, block.layout.action_mask
-    if leaf is None or num_options(space) is None:
+    if leaf is None or not mask_parts(space):
         return
-    mask, (action,) = block.column(leaf), (block.column(each) for each in block.layout.action)
-    if isinstance(space, spaces.MultiDiscrete):  # the options of each part follow those of the one before
-        begins = np.concatenate([[0], np.cumsum(space.nvec.reshape(-1))[:-1]])
-        chosen = action.reshape(len(action), -1) - space.start.reshape(-1) + begins
-    else:
-        assert isinstance(space, spaces.Discrete)
-        chosen = (action - space.start)[:, None]
-    is_allowed = np.take_along_axis(mask, chosen.astype(np.int64), 1).all(1)
-    if not is_allowed.all():
-        row = int(np.argmin(is_allowed))
-        raise ConfigError(f"{row_name(block.headers, 'action', row)} is {action[row].tolist()}, which its mask forbids")
+    mask, end = block.column(leaf), 0
+    for (_, part), column in zip(space_leaves(space), block.layout.action, strict=True):
+        sizes = np.array(mask_parts(part), np.int64)
+        if not len(sizes):
+            continue
+        assert isinstance(part, spaces.Discrete | spaces.MultiDiscrete)
+        action, begins = block.column(column), end + np.cumsum(sizes) - sizes  # each option follows the one before
+        end += int(sizes.sum())
+        chosen = action.reshape(len(action), -1) - np.asarray(part.start).reshape(-1) + begins
+        is_allowed = np.take_along_axis(mask, chosen.astype(np.int64), 1).all(1)
+        if not is_allowed.all():
+            row = int(np.argmin(is_allowed))
+            name = row_name(block.headers, column.name, row)
+            raise ConfigError(f"{name} is {action[row].tolist()}, which its mask forbids")

@@ -3,7 +3,8 @@
 Rows lie environment by environment inside each step (a row of environment `b` is followed by the row `B` further on), so
 that what followed, and n-step returns, are read off at sampling time. A group's row is one record in memory: drawing a
 transition touches one
-place, whatever the number of columns, and memory is what the columns need.
+place, whatever the number of columns, and memory is what the columns need. Images lie beside the records, every frame once
+(`frame_store`).
 
 Not its job: deciding when to sample, and turning observations into features.
 """
@@ -20,11 +21,13 @@ from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves, unflatten
 from relayrl.errors import CheckpointError, ConfigError
+from relayrl.training.replay.frame_store import frame_stores
 from relayrl.training.replay.priority_sums import PrioritySums
 from relayrl.training.replay.state_replay import StateRecords
 
 _STATES_PREFIX = "world//"  # as checkpoints of earlier versions have it
-"""What the names of saved states begin with; no group's do."""
+FRAMES = "frames//"
+"""What the names of saved states and of saved images begin with; no group's do."""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,7 @@ class GroupTransitions:
     """Sampled transitions of one group, axes `[M, N, …]`."""
 
     obs: Tree
-    action: Array
+    action: Any  # an array, or a tree of them
     reward: Array  # discounted sum over the n steps
     next_obs: Tree
     discount: Array  # γᵏ, or 0 where the agent's episode terminated within the k steps
@@ -94,7 +97,7 @@ class JointReplay:
                 self._groups[name] = _GroupRecords.for_rollout(rollout, self.capacity)
             elif rollout.action_mask is not None and self._size:
                 self._groups[name].see_masks_after(self._newest(), rollout)
-            self._groups[name].write(rows, rollout)
+            self._groups[name].write(rows, rollout, self._newest() if self._size else None)
         self._look_at(rows)
         if self._states is not None:
             self._states.write(rows, rollouts)
@@ -182,16 +185,16 @@ class JointReplay:
         """Memory of the records and priorities."""
         tree = 0 if self._priorities is None else self._priorities.num_bytes()
         states = 0 if self._states is None else self._states.records.nbytes
-        return tree + states + sum(group.records.nbytes for group in self._groups.values())
+        return tree + states + sum(group.num_bytes() for group in self._groups.values())
 
     def get_state(self) -> dict[str, Any]:
         """Everything in it, oldest rows first, as plain numbers and arrays by name."""
         order = (self._head - self._size + np.arange(self._size)) % self.capacity
-        arrays = {
-            f"{name}/{field}": np.ascontiguousarray(group.records[field][order])
-            for name, group in self._groups.items()
-            for field in group.fields
-        }
+        arrays: dict[str, Array] = {}
+        for name, group in self._groups.items():
+            fields, frames = group.get(order)
+            arrays |= {f"{name}/{field}": array for field, array in fields.items()}
+            arrays |= {f"{FRAMES}{name}/{path}": array for path, array in frames.items()}
         if self._priorities is not None:
             arrays["priorities"] = self._priorities.get(order)
         if self._states is not None:
@@ -213,7 +216,11 @@ class JointReplay:
             self._head = int(state["head"])
         rows = (self._head - size + np.arange(size)) % self.capacity
         self._largest_priority = float(state["largest_priority"])
-        arrays = {name: np.asarray(array)[int(state["size"]) - size :] for name, array in state["arrays"].items()}
+        num_dropped = int(state["size"]) - size
+        arrays = {
+            name: np.asarray(array) if name.startswith(FRAMES) else np.asarray(array)[num_dropped:]
+            for name, array in state["arrays"].items()
+        }
         if self._priorities is not None and "priorities" in arrays:
             self._priorities.set(rows, arrays["priorities"])
         if self._states is not None:
@@ -222,11 +229,16 @@ class JointReplay:
                 {k.removeprefix(_STATES_PREFIX): array for k, array in arrays.items() if k.startswith(_STATES_PREFIX)},
             )
         self._groups = {}
-        for name, (observation_space, _) in spaces.items() if size else ():
+        for name, own_spaces in spaces.items() if size else ():
             own = {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
             if "mask" in own and "next_mask" not in own:  # saved before masks of final observations were kept
                 own["next_mask"] = _masks_of_following_rows(own["mask"], own["ended"], self.num_envs)
-            self._groups[name] = _GroupRecords.for_arrays(own, rows, observation_space, self.capacity)
+            frames = {
+                k.removeprefix(f"{FRAMES}{name}/"): a for k, a in arrays.items() if k.startswith(f"{FRAMES}{name}/")
+            }
+            group = _GroupRecords(own, own_spaces, self.capacity)
+            group.set(rows, own, frames, self.num_envs)
+            self._groups[name] = group
         self._looks_ahead = False
         self._look_at(rows)
 
@@ -234,12 +246,19 @@ class JointReplay:
 class _GroupRecords:
     """One group's rows: a structured array, one record per joint transition."""
 
-    def __init__(self, fields: Mapping[str, Array], observation_space: Space, capacity: int) -> None:
-        """`fields` are examples `[…, N, …]` of what each field holds."""
-        self.observation_space, self.fields = observation_space, list(fields)
+    def __init__(self, fields: Mapping[str, Array], spaces: tuple[Space, Space], capacity: int) -> None:
+        """`fields` are examples `[…, N, …]` of what each field holds, `spaces` those of observations and actions."""
+        num_agents = next(iter(fields.values())).shape[1]
+        self.observation_space, self.action_space = spaces
+        self._stores = frame_stores(self.observation_space, capacity * num_agents)
+        kept = {name: (array.dtype, array.shape[1:]) for name, array in fields.items()}
+        for path, store in self._stores.items():
+            for root in _ROOTS:
+                kept.pop(f"{root}/{path}", None)
+                kept[_numbers_of(root, path)] = np.dtype(np.int32), (num_agents, store.num_frames)
+        self.fields = list(kept)
         # Aligned, so that fields of sampled records are arrays that torch can take as they are.
-        layout = [(name, array.dtype, array.shape[1:]) for name, array in fields.items()]
-        record = np.dtype(layout, align=True)
+        record = np.dtype([(name, *kind) for name, kind in kept.items()], align=True)
         try:
             self.records = np.zeros(capacity, record)
         except MemoryError as error:
@@ -251,21 +270,64 @@ class _GroupRecords:
 
     @classmethod
     def for_rollout(cls, rollout: Rollout, capacity: int) -> _GroupRecords:
-        return cls(dict(_fields(rollout)), rollout.header.observation_space, capacity)
+        spaces = rollout.header.observation_space, rollout.header.action_space
+        return cls(dict(_fields(rollout)), spaces, capacity)
 
-    @classmethod
-    def for_arrays(
-        cls, arrays: Mapping[str, Array], rows: Array, observation_space: Space, capacity: int
-    ) -> _GroupRecords:
-        group = cls(arrays, observation_space, capacity)
-        for name, array in arrays.items():
-            group.records[name][rows] = array
-        return group
-
-    def write(self, rows: Array | slice, rollout: Rollout) -> None:
+    def write(self, rows: Array | slice, rollout: Rollout, newest: Array | None) -> None:
+        """Keep a rollout on `rows`, which come after the `newest` row of each environment."""
         self._refuse_turns(rollout)
-        for name, array in _fields(rollout):
+        fields = dict(_fields(rollout))
+        self._write_frames(rows, fields, newest, rollout.num_steps)
+        for name, array in fields.items():
             self.records[name][rows] = array
+
+    def _write_frames(
+        self, rows: Array | slice, fields: dict[str, Array], newest: Array | None, num_steps: int
+    ) -> None:
+        """Take the images out of `fields`, and keep them on `rows`."""
+        for path, store in self._stores.items():
+            names = [_numbers_of(root, path) for root in _ROOTS]
+            # Held, since a block may replace the very rows that it comes after.
+            before = None if newest is None else self.records[names[1]][newest].reshape(-1, store.num_frames)
+            if before is not None:
+                store.hold(before)
+            for name in names:
+                store.let_go(self.records[name][rows])
+            obs, following = (fields.pop(f"{root}/{path}") for root in _ROOTS)
+            lanes, lanes_next = (part.reshape(num_steps, -1, *part.shape[2:]) for part in (obs, following))
+            for name, numbers in zip(names, store.write(lanes, lanes_next, before), strict=True):
+                store.hold(numbers)
+                self.records[name][rows] = numbers.reshape(*obs.shape[:2], -1)
+            if before is not None:
+                store.let_go(before)
+
+    def num_bytes(self) -> int:
+        """Memory of the records and of the images beside them."""
+        return self.records.nbytes + sum(store.num_bytes() for store in self._stores.values())
+
+    def get(self, rows: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What `rows` hold by field, and the images' frames by path."""
+        fields = {field: np.ascontiguousarray(self.records[field][rows]) for field in self.fields}
+        frames = {}
+        for path, store in self._stores.items():
+            numbers = {name: fields[name] for name in (_numbers_of(root, path) for root in _ROOTS)}
+            compact, frames[path] = store.compact(numbers)
+            fields |= compact
+        return fields, frames
+
+    def set(self, rows: Array, fields: Mapping[str, Array], frames: Mapping[str, Array], num_envs: int) -> None:
+        """Put back what `get` gave, or what versions gave that kept every image whole."""
+        left = dict(fields)
+        if self._stores and not frames:
+            self._write_frames(rows, left, None, len(rows) // num_envs)
+        for name, array in left.items():
+            self.records[name][rows] = array
+        for path, own in frames.items():
+            store = self._stores[path]
+            store.load(own)
+            for root in _ROOTS:
+                store.hold(self.records[_numbers_of(root, path)])
+            store.free_unused()
 
     def see_masks_after(self, rows: Array, rollout: Rollout) -> None:
         """What may be done after `rows` where lanes go on: what they are allowed in the first rows of `rollout`."""
@@ -330,7 +392,9 @@ class _GroupRecords:
         is_masked = "mask" in self.fields
         return GroupTransitions(
             obs=self._tree(now, "obs"),
-            action=now["action"],
+            action=unflatten(
+                self.action_space, (now[_action_field(path)] for path, _ in space_leaves(self.action_space))
+            ),
             reward=reward,
             next_obs=self._tree(last, "next_obs"),
             discount=reach * ~last["terminated"],
@@ -341,8 +405,21 @@ class _GroupRecords:
         )
 
     def _tree(self, records: Array, root: str) -> Any:
-        flat = (records[f"{root}/{path}"] for path, _ in space_leaves(self.observation_space))
+        flat = (
+            self._stores[path].observations(records[_numbers_of(root, path)])
+            if path in self._stores
+            else records[f"{root}/{path}"]
+            for path, _ in space_leaves(self.observation_space)
+        )
         return unflatten(self.observation_space, flat)
+
+
+_ROOTS = ("obs", "next_obs")
+
+
+def _numbers_of(root: str, path: str) -> str:
+    """The field of an image's frame numbers."""
+    return f"{root}_frames/{path}"
 
 
 def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
@@ -362,13 +439,19 @@ def _fields(rollout: Rollout) -> Iterator[tuple[str, Array]]:
         yield f"obs/{path}", joint(leaf)
     for path, leaf in leaves(map_tree(followed, rollout.obs, rollout.successors.obs)):
         yield f"next_obs/{path}", leaf
-    columns = {"action": np.asarray(rollout.action), "reward": rollout.reward, "valid": rollout.valid}
+    for path, leaf in leaves(rollout.action):
+        yield _action_field(path), joint(np.asarray(leaf))
+    columns = {"reward": rollout.reward, "valid": rollout.valid}
     columns |= {"terminated": rollout.terminated, "ended": rollout.ended}
     if rollout.action_mask is not None:
         columns["mask"] = rollout.action_mask
         yield "next_mask", followed(rollout.action_mask, _masks_after(rollout))
     for name, column in columns.items():
         yield name, joint(column)
+
+
+def _action_field(path: str) -> str:
+    return f"action/{path}" if path else "action"
 
 
 def _masks_after(rollout: Rollout) -> Any:

@@ -30,6 +30,7 @@ class Statistics:
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._group_returns: dict[str, deque[float]] = {}
         self._agent_returns: dict[str, deque[float]] = {}
+        self._latest: dict[str, float] = {}
         self.num_episodes = 0
         self.num_rows = 0
 
@@ -41,6 +42,7 @@ class Statistics:
     def add(self, metrics: Mapping[str, float]) -> None:
         """Numbers to be averaged until the next summary."""
         with self._lock:
+            self._latest.update(metrics)
             for name, number in metrics.items():
                 self._sums[name] = self._sums.get(name, 0.0) + number
                 self._counts[name] = self._counts.get(name, 0) + 1
@@ -61,12 +63,7 @@ class Statistics:
         """Write a row of all means since the last one."""
         row = dict(extra)
         with self._lock:
-            if self._returns:
-                row["episode/return_mean"] = self.mean_return
-                row["episode/return_min"], row["episode/return_max"] = min(self._returns), max(self._returns)
-                row["episode/length_mean"] = _mean(self._lengths)
-            row |= {f"{group}/episode/return_mean": _mean(own) for group, own in self._group_returns.items() if own}
-            row["episode/count"] = float(self.num_episodes)
+            row |= self._of_episodes()
             row.update({name: total / self._counts[name] for name, total in self._sums.items()})
             self._sums.clear()
             self._counts.clear()
@@ -74,7 +71,28 @@ class Statistics:
         for writer in self._writers:
             writer.write(num_env_steps, row)
         self.num_rows += 1
+        with self._lock:
+            self._latest.update(row)
         return row
+
+    def _of_episodes(self) -> dict[str, float]:
+        row = {}
+        if self._returns:
+            row["episode/return_mean"] = self.mean_return
+            row["episode/return_min"], row["episode/return_max"] = min(self._returns), max(self._returns)
+            row["episode/length_mean"] = _mean(self._lengths)
+        row |= {f"{group}/episode/return_mean": _mean(own) for group, own in self._group_returns.items() if own}
+        return row | {"episode/count": float(self.num_episodes)}
+
+    def latest(self) -> dict[str, float]:
+        """The newest number of every name: of updates as they were added, of episodes over the latest ones."""
+        with self._lock:
+            return self._latest | self._of_episodes()
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Let `latest` have numbers that the next row is given as they are."""
+        with self._lock:
+            self._latest.update(metrics)
 
     def add_agent_returns(self, returns: Mapping[str, list[float]]) -> None:
         """Each agent's own returns of training episodes that ended; called from the thread that writes the rows."""

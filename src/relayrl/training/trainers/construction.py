@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,18 +21,21 @@ from relayrl.algorithms.critics.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critics.critic_views import CentralView, LocalView
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
 from relayrl.algorithms.critics.state_features import StateFeatures
+from relayrl.algorithms.losses import PolicyLoss
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
+from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import MIN_IMAGE_SIDE
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import ActorCritic, Policy
+from relayrl.training.replay.hindsight_replay import Relabel
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -52,6 +55,8 @@ class GroupPlan:
     network: NetworkSettings
     params: Settings
     kernels: NetworkFactory | None = None
+    make_head: Callable[[Space], LikelihoodHead] | None = None
+    make_loss: Callable[[Any], PolicyLoss] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class LearnerPlan:
     max_steps: int
     state: StateOffer | None = None
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
+    relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +106,17 @@ def _log_inputs(group: GroupPlan) -> None:
     num_flat = 0
     for path, space in space_leaves(group.observation_space):
         encoding = LeafEncoding(space)
-        layout = encoding.image_layout()
+        layout = encoding.image_layout(group.network.image_layout)
         num_flat += encoding.width if layout is None else 0
         if layout is not None:
-            _log.info("group %s: observation %s is convolved as an image, %s", group.name, path or "array", layout)
+            kind = group.network.encoder.value
+            _log.info("group %s: observation %s is an image, %s, to %s", group.name, path or "array", layout, kind)
     num_weights = num_flat * group.network.hidden_sizes[0] if group.network.hidden_sizes else 0
     if num_weights > MAX_SILENT_WEIGHTS:
         _log.warning(
             "group %s: %d numbers of the observation go into an MLP as they are, whose first layer has %.1f million weights; "
-            "give images two neighbouring axes of at least %d, larger than the others, or fewer hidden units",
+            "give images two neighbouring axes of at least %d, larger than the others, set network.image_layout, or have fewer "
+            "hidden units",
             group.name,
             num_flat,
             num_weights / 1e6,
@@ -137,9 +145,10 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             _generator(plan, Stream.INITIALISATION, i),
             None if central is None else central.layout(group.name),
             group.kernels,
+            None if group.make_head is None else group.make_head(group.action_space),
         )
         algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), FASTEST)
-        own.rollout_steps = plan.rollout_steps
+        own.rollout_steps, own.make_loss = plan.rollout_steps, group.make_loss
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
 
@@ -155,6 +164,13 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
 
 def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], groups: Sequence[GroupPlan]) -> Learner:
     params: Any = plan.params
+    if any(group.make_head or group.make_loss for group in groups):
+        raise ConfigError(
+            f"{plan.entry.name} takes no network.head and no loss: those are of on-policy algorithms; derive from "
+            "relayrl.extend.OffPolicyAlgorithm for other losses"
+        )
+    # Critics of several agents see the images of all of them.
+    shares = {"shares_encoder": True} if algorithm.shares_encoder and not plan.entry.is_central else {}
     policies = {
         group.name: algorithm.policy_class(
             group.observation_space,
@@ -162,13 +178,15 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
             group.network,
             _generator(plan, Stream.INITIALISATION, i),
             group.kernels,
+            **shares,
         )
         for i, group in enumerate(groups)
     }
     num_agents = {group.name: group.num_agents for group in groups}
     view, state = _off_policy_view(plan, groups) if plan.entry.is_central else (LocalView, None)
     learner = algorithm.build(policies, num_agents, params, _generator(plan, Stream.LEARNING), view, state)
-    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, _rng(plan, 1)))
+    rng = _rng(plan, 1)
+    return Learner(policies, OffPolicyTrainer(learner, params, plan.num_envs, plan.max_steps, rng, plan.relabel))
 
 
 def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[ViewFactory, StateFeatures | None]:

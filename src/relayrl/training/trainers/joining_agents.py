@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relayrl.training.replay.joint_replay import JointReplay
+from relayrl.training.replay.joint_replay import FRAMES, JointReplay
 from relayrl.training.trainers.policy_groups import Column, Groups
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
 
@@ -109,5 +109,8 @@ def _grown_replay(state: State, old: Groups, new: Groups) -> State:
     for name in new.keys() - old.keys():
         absent = JointReplay(1, 1)
         absent.add({name: new[name].nothing_played()})
-        arrays |= {key: np.repeat(row, state["size"], axis=0) for key, row in absent.get_state()["arrays"].items()}
+        arrays |= {
+            key: row if key.startswith(FRAMES) else np.repeat(row, state["size"], axis=0)
+            for key, row in absent.get_state()["arrays"].items()
+        }
     return {**state, "arrays": arrays}

@@ -21,6 +21,7 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.warmup_actor import WarmupActor
 from relayrl.models.policy import Policy
+from relayrl.training.replay.hindsight_replay import HindsightReplay, Relabel, require_goals
 from relayrl.training.replay.joint_replay import JointReplay
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, by_environment
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -31,6 +32,16 @@ class OffPolicyTrainer(PolicyTrainer):
 
     uses_logp = False
     takes_params_per_group = False
+    settable = (
+        "actor_lr",
+        "critic_lr",
+        "temperature_lr",
+        "init_temperature",
+        "noise_scale",
+        "exploration_noise",
+        "tau",
+        "gamma",
+    )
 
     def __init__(
         self,
@@ -39,10 +50,14 @@ class OffPolicyTrainer(PolicyTrainer):
         num_envs: int,
         max_steps: int,
         rng: np.random.Generator,
+        relabel: Relabel | None = None,
     ) -> None:
+        """`relabel` is the environment's, for hindsight replay."""
         super().__init__(max_steps)
         accelerate_steps(algorithm.optimizers())
         self._algorithm, self._params, self._rng = algorithm, params, rng
+        is_relabelling = params.hindsight_ratio > 0
+        self._relabel = require_goals(algorithm.groups, params.num_step_returns, relabel) if is_relabelling else None
         self.replay = self._empty_replay(num_envs)
         self._owed_steps = 0
         self.needs_states = algorithm.state is not None
@@ -53,13 +68,23 @@ class OffPolicyTrainer(PolicyTrainer):
         twin = accelerated(self._algorithm)
         return self._algorithm.update if twin is None else twin.update
 
+    def params_of(self, group: str) -> OffPolicyParams:
+        return self._params
+
+    def configure(self, group: str, params: Any) -> None:
+        self._params = params
+        self._algorithm.configure(params)
+
     def _empty_replay(self, num_envs: int) -> JointReplay:
         params, state = self._params, self._algorithm.state
-        return JointReplay(
-            params.buffer_size,
-            num_envs,
-            priority_exponent=params.priority_exponent,
-            state_space=None if state is None else state.space,
+        options: dict[str, Any] = {
+            "priority_exponent": params.priority_exponent,
+            "state_space": None if state is None else state.space,
+        }
+        if self._relabel is None:
+            return JointReplay(params.buffer_size, num_envs, **options)
+        return HindsightReplay(
+            params.buffer_size, num_envs, ratio=params.hindsight_ratio, relabel=self._relabel, **options
         )
 
     def rollout_steps(self, time_horizon: int, num_envs: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralInputs
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.updates.torch_update import Finish, Metrics
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
@@ -87,7 +88,9 @@ class OnPolicyTrainer(PolicyTrainer):
         if self._lags.num_dropped > num_dropped and not any(has_rows):
             return
         for group, rollout in rollouts.items():
-            self._pending[group].append(rollout)
+            # Values of an older policy are computed anew.
+            is_older = rollout.value is not None and bool((rollout.policy_version != self.policy_version).any())
+            self._pending[group].append(replace(rollout, value=None) if is_older else rollout)
             self._fresh[group].append(fresh[group])
 
     def _fresh_rows(self, group: str, rollout: Rollout) -> Array | None:
@@ -95,10 +98,10 @@ class OnPolicyTrainer(PolicyTrainer):
         algorithm = self._algorithms[group]
         lag = np.maximum(self.policy_version - rollout.policy_version, 0)
         own = lag[rollout.valid]
-        bound = algorithm.max_policy_lag
+        bound = algorithm.params.max_policy_lag
         num_dropped = 0 if bound is None else int(np.count_nonzero(own > bound))
         self._lags.add(own, num_dropped)
-        if algorithm.corrects_policy_lag and rollout.logp is None and own.any() and not self._misses_logp:
+        if algorithm.params.corrects_policy_lag and rollout.logp is None and own.any() and not self._misses_logp:
             self._misses_logp = True
             _log.warning(
                 "group %s: steps of older policies came without log-probabilities, so that their lag is not corrected for; "
@@ -117,7 +120,15 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def bound_policy_lag(self, max_policy_lag: int) -> None:
         for algorithm in self._algorithms.values():
-            algorithm.bound_policy_lag(max_policy_lag)
+            algorithm.configure(algorithm.params.with_policy_lag_bound(max_policy_lag))
+
+    settable = ("pi_lr", "vf_lr", "clip_ratio", "entropy_coef", "target_kl", "value_clip", "gamma", "lam")
+
+    def params_of(self, group: str) -> OnPolicyParams:
+        return self._algorithms[group].params
+
+    def configure(self, group: str, params: Any) -> None:
+        self._algorithms[group].configure(params)
 
     def expect_rollouts(self, num_steps: int) -> None:
         for algorithm in self._algorithms.values():
@@ -150,7 +161,7 @@ class OnPolicyTrainer(PolicyTrainer):
         """Metrics of what was received for this update."""
         lags, self._lags = self._lags, ReceivedLags()
         metrics = lags.metrics()
-        if any(algorithm.max_policy_lag is not None for algorithm in self._algorithms.values()):
+        if any(algorithm.params.max_policy_lag is not None for algorithm in self._algorithms.values()):
             metrics |= {"data/dropped_stale_steps": float(lags.num_dropped), "data/skipped_updates": float(is_skipped)}
         return metrics
 

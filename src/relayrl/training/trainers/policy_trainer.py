@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relayrl.accelerator.live_actor import live_actor
+from relayrl.config.settings import Settings
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.stacking import count_env_steps
 from relayrl.errors import ConfigError
@@ -41,6 +42,8 @@ class PolicyTrainer(ABC):
     """Whether rollouts should hold the log-probabilities of their actions, where that costs nothing."""
     takes_params_per_group: bool = True
     """Whether each group may have hyper-parameters of its own."""
+    settable: tuple[str, ...] = ()
+    """Hyper-parameters, as the settings name them, that may change while a run goes on."""
 
     def __init__(self, max_steps: int) -> None:
         self.max_steps = max_steps
@@ -77,6 +80,13 @@ class PolicyTrainer(ABC):
 
     def bound_policy_lag(self, max_policy_lag: int) -> None:  # noqa: B027 - replay takes steps of any policy
         """Leave out steps that are older, where the algorithm does not correct for their age and was given no bound."""
+
+    def params_of(self, group: str) -> Settings:
+        """The hyper-parameters of a group as they are now."""
+        raise ConfigError(f"{type(self).__name__} has no hyper-parameters that change during a run; set them before it")
+
+    def configure(self, group: str, params: Any) -> None:  # noqa: B027 - nothing is settable unless a trainer says so
+        """Go on with other `settable` numbers of a group."""
 
     def hold_envs(self, num_envs: int) -> None:  # noqa: B027 - rollouts that are learned from once may be of any number
         """Prepare for rollouts of `num_envs` environments, if nothing of another number was kept."""

@@ -1,0 +1,1 @@
+"""Users' callbacks, and the live run that they are given."""

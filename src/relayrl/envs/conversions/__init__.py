@@ -1,0 +1,1 @@
+"""Environments of other libraries' conventions, turned into what RelayRL runs."""

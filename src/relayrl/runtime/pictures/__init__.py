@@ -1,0 +1,1 @@
+"""Pictures of episodes: which frames, side by side, as animated files."""
