@@ -152,7 +152,7 @@ def test_what_the_critic_sees():
     acts_otherwise[:, 0] += 1.0
     moved = net.value_and_baseline(features, acts_otherwise, present)[1] - baseline
     assert torch.equal(moved[:, 0], torch.zeros(8))  # not one's own action
-    assert (moved[:, 1].abs() > 1e-3).all()  # but everybody else's
+    assert (moved[:, 1].abs() > 1e-5).all()  # but everybody else's
     order = torch.tensor([3, 0, 2, 1, 4])
     torch.testing.assert_close(net.value(features[:, order], present[:, order]), value)  # nobody has a number
 
