@@ -31,12 +31,14 @@ ACTIONS = {
     "multi_binary": spaces.MultiBinary(3),
 }
 BASES = ("reinforce", "ppo", "impala", "appo", "ddpg", "td3", "sac")
+ALONE = ("poca",)
+"""Algorithms for several agents only, without other forms."""
 TAKES = {"ddpg": ("box",), "td3": ("box",), "sac": ("box", "discrete", "multi_discrete")}
 """Action spaces of algorithms that do not take all; they refuse the others by name."""
 MATRIX = [
     (algo, action, masked, normalized, file_format)
     for algo, action, masked, normalized, file_format in product(
-        BASES, ACTIONS, (False, True), (False, True), ExportFormat
+        (*BASES, *ALONE), ACTIONS, (False, True), (False, True), ExportFormat
     )
     if action in TAKES.get(algo, ACTIONS) and not (masked and action in ("box", "multi_binary"))
 ]
@@ -97,7 +99,7 @@ def test_forms_for_several_agents_export_the_same_kind_of_policy(base: str) -> N
 
 
 def test_the_matrix_covers_every_algorithm_of_the_registry() -> None:
-    assert {f"{form}{base}" for base in BASES for form in ("", "i", "ma")} == set(algorithms())
+    assert {f"{form}{base}" for base in BASES for form in ("", "i", "ma")} | set(ALONE) == set(algorithms())
 
 
 @pytest.mark.parametrize("threads", [1, 2])
