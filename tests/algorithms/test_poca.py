@@ -9,7 +9,6 @@ from gymnasium import spaces
 
 from relayrl.algorithms.poca.poca import POCA
 from relayrl.algorithms.poca.poca_params import POCAParams
-from relayrl.algorithms.poca.team_critic import TeamCritic
 from relayrl.algorithms.poca.team_rows import team_rows
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.steps.rollout_builder import RolloutBuilder
@@ -18,23 +17,29 @@ from relayrl.errors import ConfigError
 from relayrl.models.network_settings import MemorySettings, NetworkSettings
 from relayrl.models.networks.input_layout import SideBySide, plain_numbers
 from relayrl.models.networks.network_factory import BuiltInNetworks
+from relayrl.models.teams.team_critic import TeamCritic
 
 BOX, CHOICE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(3)
 NETWORK = NetworkSettings(hidden_sizes=(16,))
 
 
-def rollout(valid, ends, rewards) -> Rollout:
-    """One environment of N agents; `ends`: 1 terminated, 2 truncated. Agent n sees 10 (n + 1) + t; −that at its end."""
+def rollout(valid, ends, rewards, over=None, acts_next=None) -> Rollout:
+    """One environment of N agents; `ends`: 1 terminated, 2 truncated. Agent n sees 10 (n + 1) + t; −that at its end.
+
+    `over`, by step: whether the environment's episode is; without it nobody counts episodes."""
     num_agents = len(valid[0])
     agents = tuple(str(n) for n in range(num_agents))
-    builder = RolloutBuilder(LaneHeader("team", (UUID(int=1),), agents, BOX, CHOICE), len(valid))
+    header = LaneHeader("team", (UUID(int=1),), agents, BOX, CHOICE)
+    builder = RolloutBuilder(header, len(valid), with_clock=over is not None)
     for t, (acts, ended, reward) in enumerate(zip(valid, ends, rewards, strict=True)):
-        over = np.flatnonzero(ended)
+        ending = np.flatnonzero(ended)
         builder.add(seen(t, num_agents), np.arange(num_agents) % 3, np.array(acts, bool))
         flags = np.array(ended) == 1, np.array(ended) == 2
-        finals = FinalObservations(0 * over, over, -seen(t + 1, num_agents)[over])
-        builder.finish_row(np.array(reward, np.float64), *flags, None, finals)
-    return builder.build(seen(len(valid), num_agents), 0)
+        finals = FinalObservations(0 * ending, ending, -seen(t + 1, num_agents)[ending])
+        is_over = None if over is None else np.array([over[t]], bool)
+        builder.finish_row(np.array(reward, np.float64), *flags, None, finals, is_over)
+    active = None if acts_next is None else np.array(acts_next, bool)
+    return builder.build(seen(len(valid), num_agents), 0, None, active)
 
 
 def seen(step: int, num_agents: int) -> np.ndarray:
@@ -97,6 +102,37 @@ def test_a_block_that_stops_is_bootstrapped_from_those_who_are_left():
     np.testing.assert_allclose(target, 2.0 + 0.5 * after.numpy(), rtol=1e-5)
 
 
+def test_who_takes_over_from_the_last_one_goes_on_with_the_team():
+    """Agent 0 leaves, and only then agent 1 appears, at once or a step later: one team, whose 6 both have earned."""
+    at_once = rollout([[1, 0], [0, 1]], [[1, 0], [0, 1]], [[0, 0], [0, 6.0]], [0, 1])
+    later = rollout([[1, 0], [0, 0], [0, 1]], [[1, 0], [0, 0], [0, 1]], [[0, 0], [0, 0], [0, 6.0]], [0, 0, 1])
+    for played in (at_once, later):
+        assert not team_rows(played).terminated[:-1].any()
+        np.testing.assert_allclose(algorithm()._prepare(played, None).target, 6.0, atol=1e-5)
+
+
+def test_an_episode_that_follows_another_is_another_team():
+    played = rollout([[1, 0], [0, 1]], [[1, 0], [0, 1]], [[1.0, 0], [0, 6.0]], [1, 1])
+    assert team_rows(played).terminated[:, 0].tolist() == [True, True]
+    np.testing.assert_allclose(algorithm()._prepare(played, None).target, [1.0, 6.0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("over", "acts_next"), [(0, [0, 1]), (1, [1, 0])])
+def test_a_block_that_stops_between_two_agents_is_bootstrapped_from_the_next(over, acts_next):
+    learner = algorithm(gamma=0.5)
+    target = learner._prepare(rollout([[1, 0]], [[1, 0]], [[2.0, 0]], [over], acts_next), None).teams.target
+    with torch.no_grad():
+        after = learner.policy.critic.value(torch.tensor([[[7.0], [21.0]]]), torch.tensor([[False, True]]))
+    np.testing.assert_allclose(target, 2.0 if over else 2.0 + 0.5 * after.numpy(), rtol=1e-5)
+
+
+def test_a_team_that_died_while_others_play_on_is_over():
+    """The environment goes on for agents of other groups."""
+    rows = team_rows(rollout([[1, 1], [0, 0]], [[1, 1], [0, 0]], [[3.0, 3.0], [0, 0]], [0, 0], [0, 0]))
+    assert rows.terminated[:, 0].tolist() == [True, False]
+    assert not len(rows.next_step)
+
+
 def critic() -> TeamCritic:
     layout, generator = SideBySide([plain_numbers(3)]), torch.Generator().manual_seed(0)
     return TeamCritic(layout, 2, 4, NETWORK, BuiltInNetworks(NETWORK), generator)
@@ -107,15 +143,16 @@ def test_what_the_critic_sees():
     net, draw = critic(), torch.Generator().manual_seed(1)
     features, actions = torch.randn(8, 5, 3, generator=draw), torch.randn(8, 5, 2, generator=draw)
     present = torch.tensor([[True, True, False, True, False]]).expand(8, -1)
-    value, baseline = net.value(features, present), net.baseline(features, actions, present)
+    value, baseline = net.value_and_baseline(features, actions, present)
+    assert torch.equal(net.value(features, present), value)
     elsewhere = torch.where(present[..., None], features, 99.0), torch.where(present[..., None], actions, 99.0)
     assert torch.equal(net.value(elsewhere[0], present), value)  # nothing of who is absent
-    assert torch.equal(net.baseline(*elsewhere, present)[present], baseline[present])
+    assert torch.equal(net.value_and_baseline(*elsewhere, present)[1][present], baseline[present])
     acts_otherwise = actions.clone()
     acts_otherwise[:, 0] += 1.0
-    moved = net.baseline(features, acts_otherwise, present) - baseline
+    moved = net.value_and_baseline(features, acts_otherwise, present)[1] - baseline
     assert torch.equal(moved[:, 0], torch.zeros(8))  # not one's own action
-    assert (moved[:, 1].abs() > 1e-3).all()  # but everybody else's
+    assert (moved[:, 1].abs() > 1e-5).all()  # but everybody else's
     order = torch.tensor([3, 0, 2, 1, 4])
     torch.testing.assert_close(net.value(features[:, order], present[:, order]), value)  # nobody has a number
 

@@ -16,7 +16,6 @@ import relayrl
 from relayrl import PPOParams, RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.algorithms.on_policy_params import OnPolicyParams
-from relayrl.algorithms.poca.team_critic import TeamCritic
 from relayrl.algorithms.registry import algorithms
 from relayrl.data.arrow.codec import encode
 from relayrl.data.columns import Trajectory, trajectory_id
@@ -24,6 +23,7 @@ from relayrl.data.trees import Space, allocate, map_tree
 from relayrl.errors import ConfigError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.policy import parameter_hash
+from relayrl.models.teams.team_critic import TeamCritic
 from relayrl.sinks.contract import open_sink
 from relayrl.training.facade.relayrl_trainer import MultiAgentTrainer
 

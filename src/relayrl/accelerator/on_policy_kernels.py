@@ -38,6 +38,7 @@ from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.shared_rows import SharedRows
 from relayrl.models.policy import ActorCritic
+from relayrl.models.teams.team_policy import TeamActorCritic
 
 _POLICY_METRICS = ("loss", "kl", "entropy", "clip_fraction", "gradient_norm")
 _VALUE_METRICS = ("loss", "gradient_norm")
@@ -84,7 +85,7 @@ _HEAD_JOBS: dict[type[ActionHead], Callable[[Any], HeadJob]] = {
     MultiCategoricalHead: _choices,
     GaussianHead: _normal,
 }
-_POLICIES, _HEADS = BuiltIns(ActorCritic), BuiltIns(*_HEAD_JOBS)
+_POLICIES, _TEAM_POLICIES, _HEADS = BuiltIns(ActorCritic), BuiltIns(TeamActorCritic), BuiltIns(*_HEAD_JOBS)
 _CLIPPED, _PLAIN, _OBJECTIVES = BuiltIns(ClippedSurrogate), BuiltIns(LogLikelihood), BuiltIns(Objective)
 _OPTIMIZERS = BuiltIns(FlatAdam)
 
@@ -96,7 +97,7 @@ def kernel_update(
     module, loss = kernels(), objective.policy_loss
     is_known = (
         module is not None
-        and policy in _POLICIES
+        and (policy in _POLICIES or policy in _TEAM_POLICIES)
         and policy.image_encoder is None
         and policy.head in _HEADS
         and objective in _OBJECTIVES
@@ -108,7 +109,10 @@ def kernel_update(
     if module is None or not is_known:
         return None
     head, actor, critic = _HEAD_JOBS[type(policy.head)](policy.head), _mlp(policy.actor), _mlp(policy.critic)
-    if actor is None or critic is None or len(head.part_sizes) > module.MAX_PARTS or not are_known(actor, critic):
+    networks = [network for network in (actor, critic) if network is not None]
+    if actor is None or len(head.part_sizes) > module.MAX_PARTS or not are_known(*networks):
+        return None
+    if critic is None and policy not in _TEAM_POLICIES:
         return None
     return KernelUpdate(policy, objective, pi_optimizer, vf_optimizer, head, actor, critic)
 
@@ -143,7 +147,9 @@ def gae(
 
 
 class KernelUpdate(TorchUpdate):
-    """`TorchUpdate`, whose values and gradient steps are the kernels'; made by `kernel_update`, which knows for what."""
+    """`TorchUpdate`, whose values and gradient steps are the kernels'; made by `kernel_update`, which knows for what.
+
+    Of a team's policy they take the actor's steps alone: its critic is no MLP, and its algorithm trains it."""
 
     def __init__(
         self,
@@ -153,17 +159,23 @@ class KernelUpdate(TorchUpdate):
         vf_optimizer: FlatAdam,
         head: HeadJob,
         actor: MLP,
-        critic: MLP,
+        critic: MLP | None,
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
-        self._head, self._actor_shape, self._critic_shape = head, _shape(actor), _shape(critic)
-        self._values = CompiledMLP(critic)
+        self._head, self._actor_shape = head, _shape(actor)
+        self._critic = None if critic is None else (_shape(critic), CompiledMLP(critic))
+        if critic is None:
+            accelerate_steps([vf_optimizer])
 
     def value(self, seen: Array | SharedRows) -> Array:
-        normalized = torch.from_numpy(self._values.forward(seen)[:, 0])
+        if self._critic is None:
+            return super().value(seen)
+        normalized = torch.from_numpy(self._critic[1].forward(seen)[:, 0])
         return np.asarray(self.policy.in_units_of_reward(normalized).numpy())
 
     def begin(self, batch: Batch, plan: PassPlan) -> Finish:
+        if self._critic is None and plan.value_passes:
+            return super().begin(batch, plan)
         totals = dict.fromkeys(_COUNTED, 0.0), dict.fromkeys(_COUNTED, 0.0)
         passes_per_call = max(ROWS_PER_CALL // len(batch), 1)
         pi_left, vf_left = plan.policy_passes, plan.value_passes
@@ -183,13 +195,17 @@ class KernelUpdate(TorchUpdate):
         assert module is not None
         order = plan.draw_order(max(passes))
         pi_rows, vf_rows = (_rows(plan, num_passes, order) for num_passes in passes)
-        value_job = self._value_job(batch, plan.minibatch_rows)
-        return module.Update(self._policy_job(batch) | pi_rows, value_job | vf_rows, num_threads())
+        value_job = None
+        if self._critic is not None:
+            value_job = self._value_job(self._critic[0], batch, plan.minibatch_rows) | vf_rows
+        return module.Update(self._policy_job(batch) | pi_rows, value_job, num_threads())
 
     def _finish_steps(self, steps: Any, totals: Totals) -> bool:
         """Add the sums over the steps to `totals`; whether the policy's were stopped by the KL limit."""
         own = steps.finish()
-        self._pi_optimizer.num_steps, self._vf_optimizer.num_steps = (sums["adam_steps"] for sums in own)
+        self._pi_optimizer.num_steps = own[0]["adam_steps"]
+        if self._critic is not None:
+            self._vf_optimizer.num_steps = own[1]["adam_steps"]
         for total, sums in zip(totals, own, strict=True):
             for name in _COUNTED:
                 total[name] += sums[name]
@@ -220,10 +236,10 @@ class KernelUpdate(TorchUpdate):
             "advantage": as_rows(batch.advantage),
         }
 
-    def _value_job(self, batch: Batch, minibatch_rows: int) -> dict[str, Any]:
+    def _value_job(self, shape: dict[str, Any], batch: Batch, minibatch_rows: int) -> dict[str, Any]:
         clip = self.objective.value_clip
         return {
-            **self._critic_shape,
+            **shape,
             **_adam(self._vf_optimizer),
             **_inputs(batch.critic_features, minibatch_rows),
             "clip": -1.0 if clip is None else clip,

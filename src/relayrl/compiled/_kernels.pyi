@@ -75,10 +75,11 @@ class Tape:
 class Update:
     """Passes over minibatches for an actor and a critic; `accelerator.on_policy_kernels` says what the dicts hold.
 
-    When it is made the actor's steps are taken; with several threads, the critic's may go on until `finish`.
+    When it is made the actor's steps are taken; with several threads, the critic's may go on until `finish`. Without a
+    `value` there are none of a critic.
     """
 
-    def __init__(self, policy: dict[str, Any], value: dict[str, Any], threads: int, /) -> None: ...
+    def __init__(self, policy: dict[str, Any], value: dict[str, Any] | None, threads: int, /) -> None: ...
     def finish(self) -> tuple[Sums, Sums]:
         """Wait until all steps are taken; sums over those of the actor and of the critic."""
 

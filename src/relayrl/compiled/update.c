@@ -1,7 +1,7 @@
 /* The gradient steps of an actor and a critic, as a Python object: begun when it is made, done when it is finished.
  *
  * They share no parameters, so what comes out does not depend on which thread takes whose steps. When the object is made the
- * actor's are taken: whoever acts with it may go on while the critic's are still taken.
+ * actor's are taken: whoever acts with it may go on while the critic's are still taken. A critic that is no MLP has none here.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -201,6 +201,7 @@ static PyObject *sums_of(const Training *t) {
 typedef struct {
     PyObject_HEAD
     Job actor, critic;
+    int has_critic;
     int left; /* the critic's steps, where the pool has them, else -1 */
 } UpdateObject;
 
@@ -224,10 +225,20 @@ static int begin_update(PyObject *object, PyObject *args) {
     PyObject *policy, *value;
     int num_threads;
     self->left = -1;
-    if (!PyArg_ParseTuple(args, "O!O!i:Update", &PyDict_Type, &policy, &PyDict_Type, &value, &num_threads)) return -1;
-    if (read_policy(&self->actor, policy) || read_value(&self->critic, value)) return -1;
+    if (!PyArg_ParseTuple(args, "O!Oi:Update", &PyDict_Type, &policy, &value, &num_threads)) return -1;
+    self->has_critic = value != Py_None;
+    if (self->has_critic && !PyDict_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "the value's job must be a dict, or None where there is none");
+        return -1;
+    }
+    if (read_policy(&self->actor, policy) || (self->has_critic && read_value(&self->critic, value))) return -1;
     Py_BEGIN_ALLOW_THREADS
-    self->left = take_steps(&self->actor.training, &self->critic.training, num_threads);
+    if (self->has_critic) {
+        self->left = take_steps(&self->actor.training, &self->critic.training, num_threads);
+    } else {
+        self->actor.training.num_threads = num_threads;
+        kernels->train(&self->actor.training);
+    }
     Py_END_ALLOW_THREADS
     return 0;
 }

@@ -100,6 +100,7 @@ class Rollout:
     waits: Array | None = (
         None  # [L] lanes that do not act on what followed the last row; None: all act, or nobody knows
     )
+    next_episode: Array | None = None  # [B] the environment's episode after the last row; None: nobody knows
 
     @property
     def num_steps(self) -> int:
@@ -246,7 +247,9 @@ def joined_rollouts(blocks: Sequence[Rollout]) -> Rollout:
         parts.append({**part, "step": part["step"] + offset})
         offset += block.num_steps
     successors = Successors(**map_tree(lambda *same: np.concatenate(same), *parts))
-    return replace(first, **columns, successors=successors, waits=blocks[-1].waits)
+    return replace(
+        first, **columns, successors=successors, waits=blocks[-1].waits, next_episode=blocks[-1].next_episode
+    )
 
 
 def _columns_of(successors: Successors) -> dict[str, Any]:

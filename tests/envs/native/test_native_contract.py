@@ -15,6 +15,8 @@ SHORT_EPISODES: dict[str, dict[str, Any]] = {
     "MountainCarContinuous": {"max_episode_steps": 9},
     "Acrobot": {"max_episode_steps": 9},
     "rooms": {"max_episode_steps": 9, "room_size": 2},
+    "dungeon_escape": {"max_episode_steps": 9, "size": 3},
+    "baton_pass": {"max_episode_steps": 9, "size": 3},
 }
 
 

@@ -21,47 +21,22 @@ from torch import Tensor
 from relayrl.algorithms.losses import ClippedSurrogate, Objective, require_finite
 from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
 from relayrl.algorithms.poca.poca_params import POCAParams
-from relayrl.algorithms.poca.team_critic import TeamCritic
 from relayrl.algorithms.poca.team_rows import TeamRows, team_rows
 from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, flat_rows
 from relayrl.data.trees import Array
-from relayrl.models.heads.action_head import LikelihoodHead
-from relayrl.models.network_settings import NetworkSettings
-from relayrl.models.networks.network_factory import NetworkFactory
-from relayrl.models.networks.observation_encoder import ObservationEncoder
-from relayrl.models.policy import ActorCritic
+from relayrl.models.teams.team_policy import TeamActorCritic
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Space
+    from relayrl.models.heads.action_head import LikelihoodHead
+    from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.input_layout import InputLayout
+    from relayrl.models.networks.network_factory import NetworkFactory
 
 BASELINE_WEIGHT = 0.5
 """Of the baseline's loss beside the value's, as in ML-Agents."""
-
-
-class TeamActorCritic(ActorCritic):
-    """A policy whose critic is that of its team."""
-
-    critic: TeamCritic
-
-    def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        network: NetworkSettings,
-        generator: torch.Generator,
-        num_heads: int,
-        kernels: NetworkFactory | None = None,
-        head: LikelihoodHead | None = None,
-    ) -> None:
-        apart = network.model_copy(update={"shared_encoder": False})  # the critic sees what all of the team see
-        super().__init__(observation_space, action_space, apart, generator, None, kernels, head)
-        self.network, self.is_central = network, True  # its critic is not exported: it judges teams
-        self.action_encoder = ObservationEncoder(action_space)
-        num_actions = self.action_encoder.num_features
-        self.critic = TeamCritic(self.encoder, num_actions, num_heads, network, self.kernels, generator)
 
 
 @dataclass(slots=True)
@@ -166,8 +141,8 @@ class POCA(OnPolicyAlgorithm):
         """[T, B] values and [T, B, N] baselines, in units of reward."""
         inputs = (flat_rows(column) for column in (features, actions, rows.present))
         seen, did, present = (self._update.tensor(np.ascontiguousarray(column)) for column in inputs)
-        value = self._in_units_of_reward(self.policy.critic.value(seen, present))
-        baseline = self._in_units_of_reward(self.policy.critic.baseline(seen, did, present))
+        both = self.policy.critic.value_and_baseline(seen, did, present)
+        value, baseline = (self._in_units_of_reward(number) for number in both)
         return value.reshape(rows.reward.shape), baseline.reshape(rows.present.shape)
 
     def _next_value(self, rollout: Rollout, rows: TeamRows, value: Array) -> Array:
@@ -227,10 +202,10 @@ class POCA(OnPolicyAlgorithm):
             self._update.tensor(np.ascontiguousarray(column)) for column in teams.columns()
         )
         critic, loss_of = self.policy.critic, self._update.objective.value_loss
-        value_loss = loss_of(critic.value(features, present), old_value, target)
-        baseline = critic.baseline(features, actions, present)[present]
+        value, baseline = critic.value_and_baseline(features, actions, present)
+        value_loss = loss_of(value, old_value, target)
         of_agents = target[:, None].expand_as(present)[present]
-        baseline_loss = loss_of(baseline, old_baseline[present], of_agents)
+        baseline_loss = loss_of(baseline[present], old_baseline[present], of_agents)
         self._vf_optimizer.gradient.zero_()
         (value_loss + BASELINE_WEIGHT * baseline_loss).backward()  # type: ignore[no-untyped-call]
         metrics = {"value/loss": float(value_loss.detach()), "value/baseline_loss": float(baseline_loss.detach())}

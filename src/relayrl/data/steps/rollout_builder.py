@@ -183,6 +183,7 @@ class RolloutBuilder:
         if self._clock is None:
             self._count(ended, rollout.valid)
         else:
+            rollout = replace(rollout, next_episode=self._clock.episode)
             self._count_by_clock(self._clock, rollout)
         self._filling, self._resting = self._resting, columns
         self._filling.clear()

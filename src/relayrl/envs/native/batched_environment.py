@@ -6,6 +6,7 @@ agents.
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import (
+    AgentGroup,
     FinalObservations,
     StatefulEnvironment,
     VectorEnvironment,
@@ -24,6 +26,7 @@ from relayrl.envs.environment_contract import (
 from relayrl.envs.native.array_namespace import XArray
 from relayrl.envs.native.episode_beginnings import EpisodeBeginnings
 from relayrl.envs.native.group_lanes import GroupLanes
+from relayrl.envs.native.mortal_lanes import MortalLanes
 from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.random_streams import fresh_seed, world_keys
 from relayrl.envs.rendering import Drawing, RenderMode
@@ -63,7 +66,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self._truncated = xp.zeros((num_envs,), "bool")
         self._over = xp.zeros((num_envs,), "bool")
         self._beginnings = EpisodeBeginnings(self.blueprint, num_envs)
-        self._lanes = {name: GroupLanes(group, self.worlds, self._truncated, xp) for name, group in self.groups.items()}
+        self._lanes = {name: self._lanes_of(group) for name, group in self.groups.items()}
         self._global_state = self._allocate_global_state()
         return self.env_ids
 
@@ -94,11 +97,13 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         xp.add(self._elapsed_steps, self._one, out=self._elapsed_steps)
         xp.greater_equal(self._elapsed_steps, self._limit, out=self._truncated)
         xp.logical_or(worlds.terminated, self._truncated, out=self._over)
+        if worlds.alive:
+            self._end_deserted()
         if self.blueprint.truncation_hides_termination:
             xp.greater(worlds.terminated, self._truncated, out=worlds.terminated)
         for lanes in self._lanes.values():
             lanes.deliver_results()
-        finals: dict[str, FinalObservations] = {}
+        finals: dict[str, FinalObservations | None] = {}
         final_state = None
         num_ended = xp.count_true(self._over)
         if num_ended:
@@ -108,6 +113,8 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             self._episode += self._over
             self._begin(self._over, num_ended)
         else:
+            if worlds.alive:
+                finals = {name: self._lanes[name].final(self._world_ids[:0]) for name in worlds.alive}
             self._deliver_global_state()
         groups = {name: lanes.step(finals.get(name)) for name, lanes in self._lanes.items()}
         return VectorStep(groups, episode_over=self._over, state=self._global_state, final_state=final_state)
@@ -115,6 +122,14 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
     def build_observation(self) -> VectorReset:
         groups = {name: lanes.observation() for name, lanes in self._lanes.items()}
         return VectorReset(groups, state=self._global_state)
+
+    @property
+    def rates_episodes(self) -> bool:
+        return self.blueprint.performance_return is not None
+
+    def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
+        rate = self.blueprint.performance_return
+        return super().performance_return(rewards) if rate is None else rate(rewards)
 
     def render(self, world: int) -> Array:
         """`[H, W, 3]` uint8 picture of one world as it is now; worlds count from 0."""
@@ -153,6 +168,20 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self.worlds.observe()
         self._deliver_observations()
         self._begun = True
+
+    def _lanes_of(self, group: AgentGroup) -> GroupLanes:
+        if group.name not in self.worlds.alive:
+            return GroupLanes(group, self.worlds, self._truncated, self._xp)
+        if self.state_space is not None:
+            raise EnvError(f"{self.blueprint.name} gives alive and a state_space; a state has no place for the dead")
+        return MortalLanes(group, self.worlds, self._truncated, self._xp)
+
+    def _end_deserted(self) -> None:
+        """Mark the worlds over in which nobody is alive; groups without `alive` live as long as their world."""
+        alive = self.worlds.alive
+        if len(alive) == len(self.groups):
+            left = [self._xp.any_along(of_group, 1) for of_group in alive.values()]
+            self._over |= ~functools.reduce(self._xp.logical_or, left)
 
     def _counters(self) -> dict[str, XArray]:
         """[B] each: what decides the worlds' future besides their own state."""
@@ -201,11 +230,11 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             return lanes.obs.reshape(self.num_envs, -1)
         return self._xp.zeros((self.num_envs, *(self.state_space.shape or ())), "float32")
 
-    def _final_state(self, finals: Mapping[str, FinalObservations], num_ended: int) -> XArray | None:
+    def _final_state(self, finals: Mapping[str, FinalObservations | None], num_ended: int) -> XArray | None:
         """`[K, S]`: all lanes of a world end together, so what they saw last is its last state."""
         if self._global_state is None:
             return None
-        seen: list[XArray] = [final.obs for final in finals.values()]
+        seen: list[XArray] = [final.obs for final in finals.values() if final is not None]
         parts = [obs.reshape(num_ended, -1) for obs in seen]
         if len(parts) == 1:
             return parts[0]

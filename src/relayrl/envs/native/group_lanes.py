@@ -81,7 +81,7 @@ class GroupLanes:
             xp.copy(self._flags[0], self._world_flags[0])
             xp.copy(self._flags[1], self._world_flags[1])
 
-    def final(self, ended: XArray) -> FinalObservations:
+    def final(self, ended: XArray) -> FinalObservations | None:
         """What the agents of the worlds `ended` see now, before those begin anew; all of them end together."""
         num_agents = self._group.num_agents
         if num_agents == 1:

@@ -10,7 +10,7 @@ first one of what is handed out, because that is the contract.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -33,6 +33,11 @@ class Worlds(ABC):
     """By group, `[B, N]`: rewards of the last `advance`."""
     terminated: XArray
     """`[B]` bool: which worlds reached an end of their own in the last `advance`."""
+    alive: Mapping[str, XArray] = MappingProxyType({})
+    """By group, `[B, N]` bool: who acts in the current state, in groups whose agents die or appear inside an episode.
+
+    It follows from `state`, and is kept current with `observations`. Who was alive before an `advance` and is not after it has
+    terminated. A world must ignore actions of the others, whose rewards and observations are ignored. It ends with the last."""
 
     @abstractmethod
     def begin(self, draws: XArray) -> None:
@@ -55,8 +60,9 @@ class Worlds(ABC):
         for mine, theirs in ((self.state, other.state), (self.derived, other.derived)):
             for name, array in mine.items():
                 xp.copy_where(array, theirs[name], where)
-        for name, array in self.observations.items():
-            xp.copy_where(array, other.observations[name], where.reshape(-1, *[1] * (array.ndim - 1)))
+        for shown, theirs in ((self.observations, other.observations), (self.alive, other.alive)):
+            for name, array in shown.items():
+                xp.copy_where(array, theirs[name], where.reshape(-1, *[1] * (array.ndim - 1)))
 
 
 @dataclass(frozen=True)
@@ -73,5 +79,7 @@ class Blueprint:
     xp: ArrayNamespace
     state_space: Space | None = None
     """Given where the observations of all agents side by side are the global state; then it is handed out too."""
+    performance_return: Callable[[Mapping[str, Sequence[float]]], float] | None = None
+    """What an episode is worth, from the agents' rewards; None: their mean return."""
     truncation_hides_termination: bool = False
     """Whether an episode that ends and reaches its limit in the same step counts as truncated only, as in mpe2."""

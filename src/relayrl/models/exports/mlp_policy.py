@@ -11,8 +11,9 @@ from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.networks.mlp import MLP, is_plain
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 from relayrl.models.policy import ActorCritic, Policy
+from relayrl.models.teams.team_policy import TeamActorCritic
 
-_POLICIES = BuiltIns(Policy, ActorCritic)
+_POLICIES = BuiltIns(Policy, ActorCritic, TeamActorCritic)
 _HEADS = BuiltIns(
     CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead, SquashedGaussianHead, DeterministicHead
 )

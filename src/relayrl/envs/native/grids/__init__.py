@@ -1,1 +1,1 @@
-"""Grids of cells: one agent that walks from cell to cell."""
+"""Grids of cells: rooms for one agent, and worlds whose team is paid after some of its agents have gone."""

@@ -8,6 +8,7 @@ observes, and what its teammates observe and do: what the team could expect if o
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,17 @@ from relayrl.models.networks.mlp import MODULES, initialize
 from relayrl.models.networks.network_factory import NetworkFactory
 
 DEFAULT_WIDTH = 128
+OUTPUT_GAIN = 0.01
+"""Small last layer: what follows a normalisation is of size 1, whatever the rewards are, and would be bootstrapped from."""
+
+
+class _Entities(NamedTuple):
+    """What agents contribute, [M, N, W], and what their attention is made of, [M, H, N, D] each."""
+
+    entities: Tensor
+    query: Tensor
+    key: Tensor
+    attended: Tensor
 
 
 class TeamCritic(nn.Module):
@@ -47,46 +59,45 @@ class TeamCritic(nn.Module):
         self.joined = nn.Linear(width, width)
         # What the attention gives is a mean, which does not tell how many there are.
         self.hidden, self.output = nn.Linear(width + 1, width), nn.Linear(width, 1)
-        for layer in (self.query, self.key, self.attended, self.joined, self.output):
+        for layer in (self.query, self.key, self.attended, self.joined):
             initialize(layer, network.initialization, 1.0, generator)
+        initialize(self.output, network.initialization, OUTPUT_GAIN, generator)
         initialize(self.hidden, network.initialization, math.sqrt(2.0), generator)
         self.activation = MODULES[network.activation]()
 
     def value(self, features: Tensor, present: Tensor) -> Tensor:
         """[M] what the team expects, given what its `present` [M, N] agents observe: `features` [M, N, F]."""
-        entities = self.entity_norm(self.observed(features))
-        query, key, attended = self._query(entities), self._key(entities), self._attended(entities)
-        weights = _weights(query @ key.transpose(-1, -2), present)
-        pooled = self._residual(entities, weights @ attended)
+        own = self._entities(self.observed(features))
+        return self._value(own, present)
+
+    def value_and_baseline(self, features: Tensor, actions: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """The value, and [M, N] what the team expects while one agent's own action is open; `actions` [M, N, A]."""
+        own = self._entities(self.observed(features))
+        others = self._entities(self.acted(torch.cat([features, actions], -1)))
+        return self._value(own, present), self._baseline(own, others, present)
+
+    def _value(self, own: _Entities, present: Tensor) -> Tensor:
+        weights = _weights(own.query @ own.key.transpose(-1, -2), present)
+        pooled = self._residual(own.entities, weights @ own.attended)
         share = present.to(pooled.dtype)[..., None]
         mean = (pooled * share).sum(-2) / share.sum(-2).clamp(min=1.0)
         return self._estimate(mean, present.sum(-1))
 
-    def baseline(self, features: Tensor, actions: Tensor, present: Tensor) -> Tensor:
-        """[M, N] what the team expects while one agent's own action is open; `actions` [M, N, A] of everybody."""
-        own = self.entity_norm(self.observed(features))
-        others = self.entity_norm(self.acted(torch.cat([features, actions], -1)))
-        query, own_key, own_attended = self._query(own), self._key(own), self._attended(own)
-        key, attended = self._key(others), self._attended(others)
+    def _baseline(self, own: _Entities, others: _Entities, present: Tensor) -> Tensor:
         is_own = torch.eye(present.shape[-1], dtype=torch.bool, device=present.device)
         # Agent i attends to its own entity without its action, and to those of others with theirs.
-        scores = torch.where(is_own, (query * own_key).sum(-1)[..., None], query @ key.transpose(-1, -2))
-        weights = _weights(scores, present)
-        of_others = weights.masked_fill(is_own, 0.0) @ attended
-        of_itself = weights.diagonal(dim1=-2, dim2=-1)[..., None] * own_attended
+        of_own = (own.query * own.key).sum(-1, keepdim=True)
+        weights = _weights(torch.where(is_own, of_own, own.query @ others.key.transpose(-1, -2)), present)
+        of_others = weights.masked_fill(is_own, 0.0) @ others.attended
+        of_itself = weights.diagonal(dim1=-2, dim2=-1)[..., None] * own.attended
         count = present.sum(-1, keepdim=True).expand_as(present)
-        return self._estimate(self._residual(own, of_others + of_itself), count)
+        return self._estimate(self._residual(own.entities, of_others + of_itself), count)
 
-    def _query(self, entities: Tensor) -> Tensor:
-        """[M, H, N, D] what is asked; divided by √D, so that scores have unit variance (Vaswani et al., 2017)."""
-        asked = self._per_head(self.query(entities))
-        return asked / math.sqrt(asked.shape[-1])
-
-    def _key(self, entities: Tensor) -> Tensor:
-        return self._per_head(self.key(entities))
-
-    def _attended(self, entities: Tensor) -> Tensor:
-        return self._per_head(self.attended(entities))
+    def _entities(self, encoded: Tensor) -> _Entities:
+        """Scores have unit variance: queries are divided by √D (Vaswani et al., 2017)."""
+        entities = self.entity_norm(encoded)
+        query, key, attended = (self._per_head(part(entities)) for part in (self.query, self.key, self.attended))
+        return _Entities(entities, query / math.sqrt(query.shape[-1]), key, attended)
 
     def _per_head(self, entities: Tensor) -> Tensor:
         """[M, H, N, D] of [M, N, H · D]."""

@@ -1,0 +1,1 @@
+"""Policies of teams: they act alone, and a critic that sees the whole team judges them."""
