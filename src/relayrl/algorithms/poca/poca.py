@@ -124,7 +124,7 @@ class POCA(OnPolicyAlgorithm):
         advantage = (target[..., None] - baseline).reshape(rollout.reward.shape)
         mask, action = flat_rows(rollout.action_mask), flat_rows(rollout.action)
         logp = self._update.log_prob(features, mask, action) if rollout.logp is None else flat_rows(rollout.logp)
-        of_agents = np.broadcast_to(target[..., None], rows.present.shape).reshape(rollout.reward.shape)
+        of_agents = np.repeat(target, rows.present.shape[-1], axis=1)
         evaluation = Evaluation(features, None, baseline.reshape(rollout.reward.shape), np.empty(0), logp)
         usable = self.usable_rows(rollout) if fresh is None else self.usable_rows(rollout) & fresh
         batch = self._update.batch(rollout, evaluation, Estimates(logp, advantage, of_agents), usable)
