@@ -96,4 +96,7 @@ def test_four_actors_teach_a_server_cart_pole_though_it_is_killed(tmp_path, prog
     server = programs(serve, run_dir, port, *options, steps=150_000)
     assert server.wait() == 0, server.lines
     assert '"reached_target": true' in server.lines[-1]
-    assert [actor.wait() for actor in actors[1:]] == [0, 0, 0], [actor.lines for actor in actors]
+    codes = {actor.wait(): actor.lines for actor in actors[1:]}
+    # Who was between two tries to connect when the server reached its target finds nobody, and says so.
+    assert 0 in codes
+    assert set(codes) == {0} or "is a training server running there" in codes[1][-1], codes
