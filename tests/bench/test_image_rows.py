@@ -6,7 +6,6 @@ from relayrl.bench.workloads import image_rows
 
 
 def test_a_replayed_stack_takes_an_eighth_of_stable_baselines3s_memory(monkeypatch):
-    pytest.importorskip("stable_baselines3")
     monkeypatch.setattr(image_rows, "REPLAYED", 2_000)
     row = image_rows.replay_row()
     assert row.against_figure == pytest.approx(2 * 84 * 84 * 4, rel=0.01)

@@ -18,15 +18,11 @@ from relayrl.errors import ConfigError, EnvironmentFailedError
 from relayrl.testing import check_environment
 
 
+@pytest.mark.filterwarnings("default")
 def test_the_required_packages_are_installed_and_the_absent_ones_are_named():
     warnings.warn(f"not installed, so not tried: {', '.join(absent()) or 'none'}", stacklevel=1)
     assert [package for module, package in REQUIRED.items() if not is_installed(module)] == []
     assert not set(REQUIRED) & set(OPTIONAL)
-
-
-test_the_required_packages_are_installed_and_the_absent_ones_are_named = pytest.mark.filterwarnings("default")(
-    test_the_required_packages_are_installed_and_the_absent_ones_are_named
-)
 
 
 def train(env: Any, algo: str, folder: Path, steps: int = 256, **settings: Any) -> relayrl.Run:

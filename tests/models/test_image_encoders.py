@@ -31,7 +31,8 @@ def pictures(space, num_rows=3):
 
 
 def test_nature_cnn_is_stable_baselines3s():
-    torch_layers = pytest.importorskip("stable_baselines3.common.torch_layers")
+    from stable_baselines3.common import torch_layers
+
     theirs = torch_layers.NatureCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8), features_dim=512)
     ours = encoder_of(ATARI)
     own = [m for m in ours.modules() if isinstance(m, nn.Conv2d | nn.Linear)]

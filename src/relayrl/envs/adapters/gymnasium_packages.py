@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import gymnasium
 from relayrl.config.plugin_registry import PluginKind, plugin_names
 from relayrl.errors import ConfigError, UnknownNameError
 
+_log = logging.getLogger("relayrl.envs.adapters.gymnasium_packages")
 ENTRY_POINTS = "gymnasium.envs"
 
 
@@ -73,8 +75,8 @@ class UnknownEnvironmentError(UnknownNameError):
 
     def __init__(self, env_id: str) -> None:
         super().__init__("environment", env_id, [*gymnasium.registry, *plugin_names(PluginKind.ENVIRONMENT)])
-        told = str(self) if self.nearest else f"unknown environment {env_id!r:.200}; see `relayrl list envs`"
-        self.args = (f"{told}; one of a package that RelayRL does not know is named with its module, as package:Id-v0",)
+        hint = str(self) if self.nearest else f"unknown environment {env_id!r:.200}; see `relayrl list envs`"
+        self.args = (f"{hint}; one of a package that RelayRL does not know is named with its module, as package:Id-v0",)
 
 
 def require_registered(env_id: str) -> None:
@@ -101,13 +103,13 @@ def require_registered(env_id: str) -> None:
 
 
 def import_installed() -> None:
-    """Import every installed package of environments, so that all ids are registered; those that fail are left out."""
+    """Import every installed package of environments, so that all ids are registered; those that fail are logged."""
     for point in entry_points(group=ENTRY_POINTS):
-        with contextlib.suppress(ConfigError):
+        with _failure_logged():
             _load_point(point)
     for package in PACKAGES:
         if _is_installed(package.module):
-            with contextlib.suppress(ConfigError):
+            with _failure_logged():
                 _load(package)
 
 
@@ -135,11 +137,19 @@ def _is_installed(module: str) -> bool:
 
 
 @contextlib.contextmanager
+def _failure_logged() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        _log.warning("%s; its environments are left out", error)
+
+
+@contextlib.contextmanager
 def _explained(module: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise ConfigError(
-            f"importing {module!r} for its environments raised {type(error).__name__}: {told:.300}"
+            f"importing {module!r} for its environments raised {type(error).__name__}: {reason:.300}"
         ) from error

@@ -4,7 +4,7 @@ All that waits when a commit ends is made durable by the next one, so the journa
 message. What waits is bounded; whoever puts more waits. A journal that cannot be written is tried again until it can. What its
 sink refuses for good becomes an entry without trajectories.
 
-Not its job: what messages hold and who is told (`ingest`).
+Not its job: what messages hold, and acknowledging them (`ingest`).
 """
 
 from __future__ import annotations
