@@ -56,6 +56,12 @@ WRAPPED = {
     "environment.max_episode_steps": 30,
     "environment.flatten": True,
 }
+SELF_PLAY = {
+    "self_play": {"save_steps": 96, "team_change": 256, "swap_steps": 32, "window": 3},
+    "trainer.max_steps": 960,
+    "evaluation.interval": 320,
+}
+SHORT_GAMES = {"environment.options": {"max_episode_steps": 40}}
 CASES = {
     "ppo on native:CartPole": ("native:CartPole", "ppo", PPO),
     "ppo on CartPole-v1": ("CartPole-v1", "ppo", PPO),
@@ -68,6 +74,9 @@ CASES = {
     "ppo with signals": ("native:simple_tag", "ppo", PPO | SIGNALS),
     "sac with signals": ("Pendulum-v1", "sac", OFF_POLICY | SIGNALS | {"trainer.max_steps": 500}),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
+    "self-play of ppo": ("native:pong", "ppo", PPO | SELF_PLAY | SHORT_GAMES),
+    "self-play of poca": ("native:soccer", "poca", PPO | SELF_PLAY | SHORT_GAMES),
+    "self-play of sac between groups": ("native:simple_tag", "sac", OFF_POLICY | SELF_PLAY | BOX_SPREAD),
 }
 
 

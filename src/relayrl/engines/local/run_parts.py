@@ -21,7 +21,7 @@ import torch
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
 from relayrl.config.plugin_registry import PluginKind, has_plugin, plugin_names
-from relayrl.data.columns import LaneHeader, copied_rollout
+from relayrl.data.columns import LaneHeader, Rollout, copied_rollout
 from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
@@ -48,6 +48,7 @@ from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
     from relayrl.engines.local.run_recorder import Recorder
+    from relayrl.engines.self_play.league import League
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class RunParts:
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
+    league: League | None = None
 
     def collect(self, policy_version: int) -> Rollouts:
         """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
@@ -80,17 +82,23 @@ class RunParts:
         """
         num_envs, trainer = self.env.num_envs, self.trainer
         num_left = -(-trainer.max_steps // num_envs) - trainer.num_env_steps // num_envs
+        if self.league is not None:
+            self.league.advance(trainer.num_env_steps, policy_version)
         rollouts = self.collector.collect(policy_version, max(1, min(self.block_steps // num_envs, num_left)))
         self._on_rollouts(rollouts)
         return {name: copied_rollout(rollout) for name, rollout in rollouts.items()}
 
-    def _on_rollouts(self, rollouts: Rollouts) -> dict[str, float]:
-        """What happens to every block before it is learned from: records keep the environment's own rewards.
+    def _on_rollouts(self, rollouts: dict[str, Rollout]) -> dict[str, float]:
+        """What happens to every block before it is learned from: records keep the environment's own rewards, and what opponents
+        in self-play did.
 
-        Gives the metrics of reward signals."""
+        Gives the metrics of reward signals and self-play."""
+        learned = rollouts if self.league is None else self.league.take_learner_rows(rollouts)
         if self.recorder is not None:
             self.recorder.record(rollouts)
-        return self.signals.add_to(rollouts)
+        rollouts.update(learned)
+        metrics = self.signals.add_to(rollouts)
+        return metrics if self.league is None else metrics | self.league.take_metrics()
 
     def close(self) -> None:
         """Release the environments, and make durable what was recorded."""
@@ -207,6 +215,8 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
         actors = {name: parts.trainer.actor_for(policy) for name, policy in acting.items()}
+    league = _league(settings, env, acting, parts.trainer, collects=collects)
+    actors = actors if league is None else league.seat(actors)
     collector = Collector(
         env,
         actors,
@@ -216,6 +226,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         records_logp=_records_logp(settings, parts, actors),
         records_states=parts.trainer.needs_states,
         records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
+        on_ended=None if league is None else league.end_games,
     )
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
@@ -226,7 +237,27 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
     signals = _reward_signals(settings, env)
-    return RunParts(env, parts.policies, acting, parts.trainer, collector, signals, block_steps, recorder)
+    return RunParts(env, parts.policies, acting, parts.trainer, collector, signals, block_steps, recorder, league)
+
+
+def _league(
+    settings: RunSettings,
+    env: VectorEnvironment,
+    acting: Mapping[str, Policy],
+    trainer: PolicyTrainer,
+    *,
+    collects: bool,
+) -> League | None:
+    """Who plays against whom, where the settings ask for self-play."""
+    if settings.self_play is None:
+        return None
+    if not collects:
+        raise ConfigError("self_play needs the run's own environments; train without a server, or leave self_play out")
+    from relayrl.engines.self_play.league import League
+    from relayrl.engines.self_play.snapshots import Snapshots
+
+    rng = np.random.default_rng(stream_seed(settings.seed, Stream.SELF_PLAY))
+    return League(settings.self_play, env.groups, env.num_envs, Snapshots(acting, trainer.actor_for), rng)
 
 
 def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:

@@ -29,6 +29,7 @@ FIXED = (
     "environment.flatten",
     "params.buffer_size",
     "learn_from",
+    "self_play",
 )
 """Settings, or whole groups of them, that a resumed run must keep."""
 
