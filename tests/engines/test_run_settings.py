@@ -80,7 +80,7 @@ behaviors:
       gail: {strength: 0.1}
     max_steps: 9000
     summary_freq: 300
-    self_play: {window: 10}
+    self_play: {window: 7, save_steps: 500, team_change: null, rivals: 3}
   Goalie:
     hyperparameters: {batch_size: 64, buffer_size: 1024, learning_rate: 1.0e-3, beta: 0.01, epsilon: 0.3, lambd: 0.9,
       num_epoch: 4}
@@ -119,13 +119,15 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     assert list(signals) == ["extrinsic", "rnd", "curiosity"]
     assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.02]
     assert signals["curiosity"].options == {"learning_rate": 1e-4, "network": {"hidden_sizes": [32, 32]}}
+    assert (settings.self_play.window, settings.self_play.team_change, settings.self_play.swap_steps) == (7, 2500, 2000)
     told = {note.split()[2] for note in notes}
     assert told == {
         "Walker.hyperparameters.beta_schedule",
         "Walker.reward_signals.gail",
         "Walker.reward_signals.curiosity.network_settings.normalize",
         "Goalie.reward_signals",
-        "Walker.self_play",
+        "Walker.self_play.rivals",
+        "Goalie.self_play",
         "Goalie.summary_freq",
         "env_settings.env_path",
     }

@@ -1,7 +1,8 @@
 """Which agents of a multi-agent environment share arrays: one `AgentGroup` per kind of agent.
 
 Agents belong together when their spaces are equal and their ids differ only in a trailing `_<digits>`: `wolf_0` and
-`wolf_1` are the group `wolf`. ML-Agents' `?team=<digits>` behind a name says whom an agent plays with, and nothing here. A group of one is named after its agent. Order is that of `possible_agents`.
+`wolf_1` are the group `wolf`. ML-Agents' `?team=<digits>` in an id says whom an agent plays with, and is passed over here. A
+group of one is named after its agent. Order is that of `possible_agents`.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ class SeatedActor(Actor):
         for player in players:
             lanes = np.flatnonzero(seats == player)
             actor = self._learner if player == LEARNER else self._actor_of(player)
-            own = (None if column is None else column[lanes] for column in (mask, memory))
+            own_mask, own_memory = (None if column is None else column[lanes] for column in (mask, memory))
             places.append(lanes)
-            parts.append(actor.decide(index(obs, lanes), *own, rng))
+            parts.append(actor.decide(index(obs, lanes), own_mask, own_memory, rng))
         return Decision(*(_joined(column, places) for column in zip(*parts, strict=True)))
 
 

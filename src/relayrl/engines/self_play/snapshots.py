@@ -73,8 +73,8 @@ class Snapshots:
             policies = {name: _frozen(self._live[name]) for name in saved["policies"]}
             for name, policy in policies.items():
                 policy.load_state_dict(saved["policies"][name])
-            who = (saved[name] for name in ("number", "side", "step", "version"))
-            self._keep(Snapshot(*who, policies, self._actors(policies)))
+            number, side, step, version = (saved[name] for name in ("number", "side", "step", "version"))
+            self._keep(Snapshot(number, side, step, version, policies, self._actors(policies)))
         self._next_number = state["next_number"]
 
 
