@@ -23,7 +23,10 @@ def run(path: Path, output: Path | None, *, as_json: bool) -> list[str]:
 
 def _json(ladder: Ladder) -> str:
     return json.dumps(
-        {name: [asdict(row) for row in rows] for name, rows in (("learners", ladder.learners), ("snapshots", ladder.snapshots))}
+        {
+            name: [asdict(row) for row in rows]
+            for name, rows in (("learners", ladder.learners), ("snapshots", ladder.snapshots))
+        }
     )
 
 

@@ -1,7 +1,7 @@
 """Kuhn poker, and how far a strategy is from its solution; import it from `relayrl.testing`.
 
-Two players ante 1, each gets one of three cards. They take turns in passing or betting 1 until both have passed, a bet was called
-(betting again), or somebody passed after a bet and gave up. The higher card wins what is there.
+Two players ante 1, each gets one of three cards. They take turns in passing or betting 1 until both have passed, a bet was
+called (betting again), or somebody passed after a bet and gave up. The higher card wins what is there.
 
     histories       "" and "pb" are player 0's turns, "p" and "b" player 1's
     strategy        the probability of betting, by (card, history): twelve numbers
@@ -105,7 +105,9 @@ def kuhn_strategy(distribution: Callable[[Array], Array]) -> dict[tuple[int, str
     places = list(itertools.product(CARDS, HISTORIES))
     logp = np.asarray(distribution(np.stack([_seen(*place) for place in places])), np.float64)
     if logp.shape != (len(places), 2):
-        raise ConfigError(f"a policy of Kuhn poker gives log-probabilities of shape {(len(places), 2)}, not {logp.shape}")
+        raise ConfigError(
+            f"a policy of Kuhn poker gives log-probabilities of shape {(len(places), 2)}, not {logp.shape}"
+        )
     chance = np.exp(logp)
     return dict(zip(places, (chance[:, 1] / chance.sum(1)).tolist(), strict=True))
 
