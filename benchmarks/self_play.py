@@ -44,12 +44,13 @@ GAMES = {
     "soccer": Game("native:soccer", 400_000, {"self_play.save_steps": 20_000, "self_play.swap_steps": 4_000}, "poca"),
     "tictactoe": Game(
         "pettingzoo:classic.tictactoe_v3",
-        300_000,
+        900_000,
         {
             **OLD_OPPONENTS,
             **PASSES,
-            "self_play.save_steps": 10_000,
+            "self_play.save_steps": 20_000,
             "params.entropy_coef": 0.02,
+            "params.pi_lr": 1e-3,
             "params.lr_schedule": "linear",
             "network.hidden_sizes": [128, 128],
         },
@@ -67,19 +68,17 @@ GAMES = {
     ),
     "kuhn": Game(
         "relayrl.testing:KuhnPoker",
-        200_000,
+        400_000,
         {
             "self_play.save_steps": 4_096,
             "environment.num_envs": 64,
-            "trainer.time_horizon": 32,
+            "trainer.time_horizon": 16,
             "params.gamma": 1.0,
             "params.lam": 1.0,
-            "params.entropy_coef": 0.1,  # the logit equilibrium to which this pulls has an exploitability near 0.03
-            "params.train_pi_iters": 8,
-            "params.train_vf_iters": 8,
+            "params.entropy_coef": 0.1,  # pulls to a logit equilibrium, whose exploitability is near 0.02
+            "params.train_pi_iters": 4,
             "params.num_minibatches": 4,
-            "params.pi_lr": 1e-3,
-            "params.lr_schedule": "linear",
+            "params.pi_lr": 4e-3,
         },
     ),
 }
