@@ -75,7 +75,6 @@ CASES = {
     "sac with signals": ("Pendulum-v1", "sac", OFF_POLICY | SIGNALS | {"trainer.max_steps": 500}),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
     "self-play of ppo": ("native:pong", "ppo", PPO | SELF_PLAY | SHORT_GAMES),
-    "self-play of poca": ("native:soccer", "poca", PPO | SELF_PLAY | SHORT_GAMES),
     "self-play of sac between groups": ("native:simple_tag", "sac", OFF_POLICY | SELF_PLAY | BOX_SPREAD),
 }
 
