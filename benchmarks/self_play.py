@@ -40,7 +40,9 @@ class Game:
 
 
 GAMES = {
-    "pong": Game("native:pong", 300_000, {"self_play.save_steps": 10_000, "self_play.swap_steps": 5_000}),
+    "pong": Game(
+        "native:pong", 300_000, {**OLD_OPPONENTS, "self_play.save_steps": 10_000, "self_play.swap_steps": 5_000}
+    ),
     "soccer": Game("native:soccer", 200_000, {"self_play.save_steps": 20_000, "self_play.swap_steps": 4_000}),
     "tictactoe": Game(
         "pettingzoo:classic.tictactoe_v3",
