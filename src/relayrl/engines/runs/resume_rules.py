@@ -34,6 +34,8 @@ FIXED = (
 
 HARMLESS = (
     "record",
+    "engine",
+    "cluster",
     "trainer.max_steps",
     "trainer.summary_freq",
     "trainer.checkpoint_interval",
