@@ -14,13 +14,17 @@ import numpy as np
 
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.engines.cluster.joined_lanes import RolloutColumns, joined_episodes, joined_lanes, joined_states
-from relayrl.engines.cluster.part_collector import CollectCall, PartPlan, Weights
+from relayrl.engines.cluster.part_collector import CollectCall, PartPlan, State, Weights
 from relayrl.engines.local.run_parts import Assembly
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import EndedEpisodes, RolloutCollector
+
+
+LOOK_S = 1.0
+"""After so long, whoever waits for members looks whether they still live."""
 
 
 class PartResult(NamedTuple):
@@ -35,23 +39,50 @@ class PartResult(NamedTuple):
 class Fleet(ABC):
     """Collectors in other processes, one for each part of the environments."""
 
-    on_break: Callable[[int], None] = staticmethod(lambda part: None)
-    """Called with a part whose environments had to begin new episodes, because its collector was lost with their state."""
+    def __init__(self, num_parts: int) -> None:
+        self.num_parts = num_parts
+        self.on_break: Callable[[int], None] = lambda part: None
+        """Called with a part whose environments had to begin new episodes, because its collector was lost with their state."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Have all members begin; returns at once."""
+
+    @abstractmethod
+    def await_start(self) -> None:
+        """Return when all have begun; raises what keeps one from it."""
 
     @abstractmethod
     def publish(self, weights: Weights) -> None:
         """Have the next calls act with these weights."""
 
     @abstractmethod
-    def collect(self, call: CollectCall) -> list[PartResult]:
-        """One rollout of every part, in their order."""
+    def send(self, part: int, call: CollectCall) -> None:
+        """Ask a member for a rollout with the weights that were published last; returns at once."""
 
     @abstractmethod
-    def states(self) -> list[dict[str, Any]]:
+    def num_flights(self, part: int) -> int:
+        """Calls of a member that are on their way."""
+
+    @abstractmethod
+    def take_ready(self, timeout_s: float) -> list[PartResult]:
+        """What has arrived, of each member one call at most; waits for `timeout_s` where there is nothing."""
+
+    def collect(self, call: CollectCall) -> list[PartResult]:
+        """One rollout of every part, in their order."""
+        for part in range(self.num_parts):
+            self.send(part, call)
+        results: dict[int, PartResult] = {}
+        while len(results) < self.num_parts:
+            results |= {result.part: result for result in self.take_ready(LOOK_S)}
+        return [results[part] for part in range(self.num_parts)]
+
+    @abstractmethod
+    def states(self) -> list[State]:
         """Each member's state behind the last rollout that was taken of it."""
 
     @abstractmethod
-    def go_on(self, states: Sequence[Mapping[str, Any]], seed: int) -> bool:
+    def go_on(self, states: Sequence[State], seed: int) -> bool:
         """Continue from `states`; gives whether all episodes go on."""
 
     @abstractmethod

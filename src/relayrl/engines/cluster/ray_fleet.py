@@ -15,11 +15,11 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relayrl.engines.cluster.cluster_collector import Fleet, PartResult
+from relayrl.engines.cluster.cluster_collector import LOOK_S, Fleet, PartResult
 from relayrl.engines.cluster.part_collector import (
     HEAVY,
     CollectCall,
@@ -38,7 +38,6 @@ from relayrl.runtime.collector import EndedEpisodes
 from relayrl.training.trainers.seeding import Stream, stream_seed
 
 _log = logging.getLogger("relayrl.engines.cluster")
-_LOOK_S = 1.0
 _CLOSE_GRACE_S = 2.0
 
 
@@ -120,6 +119,7 @@ class RayFleet(Fleet):
     """Collectors on a Ray cluster."""
 
     def __init__(self, runtime: RayRuntime, settings: RunSettings, plans: Sequence[PartPlan]) -> None:
+        super().__init__(len(plans))
         self._runtime, self._ray, self._settings = runtime, runtime.ray, settings
         self._members = [_Member(plan) for plan in plans]
         self._budget = RestartBudget(settings.cluster.max_replacements_per_minute)
@@ -130,14 +130,10 @@ class RayFleet(Fleet):
         )
         self.num_replaced = 0
 
-    @property
-    def num_parts(self) -> int:
-        return len(self._members)
-
     def publish(self, weights: Weights) -> None:
         self._weights = self._ray.put(weights)
 
-    def go_on(self, states: Sequence[Mapping[str, Any]], seed: int) -> bool:
+    def go_on(self, states: Sequence[State], seed: int) -> bool:
         self._seed = seed
         for member, state in zip(self._members, states, strict=True):
             heavy = {name: state[name] for name in HEAVY}
@@ -150,12 +146,10 @@ class RayFleet(Fleet):
         return all([self._await_start(member) for member in self._members])
 
     def start(self) -> None:
-        """Have all members begin; returns at once."""
         for member in self._members:
             self._start(member)
 
     def await_start(self) -> None:
-        """Return when all have begun; raises what keeps one from it."""
         for member in self._members:
             if member.started is not None:
                 self._await_start(member)
@@ -172,7 +166,7 @@ class RayFleet(Fleet):
         deadline_s = member.started_s + self._settings.environment.start_timeout_s
         while True:
             try:
-                if self._ray.wait([member.started], timeout=_LOOK_S)[0]:
+                if self._ray.wait([member.started], timeout=LOOK_S)[0]:
                     return self._note_start(member)
             except self._lost_kinds() as error:
                 self._replace(member, error)
@@ -194,7 +188,6 @@ class RayFleet(Fleet):
         )
 
     def send(self, part: int, call: CollectCall) -> None:
-        """Ask a member for a rollout with the weights that were published last."""
         self._send(self._members[part], call, self._weights)
 
     def _send(self, member: _Member, call: CollectCall, weights: Any) -> None:
@@ -202,19 +195,9 @@ class RayFleet(Fleet):
         member.flights.append(_Flight(call, weights, columns, report, heavy, time.monotonic()))
 
     def num_flights(self, part: int) -> int:
-        """Calls of a member that are on their way."""
         return len(self._members[part].flights)
 
-    def collect(self, call: CollectCall) -> list[PartResult]:
-        for part in range(self.num_parts):
-            self.send(part, call)
-        results: dict[int, PartResult] = {}
-        while len(results) < self.num_parts:
-            results |= {result.part: result for result in self.take_ready(_LOOK_S)}
-        return [results[part] for part in range(self.num_parts)]
-
     def take_ready(self, timeout_s: float) -> list[PartResult]:
-        """What has arrived, the oldest call of each member at most; waits for `timeout_s` at most."""
         waiting = {member.flights[0].columns: part for part, member in enumerate(self._members) if member.flights}
         if not waiting:
             return []
