@@ -60,7 +60,8 @@ class InProcess(Fleet):
 
     def go_on(self, states: Sequence[State], seed: int) -> bool:
         self._states = [dict(state) for state in states]
-        return all([member.go_on(dict(state), seed) for member, state in zip(self.members, states, strict=True)])
+        goes_on = [member.go_on(dict(state), seed) for member, state in zip(self.members, states, strict=True)]
+        return all(goes_on)
 
     def close(self) -> None:
         for member in self.members:

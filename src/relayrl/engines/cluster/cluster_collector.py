@@ -6,6 +6,7 @@ engine's: learning, records, evaluations, checkpoints. Where the members are is 
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,6 @@ from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import EndedEpisodes, RolloutCollector
-
 
 LOOK_S = 1.0
 """After so long, whoever waits for members looks whether they still live."""
@@ -205,7 +205,7 @@ def part_plans(
     bounds = part_bounds(settings)
     return [
         PartPlan(settings, registered, first, last, tuple(env_ids), num_steps)
-        for first, last in zip(bounds, bounds[1:], strict=False)
+        for first, last in itertools.pairwise(bounds)
     ]
 
 

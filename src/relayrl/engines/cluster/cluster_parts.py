@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from relayrl.config.plugin_registry import registrations
+from relayrl.engines.cluster.asynchronous_pace import Asynchronous, require_corrected
 from relayrl.engines.cluster.cluster_collector import ClusterCollector, Fleet, part_plans
 from relayrl.engines.cluster.part_collector import PartPlan
+from relayrl.engines.local.overlap import Pace
+from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.local.run_parts import Assembly, RunParts, build_around, limit_threads
 from relayrl.engines.settings.generic_presets import one_env
 from relayrl.engines.settings.run_settings import RunSettings
@@ -17,6 +20,7 @@ from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, Ve
 from relayrl.envs.vector.on_host import on_host
 from relayrl.envs.vector.vector_proxy import VectorProxy
 from relayrl.errors import ConfigError, EnvError
+from relayrl.training.statistics.run_statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,13 @@ class ClusterParts(RunParts):
 
     fleet: Fleet | None = None
     disconnect: Callable[[], None] = lambda: None
+
+    def pace(self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]) -> Pace:
+        if not settings.cluster.asynchronous:
+            return RunParts.pace(self, settings, statistics, clock, save)
+        assert self.fleet is not None
+        assert isinstance(self.collector, ClusterCollector)
+        return Asynchronous(self, self.fleet, self.collector, statistics, clock)
 
     def close(self) -> None:
         try:
@@ -47,6 +58,9 @@ def build_cluster_parts(
     fleets: list[Fleet] = []
 
     def make_collector(settings: RunSettings, env: VectorEnvironment, parts: Assembly) -> ClusterCollector:
+        if settings.cluster.asynchronous and not parts.trainer.uses_logp:
+            parts = replace(parts, rollout_steps=settings.cluster.rollout_steps)
+            parts.trainer.take_one_environment_at_a_time()
         fleet = make_fleet(part_plans(settings, registrations(), env.env_ids, parts.rollout_steps))
         fleets.append(fleet)
         fleet.start()  # members begin while this process does
@@ -80,6 +94,8 @@ def require_possible(settings: RunSettings) -> None:
     """Raise where settings ask for what collectors elsewhere cannot do."""
     if settings.trainer.threaded:
         raise ConfigError("trainer.threaded is the local engine's; with engine ray set cluster.asynchronous=true")
+    if settings.cluster.asynchronous:
+        require_corrected(settings)
     if settings.learn_from is not None:
         raise ConfigError("a run that learns from records collects nothing; leave out engine ray")
     if settings.environment.exclusive:

@@ -20,7 +20,7 @@ from relayrl.engines.cluster.joined_lanes import RolloutColumns, columns_of
 from relayrl.engines.cluster.lane_slices import SlicedActor
 from relayrl.engines.local.run_parts import assemble_checked, collector_of, limit_threads
 from relayrl.engines.settings.run_settings import RunSettings
-from relayrl.envs.environment_contract import PartSeed, VectorEnvironment, env_seeds
+from relayrl.envs.environment_contract import PartSeed, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.vector.on_host import on_host
 from relayrl.models.acting.exploration import Exploration

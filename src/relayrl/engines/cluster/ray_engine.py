@@ -1,6 +1,6 @@
 """The engine `ray`: the parts of a run with collectors on a Ray cluster.
 
-    build_ray_parts(settings) ─▶ RayRuntime (a cluster) ─▶ RayFleet (collectors) ─▶ ClusterCollector ─▶ ClusterParts
+build_ray_parts(settings) ─▶ RayRuntime (a cluster) ─▶ RayFleet (collectors) ─▶ ClusterCollector ─▶ ClusterParts
 """
 
 from __future__ import annotations

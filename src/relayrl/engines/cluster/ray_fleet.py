@@ -5,8 +5,8 @@ ended, and the collector's state behind it, which stays where it is until somebo
 a collector that was lost. The replacement goes on from there, and takes the lost rollout again with the same weights and the
 same draws. Where the state was lost as well, or the environment has none, its environments begin new episodes.
 
-An environment that raises ends the run as it does locally. A process or node that is lost does not, until that happens more often
-than `max_replacements_per_minute`.
+An environment that raises ends the run as it does locally. A process or node that is lost does not, until that happens more
+often than `max_replacements_per_minute`.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class RayFleet(Fleet):
                 self._start(member)
             else:
                 member.started, member.started_s = member.actor.go_on.remote(dict(state), seed), time.monotonic()
-        return all([self._await_start(member) for member in self._members])
+        goes_on = [self._await_start(member) for member in self._members]
+        return all(goes_on)
 
     def start(self) -> None:
         for member in self._members:
@@ -183,8 +184,8 @@ class RayFleet(Fleet):
     def _late(self, member: _Member) -> RelayRLError:
         timeout_s, plan = self._settings.environment.start_timeout_s, member.plan
         return ConfigError(
-            f"the collector of environments {plan.first} to {plan.last - 1} has not begun within {timeout_s:g} s; the cluster has "
-            f"{self._runtime.describe_room()}: lower --workers or cluster.placement, or raise environment.start_timeout_s"
+            f"the collector of environments {plan.first} to {plan.last - 1} has not begun within {timeout_s:g} s; the cluster "
+            f"has {self._runtime.describe_room()}: lower --workers or cluster.placement, or raise environment.start_timeout_s"
         )
 
     def send(self, part: int, call: CollectCall) -> None:
@@ -229,7 +230,9 @@ class RayFleet(Fleet):
     def _note_break(self, part: int) -> None:
         plan = self._members[part].plan
         _log.warning(
-            "environments %d to %d begin new episodes: their collector was lost with their state", plan.first, plan.last - 1
+            "environments %d to %d begin new episodes: their collector was lost with their state",
+            plan.first,
+            plan.last - 1,
         )
         self.on_break(part)
 
@@ -252,8 +255,8 @@ class RayFleet(Fleet):
         plan, reason = member.plan, " ".join(str(error).split())
         if not self._budget.spend():
             raise EnvironmentFailedError(
-                f"the collector of environments {plan.first} to {plan.last - 1} was lost again, and more than "
-                f"{self._settings.cluster.max_replacements_per_minute} in the last minute are the limit; the last time: {reason}",
+                f"the collector of environments {plan.first} to {plan.last - 1} was lost, and "
+                f"{self._settings.cluster.max_replacements_per_minute} replacements in the last minute are the limit: {reason}",
                 env_id=plan.env_ids[plan.first],
                 seed=env_seeds(self._seed, plan.first + 1)[plan.first],
                 step=0,
@@ -291,7 +294,7 @@ class RayFleet(Fleet):
 
     def _end(self, member: _Member) -> None:
         if member.actor is not None:
-            with contextlib.suppress(Exception):  # it may be gone already  # noqa: BLE001
+            with contextlib.suppress(Exception):  # it may be gone already
                 self._ray.kill(member.actor)
         member.actor, member.started = None, None
         member.flights.clear()

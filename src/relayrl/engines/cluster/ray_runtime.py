@@ -1,8 +1,8 @@
 """Ray, for as long as a run needs it: imported here alone, quiet, and ended only where the run started it.
 
-    address null      a cluster of this machine for this run, on loopback, without dashboard; it ends with the run
-    auto, HOST:PORT   an existing cluster, to which the run connects and which stays as it was
-    (connected)       a program that has called `ray.init()` already keeps what it has
+address null      a cluster of this machine for this run, on loopback, without dashboard; it ends with the run
+auto, HOST:PORT   an existing cluster, to which the run connects and which stays as it was
+(connected)       a program that has called `ray.init()` already keeps what it has
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RayRuntime:
         address = settings.address
         if address is not None and address.startswith("ray://"):
             raise ConfigError(
-                f"cluster.address {address} is a Ray client's, through which every rollout would be copied twice; run on a node "
-                "of the cluster, with address auto, or HOST:PORT of its head"
+                f"cluster.address {address} is a Ray client's, through which every rollout would be copied twice; run on a "
+                "node of the cluster, with address auto, or HOST:PORT of its head"
             )
         with _signals_kept():
             if address is None:

@@ -219,9 +219,7 @@ def assemble_checked(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     return parts
 
 
-def collector_of(
-    settings: RunSettings, env: VectorEnvironment, parts: Assembly, seed: int | None = None
-) -> Collector:
+def collector_of(settings: RunSettings, env: VectorEnvironment, parts: Assembly, seed: int | None = None) -> Collector:
     """The collector of environments in this process."""
     return Collector(
         env,
@@ -235,9 +233,7 @@ def collector_of(
     )
 
 
-def _build(
-    settings: RunSettings, env: VectorEnvironment, make_collector: MakeCollector, *, collects: bool
-) -> RunParts:
+def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCollector, *, collects: bool) -> RunParts:
     for name in settings.behaviors:
         if name not in env.groups:
             raise UnknownNameError("behaviour", name, env.groups)

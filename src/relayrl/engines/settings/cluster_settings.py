@@ -40,10 +40,7 @@ class ClusterSettings(Settings):
     asynchronous: bool = Field(
         False,
         description="collectors do not wait for each other or for the learner, which corrects for older policies (impala, "
-        "appo) or learns from replay; runs are then not reproducible",
-    )
-    max_policy_lag: int = Field(
-        16, ge=0, description="asynchronous: rollouts of policies older than so many versions are dropped, and counted"
+        "appo; params.max_policy_lag bounds their age, by default 16) or learns from replay; runs are then not reproducible",
     )
     rollout_steps: int = Field(
         64,
@@ -62,9 +59,7 @@ class ClusterSettings(Settings):
     max_replacements_per_minute: int = Field(
         10, ge=1, description="above this rate a collector that was lost becomes an error"
     )
-    object_store_mb: int = Field(
-        512, ge=80, description="shared memory of a cluster that the run starts itself, in MB"
-    )
+    object_store_mb: int = Field(512, ge=80, description="shared memory of a cluster that the run starts itself, in MB")
     placement: PlacementSettings = Field(
         default_factory=PlacementSettings, description="resources and nodes of the collectors"
     )

@@ -102,7 +102,12 @@ class RunSettings(Settings):
     @property
     def acts_with_older_policies(self) -> bool:
         """Whether a newer policy learns from steps than the one that acted, so that rows hold what it thought of them."""
-        return self.trainer.threaded or (self.engine != LOCAL_ENGINE and self.cluster.asynchronous)
+        return self.trainer.threaded or self.keeps_own_pace
+
+    @property
+    def keeps_own_pace(self) -> bool:
+        """Whether environments do not wait for each other between rollouts."""
+        return self.engine != LOCAL_ENGINE and self.cluster.asynchronous
 
     @property
     def environment_here(self) -> EnvSettings:
