@@ -252,7 +252,7 @@ class RayFleet(Fleet):
 
     def _replace(self, member: _Member, error: BaseException) -> None:
         """Begin again where the last rollout that was taken ended, and ask for what was on its way."""
-        plan, reason = member.plan, " ".join(str(error).split())
+        plan, reason = member.plan, _reason(error)
         if not self._budget.spend():
             raise EnvironmentFailedError(
                 f"the collector of environments {plan.first} to {plan.last - 1} was lost, and "
@@ -261,7 +261,7 @@ class RayFleet(Fleet):
                 seed=env_seeds(self._seed, plan.first + 1)[plan.first],
                 step=0,
             )
-        _log.warning("the collector of environments %d to %d is replaced: %.300s", plan.first, plan.last - 1, reason)
+        _log.warning("the collector of environments %d to %d is replaced: %s", plan.first, plan.last - 1, reason)
         self.num_replaced += 1
         flights = list(member.flights)
         self._end(member)
@@ -309,3 +309,12 @@ class RayFleet(Fleet):
             self._ray.wait(asked, num_returns=len(asked), timeout=_CLOSE_GRACE_S)
         for member in self._members:
             self._end(member)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a collector was lost, in a line; Ray's numbers of actors and workers before it help nobody."""
+    text = " ".join(str(error).split())
+    for beginning in ("The actor is dead because", "The actor died because"):
+        if beginning in text:
+            text = text[text.index(beginning) :]
+    return text[:400]

@@ -26,6 +26,8 @@ _QUIET = {
     "RAY_DEDUP_LOGS": "1",
 }
 _LOOPBACK = "127.0.0.1"
+_CLUSTERS_ALLOWED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's name for whether processes bind an address that other machines reach; off, they bind loopback on every system."""
 
 
 def import_ray() -> Any:
@@ -55,7 +57,8 @@ class RayRuntime:
             )
         with _signals_kept():
             if address is None:
-                self._start(settings, num_collectors)
+                with _on_loopback():
+                    self._start(settings, num_collectors)
             else:
                 self._connect(address)
         self._is_connected_here = True
@@ -72,7 +75,6 @@ class RayRuntime:
             object_store_memory=settings.object_store_mb * 1_000_000,
             include_dashboard=False,
             dashboard_host=_LOOPBACK,
-            _node_ip_address=_LOOPBACK,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -112,6 +114,25 @@ class RayRuntime:
             self._is_connected_here = False
             with _signals_kept():
                 self.ray.shutdown()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """A cluster that begins inside binds loopback alone. Processes inherit it by their environment, this one knows it from
+    Ray's constant, which is read when Ray is imported; a later connection to a real cluster must find both as they were."""
+    from ray._private import ray_constants
+
+    asked = os.environ.get(_CLUSTERS_ALLOWED)
+    if asked is not None:  # the user has decided
+        yield
+        return
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[_CLUSTERS_ALLOWED], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        del os.environ[_CLUSTERS_ALLOWED]
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
