@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.callbacks.callback import Callback as Callback
     from relayrl.engines.plugins import register_algorithm as register_algorithm
+    from relayrl.engines.plugins import register_engine as register_engine
     from relayrl.engines.plugins import register_environment as register_environment
     from relayrl.engines.plugins import register_network as register_network
     from relayrl.engines.plugins import register_reward_signal as register_reward_signal
@@ -145,6 +146,7 @@ _HOMES = {
     # registration
     "register_environment": "relayrl.engines.plugins",
     "register_algorithm": "relayrl.engines.plugins",
+    "register_engine": "relayrl.engines.plugins",
     "register_network": "relayrl.engines.plugins",
     "register_reward_signal": "relayrl.engines.plugins",
     "register_sink": "relayrl.engines.plugins",

@@ -74,12 +74,16 @@ def train(
         int | None, typer.Option(help="Environments stepped together. [default: the preset's, or 8]")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Worker processes for the environments; 0: this process. [default: 0]")
+        int | None,
+        typer.Option(help="Worker processes for the environments; 0: this process. With ray: collectors. [default: 0]"),
     ] = None,
     env_options: EnvOptions = None,
     wraps: Wraps = None,
     engine: Annotated[
-        str | None, typer.Option(help="Where the run's parts are placed: local. [default: local]")
+        str | None, typer.Option(help="Where environments are: local, ray, or a plugin's. [default: local]")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster of --engine ray: auto or HOST:PORT. [default: one for this run]")
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-ALGO-seedSEED-TIME]")
@@ -116,6 +120,7 @@ def train(
         "environment.workers": workers,
         "trainer.threaded": threaded,
         "engine": engine,
+        "cluster.address": address,
         "record": record,
         "learn_from": learn_from,
         **environment_flags(env_options, wraps),

@@ -496,12 +496,30 @@ def actions_by_group(env: VectorEnvironment, actions: Mapping[uuid.UUID, Any]) -
     return joined
 
 
+class PartSeed(int):
+    """The seed of a vector environment whose environments are a part of more: they are numbered from `first_env` on."""
+
+    first_env: int
+
+    def __new__(cls, seed: int, first_env: int) -> PartSeed:
+        made = super().__new__(cls, seed)
+        made.first_env = first_env
+        return made
+
+
+def first_env_of(seed: int) -> int:
+    """The number of the first environment that is reset with a seed."""
+    return seed.first_env if isinstance(seed, PartSeed) else 0
+
+
 def env_seeds(seed: int | None, num_envs: int) -> list[int | None]:
     """The seed of each environment: depends on `(seed, b)` alone, so it does not change when others are added."""
     if seed is None:
         return [None] * num_envs
+    first = first_env_of(seed)
     return [
-        int(np.random.SeedSequence([seed, b]).generate_state(1, np.uint32)[0]) & 0x7FFF_FFFF for b in range(num_envs)
+        int(np.random.SeedSequence([int(seed), first + b]).generate_state(1, np.uint32)[0]) & 0x7FFF_FFFF
+        for b in range(num_envs)
     ]
 
 

@@ -6,6 +6,7 @@ reshape that copies nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,9 +44,39 @@ class EndedEpisodes:
     group_returns: dict[str, list[float]] = field(default_factory=dict)
     # [E, N] of each group, an array for every step in which episodes ended.
     agent_returns: dict[str, list[Array]] = field(default_factory=dict, compare=False)
+    # The steps that the collector had taken when they ended.
+    num_steps: list[int] = field(default_factory=list, compare=False)
 
 
-class Collector:
+class RolloutCollector(ABC):
+    """Where rollouts come from: environments of this process (`Collector`), or of others."""
+
+    @abstractmethod
+    def collect(self, policy_version: int | Mapping[str, int], num_steps: int | None = None) -> dict[str, Rollout]:
+        """A rollout per group, of at most `num_steps` steps of every environment."""
+
+    @abstractmethod
+    def cut_off(self, policy_version: int | Mapping[str, int], error: BaseException) -> dict[str, Rollout]:
+        """What `collect` had when it raised `error`, ended behind its last good step; or nothing."""
+
+    @abstractmethod
+    def explore(self, exploration: Mapping[str, Exploration]) -> None:
+        """Let the groups' actors explore as a policy snapshot says."""
+
+    @abstractmethod
+    def take_ended(self) -> EndedEpisodes:
+        """Episodes that ended since the last call."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the next block."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
+        """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
+
+
+class Collector(RolloutCollector):
     """Collects blocks of `num_steps` steps; episodes run on from block to block.
 
     With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
@@ -208,15 +239,19 @@ class Collector:
             "environment": self._env.get_state() if isinstance(self._env, StatefulEnvironment) else None,
         }
 
+    def name_envs(self, env_ids: tuple[UUID, ...]) -> None:
+        """Give the environments of the next blocks these ids."""
+        self._env_ids = env_ids
+        for builder in self._builders.values():
+            builder.name_envs(env_ids)
+
     def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
         """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
         self._rng.bit_generator.state = state["rng"]
         if self._states is not None:
             self._states.clear()
         if "env_ids" in state:  # older versions kept none
-            self._env_ids = tuple(UUID(text) for text in state["env_ids"])
-            for builder in self._builders.values():
-                builder.name_envs(self._env_ids)
+            self.name_envs(tuple(UUID(text) for text in state["env_ids"]))
         saved = state["environment"]
         if saved is not None and isinstance(self._env, StatefulEnvironment):
             for name, builder in self._builders.items():
@@ -270,6 +305,7 @@ class _EpisodeTracker:
         total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
         self._ended.returns += total.tolist() if self._rating is None else self._rated(self._rating, over, whole)
         self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
+        self._ended.num_steps += [self._num_steps] * int(np.count_nonzero(whole))
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
             self._ended.agent_returns[name].append(agents[name])

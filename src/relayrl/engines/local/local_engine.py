@@ -31,6 +31,7 @@ from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.local.run_parts import RunParts, build_parts, limit_threads
 from relayrl.engines.local.run_state import capture, environments_lent, record_continuation, restore, start_from
 from relayrl.engines.local.statistics_plan import make_statistics
+from relayrl.engines.plugins import LOCAL_ENGINE, engine_builder
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.settings.run_settings import RunSettings
@@ -65,7 +66,7 @@ class LocalEngine:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self._directory, self._make_pace = directory, make_pace
-        self._parts: RunParts = build_parts(settings, collects=make_pace is None)
+        self._parts: RunParts = _built(settings, collects=make_pace is None)
         self._settings = settings = _with_number(settings, self._parts.env.num_envs)
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         live = LiveRun(settings, directory.path, self._parts.policies, self._parts.trainer, self._statistics)
@@ -392,6 +393,14 @@ class LocalEngine:
             agent_returns=evaluation.agent_returns if evaluation else {},
             opponents={name: match.to_json() for name, match in evaluation.matches.items()} if evaluation else {},
         )
+
+
+def _built(settings: RunSettings, *, collects: bool) -> RunParts:
+    if collects:
+        return engine_builder(settings.engine)(settings)
+    if settings.engine != LOCAL_ENGINE:
+        raise ConfigError(f"actors collect for a training server, not the engine {settings.engine}; leave engine out")
+    return build_parts(settings, collects=False)
 
 
 def _with_number(settings: RunSettings, num_envs: int) -> RunSettings:

@@ -20,7 +20,7 @@ from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
-from relayrl.runtime.collector import Collector
+from relayrl.runtime.collector import RolloutCollector
 from relayrl.sinks.contract import open_source
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -91,7 +91,7 @@ class Offline(Pace):
         self,
         trainer: PolicyTrainer,
         statistics: Statistics,
-        collector: Collector,
+        collector: RolloutCollector,
         clock: PhaseClock,
         num_envs: int,
     ) -> None:

@@ -213,7 +213,7 @@ class PeriodicEvaluation:
                 env.close()
 
     def _make_env(self, episodes: int) -> VectorEnvironment:
-        own, environment = self._settings.evaluation, self._settings.environment
+        own, environment = self._settings.evaluation, self._settings.environment_here
         render = None if own.video is None else Film.mode
         return make_evaluation_env(self._settings.env, environment, episodes, num_envs=own.max_envs, render=render)
 

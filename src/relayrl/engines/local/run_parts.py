@@ -37,7 +37,7 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
-from relayrl.runtime.collector import Collector
+from relayrl.runtime.collector import Collector, RolloutCollector
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.signals.reward_signals import RewardSignal, RewardSignals
 from relayrl.training.signals.signal_registry import SIGNALS, SignalGroup, make_signal, signal_names
@@ -63,6 +63,10 @@ class Assembly:
     learners: LearnerGroup | None = None  # where several learn
 
 
+MakeCollector = Callable[["RunSettings", "VectorEnvironment", Assembly], RolloutCollector]
+"""Gives the collector of a run's environments."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunParts:
     """What a run consists of. `acting` are the policies that the collector acts with: those that learn, or copies."""
@@ -71,7 +75,7 @@ class RunParts:
     policies: dict[str, Policy]
     acting: dict[str, Policy]
     trainer: PolicyTrainer
-    collector: Collector
+    collector: RolloutCollector
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
@@ -200,39 +204,61 @@ def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
     limit_threads(settings.threads)
     is_drawn = settings.environment.exclusive and settings.evaluation.video is not None
     render = RenderMode.RGB_ARRAY if is_drawn else None
-    env = on_host(make_vector(settings.env, settings.environment, render=render))
+    return build_around(
+        settings, on_host(make_vector(settings.env, settings.environment, render=render)), collects=collects
+    )
+
+
+def build_around(
+    settings: RunSettings,
+    env: VectorEnvironment,
+    make_collector: MakeCollector | None = None,
+    *,
+    collects: bool = True,
+) -> RunParts:
+    """The same around environments, which are closed where it fails; others may collect than this process."""
     try:
-        return _build(settings, env, collects=collects)
+        return _build(settings, env, make_collector or collector_of, collects=collects)
     except BaseException:
         env.close()
         raise
 
 
-def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> RunParts:
-    for name in settings.behaviors:
-        if name not in env.groups:
-            raise UnknownNameError("behaviour", name, env.groups)
-    require_fits_memory(settings, env)
+def assemble_checked(settings: RunSettings, env: VectorEnvironment) -> Assembly:
+    """What depends on the algorithm, RelayRL's or a plugin's."""
     make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
     with one_thread():  # a plugin's networks too begin with the same numbers, whatever `threads` is
         parts = make(settings, env)
     _require_overrides_taken(settings, parts)
     if settings.learners > 1 and parts.learners is None:
         raise ConfigError(f"{settings.algo} learns in one process; leave learners at 1")
-    acting, actors = parts.policies, parts.actors
+    return parts
+
+
+def collector_of(settings: RunSettings, env: VectorEnvironment, parts: Assembly, seed: int | None = None) -> Collector:
+    """The collector of environments in this process."""
+    return Collector(
+        env,
+        parts.actors,
+        num_steps=parts.rollout_steps,
+        seed=stream_seed(settings.seed, Stream.ENVIRONMENT) if seed is None else seed,
+        rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
+        records_logp=_records_logp(settings, parts),
+        records_states=parts.trainer.needs_states,
+        records_values=parts.trainer.uses_logp and not settings.acts_with_older_policies,
+    )
+
+
+def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCollector, *, collects: bool) -> RunParts:
+    for name in settings.behaviors:
+        if name not in env.groups:
+            raise UnknownNameError("behaviour", name, env.groups)
+    require_fits_memory(settings, env)
+    parts, acting = assemble_checked(settings, env), None
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
-        actors = {name: parts.trainer.actor_for(policy) for name, policy in acting.items()}
-    collector = Collector(
-        env,
-        actors,
-        num_steps=parts.rollout_steps,
-        seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
-        rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
-        records_logp=_records_logp(settings, parts, actors),
-        records_states=parts.trainer.needs_states,
-        records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
-    )
+        parts = replace(parts, actors={name: parts.trainer.actor_for(policy) for name, policy in acting.items()})
+    collector = make_collector(settings, env, parts)
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
         from relayrl.engines.local.offline import fill_from
@@ -242,7 +268,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
     signals = _reward_signals(settings, env)
-    own = (env, parts.policies, acting, parts.trainer, collector, signals, block_steps)
+    own = (env, parts.policies, acting or parts.policies, parts.trainer, collector, signals, block_steps)
     return RunParts(*own, recorder, parts.learners)
 
 
@@ -280,10 +306,10 @@ def _recorder(url: str) -> Recorder:
     return Recorder(open_sink(url))
 
 
-def _records_logp(settings: RunSettings, parts: Assembly, actors: Mapping[str, Actor]) -> bool:
+def _records_logp(settings: RunSettings, parts: Assembly) -> bool:
     """Whether actions are recorded with their probabilities: where a newer policy learns from them, or where it is free."""
-    is_free = all(actor.knows_logp for actor in actors.values())
-    return parts.trainer.uses_logp and (settings.trainer.threaded or is_free)
+    is_free = all(actor.knows_logp for actor in parts.actors.values())
+    return parts.trainer.uses_logp and (settings.acts_with_older_policies or is_free)
 
 
 def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:

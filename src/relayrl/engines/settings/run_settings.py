@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -17,7 +16,8 @@ from relayrl.config.passwords import without_password
 from relayrl.config.plugin_registry import current_env
 from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.config.settings_text import parse_assignment, read_mapping
-from relayrl.engines.plugins import algorithm_entry
+from relayrl.engines.plugins import LOCAL_ENGINE, algorithm_entry, require_engine
+from relayrl.engines.settings.cluster_settings import ClusterSettings
 from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
@@ -34,20 +34,16 @@ class BehaviorSettings(Settings):
     params: dict[str, Any] = Field(default_factory=dict, description="settings of `params` that this group overrides")
 
 
-class EngineKind(Enum):
-    """Where the parts of a run are placed."""
-
-    LOCAL = "local"
-
-
 class RunSettings(Settings):
     """One run. The same settings, seed and machine give the same parameters, bit for bit."""
 
     env: str = Field(description="environment, as `relayrl list envs` names them")
     algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
     seed: int = Field(0, ge=0, le=(1 << 63) - 1, description="all randomness of the run comes from it")
-    engine: EngineKind = Field(
-        EngineKind.LOCAL, description="local: everything in this process, environments also in workers"
+    engine: str = Field(
+        LOCAL_ENGINE,
+        description="local: everything in this process, environments also in workers; ray: environments on a Ray cluster, "
+        "with `environment.workers` collectors; or a plugin",
     )
     threads: int = Field(
         1,
@@ -62,6 +58,7 @@ class RunSettings(Settings):
         description="processes that take each gradient step of an on-policy algorithm together, with `threads` each",
     )
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the environments are run")
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings, description="the engine `ray`")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
     trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")
@@ -101,6 +98,32 @@ class RunSettings(Settings):
     @classmethod
     def _call_by_its_present_name(cls, env: str) -> str:
         return current_env(env)
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, engine: str) -> str:
+        require_engine(engine)
+        return engine
+
+    @property
+    def acts_with_older_policies(self) -> bool:
+        """Whether a newer policy learns from steps than the one that acted, so that rows hold what it thought of them."""
+        return self.trainer.threaded or self.keeps_own_pace
+
+    @property
+    def keeps_own_pace(self) -> bool:
+        """Whether environments do not wait for each other between rollouts."""
+        return self.engine != LOCAL_ENGINE and self.cluster.asynchronous
+
+    @property
+    def environment_here(self) -> EnvSettings:
+        """How environments of this process are run; `workers` are the engine's, which may place them elsewhere."""
+        is_local = self.engine == LOCAL_ENGINE
+        return self.environment if is_local else self.environment.model_copy(update={"workers": 0})
+
+    def here(self) -> RunSettings:
+        """The same run with everything in this process, to look at it or to try it."""
+        return self.model_copy(update={"engine": LOCAL_ENGINE, "environment": self.environment_here})
 
     @model_validator(mode="before")
     @classmethod

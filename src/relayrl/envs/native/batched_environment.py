@@ -21,6 +21,7 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    first_env_of,
     new_env_ids,
 )
 from relayrl.envs.native.array_namespace import XArray
@@ -82,7 +83,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             self._episode += where
         else:
             self._seed = seed
-            xp.copy_where(self._stream_key, world_keys(xp, seed, self._world_ids), where)
+            xp.copy_where(self._stream_key, world_keys(xp, seed, self._world_ids + first_env_of(seed)), where)
             self._episode *= ~where
             self._beginnings.forget()
         self._begin(where, xp.count_true(where))

@@ -219,6 +219,7 @@ class OffPolicyTrainer(PolicyTrainer):
         spaces = {
             name: (g.policy.observation_space, g.policy.action_space) for name, g in self._algorithm.groups.items()
         }
+        self.hold_envs(state["replay"]["num_envs"])
         self.replay.set_state(state["replay"], spaces)
 
 
