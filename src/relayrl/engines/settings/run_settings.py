@@ -57,6 +57,11 @@ class RunSettings(Settings):
     )
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the environments are run")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
+    environment_parameters: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="what episodes begin with, by name: a number, a sampler, or a curriculum; kept as environment.parameters",
+    )
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
     trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")
     evaluation: EvaluationSettings = Field(
@@ -107,6 +112,17 @@ class RunSettings(Settings):
                 raise ConfigError(f"setting 'params': give a mapping of hyper-parameters (got {given!r:.200})")
             values = {**values, "params": parse_settings(algorithm_entry(algo).params, given)}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_parameters_with_environment(cls, values: Any) -> Any:
+        """ML-Agents' key at the top of a file is the environments' own."""
+        given = values.get("environment_parameters") if isinstance(values, dict) else None
+        environment = values.get("environment") or {} if isinstance(values, dict) else None
+        if not given or not isinstance(given, Mapping) or not isinstance(environment, Mapping):
+            return values
+        parameters = {**(environment.get("parameters") or {}), **given}
+        return {**values, "environment_parameters": {}, "environment": {**environment, "parameters": parameters}}
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> RunSettings:
@@ -295,7 +311,8 @@ def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.", "schedules.")):
+    free = ("environment_parameters.", "environment.parameters.")
+    if key in paths or key.startswith(("environment.options.", *free, "reward_signals.", "behaviors.", "schedules.")):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
     if len(matches) == 1:
