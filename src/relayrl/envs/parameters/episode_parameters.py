@@ -96,7 +96,8 @@ def built_with(build: Callable[[Values], Any], values: Values, plan: ParameterPl
     try:
         return build(values)
     except (TypeError, ConfigError) as error:
-        refused = [each for each in values if f"'{each}'" in str(error) or f"{each!r}" in str(error)]
+        takes_none = "takes no arguments" in str(error)
+        refused = [each for each in values if takes_none or f"'{each}'" in str(error)]
         if not refused:
             raise
         raise ConfigError(

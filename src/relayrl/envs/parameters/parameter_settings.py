@@ -126,7 +126,9 @@ class SamplerSettings(Settings):
     @classmethod
     def _of_their_type(cls, given: Any, info: Any) -> Any:
         kind = info.data.get("sampler_type")
-        return parse_settings(_PARAMETERS[kind], given or {}) if kind and isinstance(given, dict | None) else given
+        if kind is None:
+            return ConstantParameters()  # which sampler it is meant to be is wrong, and reported
+        return parse_settings(_PARAMETERS[kind], given or {}) if isinstance(given, dict | None) else given
 
     def __str__(self) -> str:
         own = ", ".join(f"{name} {value}" for name, value in self.sampler_parameters.model_dump().items())
