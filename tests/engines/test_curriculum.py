@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli_in_process import relayrl as command
 
 import relayrl
+from cli_in_process import relayrl as command
 from relayrl.engines.lessons.curriculum import Curriculum
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.errors import ConfigError, UnknownNameError
@@ -54,7 +54,8 @@ def test_reward_needs_enough_episodes_of_the_lesson_above_the_threshold():
     # Episodes that began before step 30 were those of the lesson before.
     assert not lessons.advance(ended(1.0, 1.0, 1.0, began_at=29), 40, 0.0, {})
     assert lessons.advance(ended(1.0, 1.0, 1.0, began_at=30), 50, 0.0, {})
-    assert lessons.is_final and not lessons.advance(ended(1.0, began_at=60), 70, 1.0, {})
+    assert lessons.is_final
+    assert not lessons.advance(ended(1.0, began_at=60), 70, 1.0, {})
 
 
 def test_smoothing_begins_with_the_first_measure():
@@ -97,7 +98,9 @@ def test_a_curriculum_goes_on_from_its_state():
     assert two.numbers == one.numbers == [1]
     # The collector of a resumed run counts from 0 where the other counts from 20.
     assert one.advance(ended(0.9, began_at=9), 30, 0.0, {}) == two.advance(ended(0.9, began_at=-11), 10, 0.0, {}) == []
-    assert one.advance(ended(0.8, 0.9, began_at=15), 40, 0.0, {}) == two.advance(ended(0.8, 0.9, began_at=-5), 20, 0.0, {})
+    assert one.advance(ended(0.8, 0.9, began_at=15), 40, 0.0, {}) == two.advance(
+        ended(0.8, 0.9, began_at=-5), 20, 0.0, {}
+    )
 
 
 LESSONS = {
@@ -118,7 +121,10 @@ def test_a_change_of_lesson_is_told_everywhere(tmp_path):
     config = tmp_path / "run.yaml"
     run = {"env": "native:rooms", "environment": {"options": {"num_rooms": 2, "room_size": 2}, "num_envs": 2}}
     run |= {"environment_parameters": LESSONS, "evaluation": {"interval": 256, "episodes": 2, "interval_episodes": 4}}
-    run |= {"trainer": {"max_steps": 1024, "time_horizon": 16, "summary_freq": 32}, "statistics": {"tensorboard": False}}
+    run |= {
+        "trainer": {"max_steps": 1024, "time_horizon": 16, "summary_freq": 32},
+        "statistics": {"tensorboard": False},
+    }
     config.write_text(yaml.safe_dump(run))
     path = tmp_path / "run"
     done = command("train", "--config", str(config), "--run-dir", str(path))
@@ -129,8 +135,11 @@ def test_a_change_of_lesson_is_told_everywhere(tmp_path):
         rows = [(int(row["num_env_steps"]), row["curriculum/num_rooms/lesson"]) for row in csv.DictReader(file)]
     assert {lesson for steps, lesson in rows if steps < 410} == {"0.0"}
     assert {lesson for steps, lesson in rows if steps > 448} == {"1.0"}
-    refused = command("train", "--resume", "--run-dir", str(path), "--steps", "2048", "--set", "environment_parameters.num_rooms=1")
-    assert refused.returncode == 2 and "environment.parameters.num_rooms" in refused.stderr
+    refused = command(
+        "train", "--resume", "--run-dir", str(path), "--steps", "2048", "--set", "environment_parameters.num_rooms=1"
+    )
+    assert refused.returncode == 2
+    assert "environment.parameters.num_rooms" in refused.stderr
     assert command("train", "--resume", "--run-dir", str(path), "--steps", "1280", "--quiet").returncode == 0
     assert "lesson 2" not in (path / "run.log").read_text().split("resumed at")[1]
     assert command("evaluate", str(path), "--episodes", "2").returncode == 0
@@ -150,14 +159,16 @@ def test_evaluations_play_the_current_lesson_and_targets_wait_for_the_last(tmp_p
             "evaluation.target_return": 0.0,
         },
     )
-    assert run.result.reached_target and 410 < run.result.num_env_steps <= 512
+    assert run.result.reached_target
+    assert 410 < run.result.num_env_steps <= 512
 
 
 def test_a_training_server_refuses_parameters(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump({"env": "native:rooms", "environment_parameters": {"num_rooms": 1}}))
     done = command("serve", "training", "--config", str(config), "--run-dir", str(tmp_path / "run"))
-    assert done.returncode == 2 and "environment parameters" in done.stderr
+    assert done.returncode == 2
+    assert "environment parameters" in done.stderr
 
 
 JOINED = """
@@ -182,7 +193,9 @@ def test_lessons_workers_and_records_survive_a_kill(tmp_path):
     config.write_text(JOINED)
     calm, fire = tmp_path / "calm", tmp_path / "fire"
     train = ["train", "--config", str(config), "--quiet", "--run-dir"]
-    assert command(*train, str(calm), "--record", f"arrow:{calm}/data", "--set", "environment.workers=0").returncode == 0
+    assert (
+        command(*train, str(calm), "--record", f"arrow:{calm}/data", "--set", "environment.workers=0").returncode == 0
+    )
     child = subprocess.Popen(
         [sys.executable, "-m", "relayrl", *train, str(fire), "--record", f"arrow:{fire}/data"], cwd=tmp_path
     )

@@ -64,7 +64,10 @@ LESSONS = {
                 {"name": "short", "value": 5, "completion_criteria": {"behavior": "agent", "threshold": -1e9}},
                 {
                     "name": "mixed",
-                    "value": {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[6, 7], [9, 12]]}},
+                    "value": {
+                        "sampler_type": "multirangeuniform",
+                        "sampler_parameters": {"intervals": [[6, 7], [9, 12]]},
+                    },
                     "completion_criteria": {"behavior": "agent", "measure": "progress", "threshold": 0.5},
                 },
                 {"name": "long", "value": 15},
@@ -83,7 +86,10 @@ ROOMS = {
                     "value": 1,
                     "completion_criteria": {"behavior": "agent", "threshold": 0.3, "min_lesson_length": 20},
                 },
-                {"name": "all", "value": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 3}}},
+                {
+                    "name": "all",
+                    "value": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 3}},
+                },
             ]
         },
     },

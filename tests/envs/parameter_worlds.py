@@ -64,10 +64,8 @@ class OwnKind(ScalarEnvironment):
 class Pair(ParallelEnv):
     """Two agents with masks, of which the first dies after a step."""
 
-    metadata = {"name": "pair"}
-    possible_agents = ["one", "two"]
-
     def __init__(self):
+        self.metadata, self.possible_agents = {"name": "pair"}, ["one", "two"]
         self._size = -1.0
         self.observation_spaces = {
             agent: spaces.Dict({"observation": SHOWN, "action_mask": spaces.MultiBinary(2)})
@@ -93,7 +91,7 @@ class Pair(ParallelEnv):
 
     def _seen(self):
         seen = {"observation": np.array([self._size], np.float32), "action_mask": np.array([1, 0], np.int8)}
-        return {agent: seen for agent in self.agents}
+        return dict.fromkeys(self.agents, seen)
 
 
 def pair():

@@ -1,7 +1,6 @@
 """Parameters reach environments at the beginning of their episodes, drawn alike wherever the environments run."""
 
 import numpy as np
-import parameter_worlds
 import pytest
 from gymnasium import spaces
 
@@ -66,7 +65,9 @@ def test_every_episode_of_every_environment_has_a_value_of_its_own(way):
 def test_workers_draw_the_same(way, workers):
     env, settings = WAYS[way]
     expected = shown(make(env, {"size": TWO_LESSONS}, **settings), lessons_at=4)
-    np.testing.assert_array_equal(shown(make(env, {"size": TWO_LESSONS}, workers=workers, **settings), lessons_at=4), expected)
+    np.testing.assert_array_equal(
+        shown(make(env, {"size": TWO_LESSONS}, workers=workers, **settings), lessons_at=4), expected
+    )
 
 
 def test_running_episodes_keep_their_lesson():
@@ -82,7 +83,7 @@ def test_draws_are_of_the_seed():
 
 
 @pytest.mark.parametrize(
-    "sampler_type, sampler_parameters, mean, low, high",
+    ("sampler_type", "sampler_parameters", "mean", "low", "high"),
     [
         ("uniform", {"min_value": -1, "max_value": 3}, 1.0, -1, 3),
         ("gaussian", {"mean": 5, "st_dev": 0.5}, 5.0, 2, 8),
@@ -102,7 +103,7 @@ def test_samplers_have_their_distribution(sampler_type, sampler_parameters, mean
 
 
 @pytest.mark.parametrize(
-    "env, parameters, settings, words",
+    ("env", "parameters", "settings", "words"),
     [
         ("parameter_worlds:Plain", {"size": 1}, {}, ["'size'", "set_parameters", "reset_options"]),
         ("parameter_worlds:Plain", {"size": 1}, {"workers": 1}, ["'size'", "set_parameters"]),
@@ -123,7 +124,7 @@ def test_an_environment_that_offers_none_is_one_line(env, parameters, settings, 
 
 
 @pytest.mark.parametrize(
-    "given, words",
+    ("given", "words"),
     [
         ({"sampler_type": "uniform", "sampler_parameters": {"min_value": 2, "max_value": 1}}, "above max_value"),
         ({"sampler_type": "uniform", "sampler_parameters": {"mean": 2}}, "mean"),
@@ -136,7 +137,11 @@ def test_an_environment_that_offers_none_is_one_line(env, parameters, settings, 
         (
             {
                 "curriculum": [
-                    {"name": "a", "value": 1, "completion_criteria": {"behavior": "x", "measure": "progress", "threshold": 2}},
+                    {
+                        "name": "a",
+                        "value": 1,
+                        "completion_criteria": {"behavior": "x", "measure": "progress", "threshold": 2},
+                    },
                     {"name": "b", "value": 2},
                 ]
             },
@@ -154,7 +159,8 @@ def test_a_saved_environment_goes_on_with_its_parameters():
     given = {"max_cycles": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 3, "max_value": 9}}}
     given["local_ratio"] = UNIFORM | {"sampler_parameters": {"min_value": 0.1, "max_value": 0.9}}
     one, two = (make("mpe2:simple_spread_v3", given) for _ in range(2))
-    assert isinstance(one, StatefulEnvironment) and isinstance(two, StatefulEnvironment)
+    assert isinstance(one, StatefulEnvironment)
+    assert isinstance(two, StatefulEnvironment)
     one.reset(seed=1)
     two.reset(seed=2)
     actions = {"agent": np.ones((3, 3), np.int64)}

@@ -23,6 +23,7 @@ from relayrl.compiled.loader import describe, warn_if_missing
 from relayrl.config.plugin_registry import PluginKind
 from relayrl.engines.callbacks.callback import Callback
 from relayrl.engines.callbacks.callback_calls import CallbackCalls
+from relayrl.engines.callbacks.live_params import LiveParams
 from relayrl.engines.callbacks.live_run import LiveRun
 from relayrl.engines.given_parts import load_part
 from relayrl.engines.lessons.curriculum import Curriculum
@@ -41,6 +42,7 @@ from relayrl.engines.local.run_state import (
 from relayrl.engines.local.statistics_plan import make_statistics
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
+from relayrl.engines.settings.number_schedules import built_in_schedule
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.exports.export import export_policy, metadata_of
@@ -113,10 +115,20 @@ class LocalEngine:
 
     def _make_schedules(self) -> dict[str, Callable[[float], float]]:
         """Functions of the share of the run that is over, by the hyper-parameters that follow them."""
-        found = {name: load_part(PluginKind.SCHEDULE, each) for name, each in self._settings.schedules.items()}
+        found = {
+            name: built_in_schedule(each) or load_part(PluginKind.SCHEDULE, each)
+            for name, each in self._settings.schedules.items()
+        }
         for name in found:
-            self._calls.run.params[name]  # raises where there is none that may change
+            params, own = self._scheduled(name)
+            if own not in params:
+                params[own]  # raises, and names those that may change
         return found
+
+    def _scheduled(self, name: str) -> tuple[LiveParams, str]:
+        """The hyper-parameters of all groups, or of one (`GROUP.NAME`), and which of them a schedule moves."""
+        group, _, own = name.rpartition(".")
+        return (self._calls.run.params.of(group), own) if group else (self._calls.run.params, own)
 
     @property
     def settings(self) -> RunSettings:
@@ -291,7 +303,8 @@ class LocalEngine:
 
     def _follow_schedules(self, progress: float) -> None:
         for name, schedule in self._schedules.items():
-            self._calls.run.params[name] = schedule(progress)
+            params, own = self._scheduled(name)
+            params[own] = schedule(progress)
 
     def _call_update(self, pace: Pace, version_before: int) -> None:
         """Callbacks see whole updates: critics that go on learning beside are waited for."""

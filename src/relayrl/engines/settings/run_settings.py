@@ -8,6 +8,7 @@ from enum import Enum
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -74,7 +75,7 @@ class RunSettings(Settings):
     schedules: dict[str, str] = Field(
         default_factory=dict,
         description="hyper-parameters that move while the run goes on, by their names: functions of the share of the run that "
-        "is over, as plugins' names or `module:name`",
+        "is over, as plugins' names, `module:name` or `linear(FIRST, LAST)`; `GROUP.NAME` is that of one policy group",
     )
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict,
@@ -198,18 +199,20 @@ def build_run_settings(
     generic: Callable[[RunSettings], Mapping[str, Any]] | None = None,
     *,
     is_whole: bool = False,
+    overlay: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunSettings:
     """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`
     or pairs of both; a key's last name alone is enough where it is unambiguous.
 
     What a file of Unity ML-Agents says that has no counterpart here is added to `notes`. Such a file has defaults of its own.
     Without it and without a preset, `generic` gives one for what the settings would be otherwise. A file that is whole
-    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name.
+    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name. `overlay` goes over the file as if
+    it stood there.
     """
-    from_file = read_mapping(file) if file is not None else {}
+    from_file = merged(read_mapping(file) if file is not None else {}, overlay)
     has_defaults = is_mlagents(from_file)
     if has_defaults:
-        from_file, ignored = from_mlagents(from_file)
+        from_file, ignored = from_mlagents(from_file, env)
         (notes if notes is not None else []).extend(ignored)
     name = env or from_file.get("env")
     if name is None:
@@ -221,7 +224,7 @@ def build_run_settings(
         key, value = given_pair(assignment)
         changes.append((_resolve(key, known), value))
 
-    usual = usual_environment(name) if isinstance(name, str) and not is_whole else {}
+    usual = usual_environment(name) if isinstance(name, str) and (has_defaults or not is_whole) else {}
 
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
         values = merged({"environment": usual}, base, from_file, {"env": name, "algo": algo})
