@@ -118,10 +118,16 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     signals = settings.reward_signals
     assert list(signals) == ["extrinsic", "rnd", "curiosity"]
     assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.02]
-    assert signals["curiosity"].options == {"learning_rate": 1e-4, "network": {"hidden_sizes": [32, 32]}}
+    assert signals["curiosity"].options == {
+        "learning_rate": 1e-4,
+        "network": {"hidden_sizes": [32, 32], "encoder": "simple", "encoder_size": 32},
+    }
+    assert settings.schedules == {
+        "entropy_coef": "linear(0.01, 1e-05)",
+        "Goalie.clip_ratio": "linear(0.3, 0.1)",  # not given: as its learning rate's, which is linear by default
+    }
     told = {note.split()[2] for note in notes}
     assert told == {
-        "Walker.hyperparameters.beta_schedule",
         "Walker.reward_signals.gail",
         "Walker.reward_signals.curiosity.network_settings.normalize",
         "Goalie.reward_signals",

@@ -232,7 +232,7 @@ def run_session(
                 if on_note is not None:
                     on_note(note)
             with living_set_aside():
-                return engine.run(on_progress, interrupt.is_requested)
+                return engine.run(on_progress, interrupt.is_requested, on_note)
     finally:
         session.directory.release()
 

@@ -406,6 +406,21 @@ class VectorEnvironment(Environment):
         Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.
         """
 
+    def set_parameters(self, values: Mapping[str, Array]) -> None:
+        """What parameters are in the episodes that begin from now on, [B] float64 each; running ones keep what they have.
+
+        Called before the first `reset`, and whenever values change.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} steps all environments in one call and has no set_parameters(values): it offers no "
+            f"environment parameters ({', '.join(values)})"
+        )
+
+    def begin_lessons(self, lessons: Sequence[int]) -> None:
+        """Which lesson of each parameter the episodes that begin from now on are in; of environments with parameters."""
+        if lessons:
+            raise ConfigError(f"{type(self).__name__} was made without environment parameters and has no lessons")
+
     @property
     def rates_episodes(self) -> bool:
         return type(self).performance_return is not VectorEnvironment.performance_return

@@ -31,6 +31,8 @@ from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.envs.failures import EnvFailure
+from relayrl.envs.parameters.episode_parameters import ParameterPlan
+from relayrl.envs.parameters.parameterised_vector import with_parameters
 from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
@@ -64,6 +66,7 @@ def make_vector(
         tuple(settings.ignore_keys),
         settings.max_episode_steps,
         settings.reward_weights,
+        ParameterPlan(settings.parameters, settings.parameters_through) if settings.parameters else None,
     )
     made = _make_envs(recipe, settings, own_number=own_number, render=render)
     outer = [*together, *([WrapperSpec(FLATTEN)] if settings.flatten else [])]
@@ -121,6 +124,13 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
     env_id = gymnasium_id(recipe.env)
     if env_id is None:
         return None
+    if recipe.parameters is not None:
+        if settings.vector is VectorChoice.OWN:
+            raise ConfigError(
+                f"the vector implementation of {recipe.name} steps all environments in one call and takes no environment "
+                "parameters; set environment.vector to 'auto'"
+            )
+        return None
     if recipe.wrappers:
         if settings.vector is VectorChoice.OWN:
             names = ", ".join(spec.name for spec in recipe.wrappers)
@@ -148,14 +158,13 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -
             raise ConfigError(
                 f"{recipe.name} has no vector implementation of its own; set environment.vector to 'auto'"
             )
-        return vectorise(
-            lambda: run_in_process(recipe.build, first, settings.num_envs, settings.observation_check), settings
-        )
+        return vectorise(lambda: run_in_process(recipe, first, settings.num_envs, settings.observation_check), settings)
     if settings.on_failure is FailurePolicy.RESTART:
         first.close()
         raise _cannot_restart(recipe)
     is_ours = recipe.library is not None and not isinstance(first, GymnasiumVector)
-    envs = first if is_ours else guard(first, settings.observation_check)
+    offered = first if recipe.parameters is None else with_parameters(first, recipe.parameters.parameters)
+    envs = offered if is_ours else guard(offered, settings.observation_check)
     if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
         if "num_envs" in settings.model_fields_set and not own_number:
             first.close()

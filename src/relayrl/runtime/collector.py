@@ -44,7 +44,8 @@ class EndedEpisodes:
     group_returns: dict[str, list[float]] = field(default_factory=dict)
     # [E, N] of each group, an array for every step in which episodes ended.
     agent_returns: dict[str, list[Array]] = field(default_factory=dict, compare=False)
-    # The steps that the collector had taken when they ended.
+    # The steps that the collector had taken when they began, and when they ended.
+    began_at: list[int] = field(default_factory=list, compare=False)
     num_steps: list[int] = field(default_factory=list, compare=False)
 
 
@@ -227,6 +228,11 @@ class Collector(RolloutCollector):
         """The same, with the returns of each group as well."""
         return self._episodes.take()
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of each environment since the collector was made."""
+        return self._episodes.num_steps
+
     def state_dict(self) -> dict[str, Any]:
         """What decides the next block: the generator, ids of environments, numbers of episodes, memories and, where it can be
         saved, the environment."""
@@ -277,7 +283,7 @@ class _EpisodeTracker:
     def __init__(self, env: VectorEnvironment) -> None:
         self._num_agents = {name: group.num_agents for name, group in env.groups.items()}
         self._sums = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
-        self._num_steps = 0
+        self.num_steps = 0
         self._began_at = np.zeros(env.num_envs, np.int64)
         self._ended = self._none()
         self._rating = EpisodeRating.of(env)
@@ -291,7 +297,7 @@ class _EpisodeTracker:
         scores = step.scores
         for name, sums in self._sums.items():
             sums += step.groups[name].reward if scores is None else scores[name]
-        self._num_steps += 1
+        self.num_steps += 1
         if self._rating is not None:
             self._rating.add(step)
         if np.count_nonzero(step.episode_over):
@@ -304,15 +310,16 @@ class _EpisodeTracker:
         ended = {name: own.sum(1) for name, own in agents.items()}
         total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
         self._ended.returns += total.tolist() if self._rating is None else self._rated(self._rating, over, whole)
-        self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
-        self._ended.num_steps += [self._num_steps] * int(np.count_nonzero(whole))
+        self._ended.lengths += (self.num_steps - self._began_at[whole]).tolist()
+        self._ended.began_at += self._began_at[whole].tolist()
+        self._ended.num_steps += [self.num_steps] * int(np.count_nonzero(whole))
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
             self._ended.agent_returns[name].append(agents[name])
             sums[over] = 0.0
         # An environment that nobody acts in after an end spends the next step on its reset.
         acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
-        self._began_at[over] = self._num_steps + ~acts[over]
+        self._began_at[over] = self.num_steps + ~acts[over]
 
     @staticmethod
     def _rated(rating: EpisodeRating, over: Array, whole: Array) -> list[float]:
@@ -322,11 +329,11 @@ class _EpisodeTracker:
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""
-        return self._num_steps - self._began_at
+        return self.num_steps - self._began_at
 
     def drop_running(self) -> None:
         """A failure has cut all running episodes."""
-        self._began_at[:] = self._num_steps
+        self._began_at[:] = self.num_steps
         for sums in self._sums.values():
             sums[:] = 0.0
         if self._rating is not None:
@@ -345,7 +352,7 @@ class _EpisodeTracker:
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `get_state`."""
-        self._began_at[:] = self._num_steps - state["length"]
+        self._began_at[:] = self.num_steps - state["length"]
         for name, sums in self._sums.items():
             sums[:] = state[f"sum/{name}"]
         if self._rating is not None:

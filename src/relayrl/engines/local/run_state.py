@@ -70,6 +70,11 @@ def _go_on_collecting(state: dict[str, Any], parts: RunParts, settings: RunSetti
     return goes_on
 
 
+def begin_new_episodes(parts: RunParts, settings: RunSettings) -> None:
+    """Give up the running episodes, between two rollouts."""
+    _go_on_collecting({**parts.collector.state_dict(), "environment": None}, parts, settings)
+
+
 @contextlib.contextmanager
 def environments_lent(parts: RunParts, settings: RunSettings) -> Iterator[VectorEnvironment]:
     """The training environments for something else, between two rollouts. Their episodes go on afterwards where their state

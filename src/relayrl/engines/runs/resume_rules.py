@@ -22,6 +22,8 @@ FIXED = (
     "behaviors",
     "environment.num_envs",
     "environment.options",
+    "environment.parameters",
+    "environment.parameters_through",
     "environment.vector",
     "environment.wrappers",
     "environment.max_episode_steps",

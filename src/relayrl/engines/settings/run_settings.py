@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -60,6 +61,11 @@ class RunSettings(Settings):
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the environments are run")
     cluster: ClusterSettings = Field(default_factory=ClusterSettings, description="the engine `ray`")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
+    environment_parameters: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="what episodes begin with, by name: a number, a sampler, or a curriculum; kept as environment.parameters",
+    )
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
     trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")
     evaluation: EvaluationSettings = Field(
@@ -72,7 +78,7 @@ class RunSettings(Settings):
     schedules: dict[str, str] = Field(
         default_factory=dict,
         description="hyper-parameters that move while the run goes on, by their names: functions of the share of the run that "
-        "is over, as plugins' names or `module:name`",
+        "is over, as plugins' names, `module:name` or `linear(FIRST, LAST)`; `GROUP.NAME` is that of one policy group",
     )
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict,
@@ -136,6 +142,17 @@ class RunSettings(Settings):
                 raise ConfigError(f"setting 'params': give a mapping of hyper-parameters (got {given!r:.200})")
             values = {**values, "params": parse_settings(algorithm_entry(algo).params, given)}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_parameters_with_environment(cls, values: Any) -> Any:
+        """ML-Agents' key at the top of a file is the environments' own."""
+        given = values.get("environment_parameters") if isinstance(values, dict) else None
+        environment = values.get("environment") or {} if isinstance(values, dict) else None
+        if not given or not isinstance(given, Mapping) or not isinstance(environment, Mapping):
+            return values
+        parameters = {**(environment.get("parameters") or {}), **given}
+        return {**values, "environment_parameters": {}, "environment": {**environment, "parameters": parameters}}
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> RunSettings:
@@ -211,18 +228,20 @@ def build_run_settings(
     generic: Callable[[RunSettings], Mapping[str, Any]] | None = None,
     *,
     is_whole: bool = False,
+    overlay: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunSettings:
     """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`
     or pairs of both; a key's last name alone is enough where it is unambiguous.
 
     What a file of Unity ML-Agents says that has no counterpart here is added to `notes`. Such a file has defaults of its own.
     Without it and without a preset, `generic` gives one for what the settings would be otherwise. A file that is whole
-    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name.
+    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name. `overlay` goes over the file as if
+    it stood there.
     """
-    from_file = read_mapping(file) if file is not None else {}
+    from_file = merged(read_mapping(file) if file is not None else {}, overlay)
     has_defaults = is_mlagents(from_file)
     if has_defaults:
-        from_file, ignored = from_mlagents(from_file)
+        from_file, ignored = from_mlagents(from_file, env)
         (notes if notes is not None else []).extend(ignored)
     name = env or from_file.get("env")
     if name is None:
@@ -234,7 +253,7 @@ def build_run_settings(
         key, value = given_pair(assignment)
         changes.append((_resolve(key, known), value))
 
-    usual = usual_environment(name) if isinstance(name, str) and not is_whole else {}
+    usual = usual_environment(name) if isinstance(name, str) and (has_defaults or not is_whole) else {}
 
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
         values = merged({"environment": usual}, base, from_file, {"env": name, "algo": algo})
@@ -324,7 +343,8 @@ def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.", "schedules.")):
+    free = ("environment_parameters.", "environment.parameters.")
+    if key in paths or key.startswith(("environment.options.", *free, "reward_signals.", "behaviors.", "schedules.")):
         return key
     matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
     if len(matches) == 1:
