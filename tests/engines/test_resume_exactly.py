@@ -114,6 +114,12 @@ MASKED = {
         }
     },
 }
+SELF_PLAY = {
+    "self_play": {"save_steps": 96, "team_change": 256, "swap_steps": 32, "window": 3},
+    "trainer.max_steps": 960,
+    "evaluation.interval": 320,
+}
+SHORT_GAMES = {"environment.options": {"max_episode_steps": 40}}
 CASES = {
     "ppo on native:CartPole": ("native:CartPole", "ppo", PPO),
     "ppo on CartPole-v1": ("CartPole-v1", "ppo", PPO),
@@ -129,6 +135,9 @@ CASES = {
     "ppo with lessons in rooms": ("native:rooms", "ppo", PPO | ROOMS),
     "ppo with lessons and masks": ("relayrl.testing:FollowSignal", "ppo", PPO | MASKED),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
+    "self-play of ppo": ("native:pong", "ppo", PPO | SELF_PLAY | SHORT_GAMES),
+    "self-play of poca": ("native:soccer", "poca", PPO | SELF_PLAY | SHORT_GAMES),
+    "self-play of sac between groups": ("native:simple_tag", "sac", OFF_POLICY | SELF_PLAY | BOX_SPREAD),
 }
 
 

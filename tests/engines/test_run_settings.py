@@ -80,7 +80,7 @@ behaviors:
       gail: {strength: 0.1}
     max_steps: 9000
     summary_freq: 300
-    self_play: {window: 10}
+    self_play: {window: 7, save_steps: 500, team_change: null, rivals: 3}
   Goalie:
     hyperparameters: {batch_size: 64, buffer_size: 1024, learning_rate: 1.0e-3, beta: 0.01, epsilon: 0.3, lambd: 0.9,
       num_epoch: 4}
@@ -126,12 +126,14 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
         "entropy_coef": "linear(0.01, 1e-05)",
         "Goalie.clip_ratio": "linear(0.3, 0.1)",  # not given: as its learning rate's, which is linear by default
     }
+    assert (settings.self_play.window, settings.self_play.team_change, settings.self_play.swap_steps) == (7, 2500, 2000)
     told = {note.split()[2] for note in notes}
     assert told == {
         "Walker.reward_signals.gail",
         "Walker.reward_signals.curiosity.network_settings.normalize",
         "Goalie.reward_signals",
-        "Walker.self_play",
+        "Walker.self_play.rivals",
+        "Goalie.self_play",
         "Goalie.summary_freq",
         "env_settings.env_path",
     }

@@ -256,6 +256,23 @@ def watch(
     watch_command.run(paths, metric, once=once, interval_s=interval_s, as_json=as_json, lists_metrics=metrics)
 
 
+@app.command()
+def ladder(
+    run: Annotated[Path, typer.Argument(help="Run directory of a run with self_play.")],
+    output: Annotated[Path | None, typer.Option("-o", help="Draw the ladder into this .png or .svg as well.")] = None,
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Show the snapshots of a self-play run by their ratings.
+
+    Ratings are those of the newest checkpoint, with their standard errors.
+    """
+    from relayrl.cli.terminal import ladder_command
+
+    for line in ladder_command.run(run, output, as_json=as_json):
+        typer.echo(line)
+
+
 @app.command(name="list")
 def list_(
     what: Annotated[str, typer.Argument(help="envs, algos, presets, plugins or schema.")],

@@ -1,7 +1,8 @@
 """Which agents of a multi-agent environment share arrays: one `AgentGroup` per kind of agent.
 
 Agents belong together when their spaces are equal and their ids differ only in a trailing `_<digits>`: `wolf_0` and
-`wolf_1` are the group `wolf`. A group of one is named after its agent. Order is that of `possible_agents`.
+`wolf_1` are the group `wolf`. ML-Agents' `?team=<digits>` in an id says whom an agent plays with, and is passed over here. A
+group of one is named after its agent. Order is that of `possible_agents`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import EnvError
 
 _NUMBERED = re.compile(r"(.+)_\d+")
+_TEAM = re.compile(r"\?team=\d+")
 LATE_MASK = "there is an action mask now, though the first reset had none; give one with every reset() and step()"
 
 
@@ -67,8 +69,9 @@ def flat_mask(mask: Any, size: int) -> Array:
 
 
 def _prefix(agent: str) -> str:
-    match = _NUMBERED.fullmatch(agent)
-    return match.group(1) if match else agent
+    name = _TEAM.sub("", agent)
+    match = _NUMBERED.fullmatch(name)
+    return match.group(1) if match else name
 
 
 def _belong_together(

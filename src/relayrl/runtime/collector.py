@@ -49,6 +49,10 @@ class EndedEpisodes:
     num_steps: list[int] = field(default_factory=list, compare=False)
 
 
+OnEnded = Callable[[Array, Array, Mapping[str, Array]], None]
+"""Takes environments [E] whose episodes ended, whether they did so without a failure [E], and returns [E, N] by group."""
+
+
 class RolloutCollector(ABC):
     """Where rollouts come from: environments of this process (`Collector`), or of others."""
 
@@ -96,7 +100,9 @@ class Collector(RolloutCollector):
         records_logp: bool = False,
         records_states: bool = False,
         records_values: bool = False,
+        on_ended: OnEnded | None = None,
     ) -> None:
+        """`on_ended` is called when episodes end, before the next ones are acted in."""
         self._env, self._actors, self._num_steps, self._rng = env, dict(actors), num_steps, rng
         self._with_logp = _with_likelihoods(actors) if records_logp else frozenset()
         self._with_value = frozenset(name for name, actor in actors.items() if records_values and actor.gives_value)
@@ -109,7 +115,7 @@ class Collector(RolloutCollector):
         # An only agent is its environment's clock.
         self._has_clock = sum(group.num_agents for group in env.groups.values()) > 1
         self._builders = {name: self._make_builder(group, actors[name]) for name, group in env.groups.items()}
-        self._episodes = _EpisodeTracker(env)
+        self._episodes = _EpisodeTracker(env, on_ended)
         self._states = _state_builder(env, num_steps) if records_states else None
         env.give_states(records_states)
         self._see(env.reset(seed=seed))
@@ -280,7 +286,8 @@ class Collector(RolloutCollector):
 class _EpisodeTracker:
     """Adds up rewards step by step; episodes that a failure cut are left out."""
 
-    def __init__(self, env: VectorEnvironment) -> None:
+    def __init__(self, env: VectorEnvironment, on_ended: OnEnded | None) -> None:
+        self._on_ended = on_ended
         self._num_agents = {name: group.num_agents for name, group in env.groups.items()}
         self._sums = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
         self.num_steps = 0
@@ -306,6 +313,8 @@ class _EpisodeTracker:
     def _end(self, step: VectorStep) -> None:
         over = step.episode_over
         whole = over if step.failed is None else over & ~step.failed
+        if self._on_ended is not None:
+            self._on_ended(np.flatnonzero(over), whole[over], {name: sums[over] for name, sums in self._sums.items()})
         agents = {name: sums[whole] for name, sums in self._sums.items()}
         ended = {name: own.sum(1) for name, own in agents.items()}
         total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())

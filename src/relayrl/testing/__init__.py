@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from relayrl.testing.contract_report import CheckResult as CheckResult
     from relayrl.testing.contract_report import ContractReport as ContractReport
     from relayrl.testing.env_contract import check_environment as check_environment
+    from relayrl.testing.games.kuhn_poker import KuhnPoker as KuhnPoker
+    from relayrl.testing.games.kuhn_poker import kuhn_exploitability as kuhn_exploitability
+    from relayrl.testing.games.kuhn_poker import kuhn_mixture as kuhn_mixture
+    from relayrl.testing.games.kuhn_poker import kuhn_strategy as kuhn_strategy
     from relayrl.testing.goal_environments import PointReach as PointReach
     from relayrl.testing.memory_environments import RecallCue as RecallCue
     from relayrl.testing.multi_agent_environments import DyingAgents as DyingAgents
@@ -64,6 +68,11 @@ _HOMES = {
     "HiddenSign": "relayrl.testing.multi_agent_environments",
     "Herd": "relayrl.testing.vector_environments",
     "TorchCounting": "relayrl.testing.vector_environments",
+    # games that are solved
+    "KuhnPoker": "relayrl.testing.games.kuhn_poker",
+    "kuhn_strategy": "relayrl.testing.games.kuhn_poker",
+    "kuhn_mixture": "relayrl.testing.games.kuhn_poker",
+    "kuhn_exploitability": "relayrl.testing.games.kuhn_poker",
 }
 __all__ = [*_HOMES]
 

@@ -17,6 +17,8 @@ SHORT_EPISODES: dict[str, dict[str, Any]] = {
     "rooms": {"max_episode_steps": 9, "room_size": 2},
     "dungeon_escape": {"max_episode_steps": 9, "size": 3},
     "baton_pass": {"max_episode_steps": 9, "size": 3},
+    "pong": {"max_episode_steps": 9},
+    "soccer": {"max_episode_steps": 9},
 }
 
 

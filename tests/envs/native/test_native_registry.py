@@ -15,7 +15,7 @@ from relayrl.envs.agent_groups import group_agents
 from relayrl.envs.environment_contract import SINGLE_AGENT
 from relayrl.errors import ConfigError, UnknownNameError
 
-WITHOUT_ORIGINAL = {"rooms", "dungeon_escape", "baton_pass"}
+WITHOUT_ORIGINAL = {"rooms", "dungeon_escape", "baton_pass", "pong", "soccer"}
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in native.names() if name not in WITHOUT_ORIGINAL]
 CASES += [(name, {"continuous_actions": True}) for name in MPE2_VERSIONS]
 CASES += [
@@ -31,7 +31,7 @@ def test_names_are_the_documented_ones() -> None:
         *("CartPole", "Pendulum", "MountainCarContinuous", "Acrobot"),
         *("simple_spread", "simple_speaker_listener", "simple_reference", "simple_tag"),
         *("simple_adversary", "simple_push", "simple_crypto", "simple_world_comm"),
-        *("rooms", "dungeon_escape", "baton_pass"),
+        *("rooms", "dungeon_escape", "baton_pass", "pong", "soccer"),
     )
 
 

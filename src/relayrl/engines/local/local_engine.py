@@ -278,6 +278,7 @@ class LocalEngine:
             pace.advance(min(self._parts.block_steps, last_step - before) // num_envs)
             steps = pace.num_env_steps
             self._count_episodes(pace)
+            self._arrange_games(pace)
             self._call_update(pace, version)
             extra = self._evaluate_if_due(before, pace, clock)
             is_first = not has_row and self._has_something_to_tell()
@@ -301,6 +302,14 @@ class LocalEngine:
                     self._summary(steps, clock, {})()
                 self.save()
                 raise RunInterrupted
+
+    def _arrange_games(self, pace: Pace) -> None:
+        """Self-play: snapshots are of whole policies, so critics that go on learning beside are waited for."""
+        league = self._parts.league
+        if league is not None and league.is_due(pace.num_env_steps):
+            if not pace.learns_beside:
+                pace.settle()
+            league.advance(pace.num_env_steps, self._parts.trainer.policy_version)
 
     def _follow_schedules(self, progress: float) -> None:
         for name, schedule in self._schedules.items():

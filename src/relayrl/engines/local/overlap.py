@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 JOIN_TIMEOUT_S = 30.0
 
-RewardRule = Callable[[Rollouts], Mapping[str, float]]
-"""What is done to a rollout before it is learned from; gives metrics."""
+RewardRule = Callable[[dict[str, Rollout]], Mapping[str, float]]
+"""What is done to a rollout before it is learned from, or put in its place; gives metrics."""
 
 
 class Pace(ABC):

@@ -13,6 +13,7 @@ import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.algorithms.registry import AlgorithmEntry, algorithm, algorithms
 from relayrl.config.plugin_registry import PluginKind, has_plugin, plugin_names
-from relayrl.data.columns import LaneHeader, copied_rollout
+from relayrl.data.columns import LaneHeader, Rollout, copied_rollout
 from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
@@ -37,7 +38,7 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
-from relayrl.runtime.collector import Collector, RolloutCollector
+from relayrl.runtime.collector import Collector, OnEnded, RolloutCollector
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.signals.reward_signals import RewardSignal, RewardSignals
 from relayrl.training.signals.signal_registry import SIGNALS, SignalGroup, make_signal, signal_names
@@ -49,6 +50,7 @@ from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
     from relayrl.engines.local.run_recorder import Recorder
+    from relayrl.engines.self_play.league import League
     from relayrl.training.learners.learner_group import LearnerGroup
 
 
@@ -80,6 +82,7 @@ class RunParts:
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
     learners: LearnerGroup | None = None
+    league: League | None = None
 
     def collect(self, policy_version: int) -> Rollouts:
         """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
@@ -88,17 +91,23 @@ class RunParts:
         """
         num_envs, trainer = self.env.num_envs, self.trainer
         num_left = -(-trainer.max_steps // num_envs) - trainer.num_env_steps // num_envs
+        if self.league is not None:
+            self.league.advance(trainer.num_env_steps, policy_version)
         rollouts = self.collector.collect(policy_version, max(1, min(self.block_steps // num_envs, num_left)))
         self._on_rollouts(rollouts)
         return {name: copied_rollout(rollout) for name, rollout in rollouts.items()}
 
-    def _on_rollouts(self, rollouts: Rollouts) -> dict[str, float]:
-        """What happens to every block before it is learned from: records keep the environment's own rewards.
+    def _on_rollouts(self, rollouts: dict[str, Rollout]) -> dict[str, float]:
+        """What happens to every block before it is learned from: records keep the environment's own rewards, and what opponents
+        in self-play did.
 
-        Gives the metrics of reward signals."""
+        Gives the metrics of reward signals and self-play."""
+        learned = rollouts if self.league is None else self.league.take_learner_rows(rollouts)
         if self.recorder is not None:
             self.recorder.record(rollouts)
-        return self.signals.add_to(rollouts)
+        rollouts.update(learned)
+        metrics = self.signals.add_to(rollouts)
+        return metrics if self.league is None else metrics | self.league.take_metrics()
 
     def close(self) -> None:
         """Release the environments and other learners, and make durable what was recorded."""
@@ -235,7 +244,13 @@ def assemble_checked(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     return parts
 
 
-def collector_of(settings: RunSettings, env: VectorEnvironment, parts: Assembly, seed: int | None = None) -> Collector:
+def collector_of(
+    settings: RunSettings,
+    env: VectorEnvironment,
+    parts: Assembly,
+    seed: int | None = None,
+    on_ended: OnEnded | None = None,
+) -> Collector:
     """The collector of environments in this process."""
     return Collector(
         env,
@@ -246,6 +261,7 @@ def collector_of(settings: RunSettings, env: VectorEnvironment, parts: Assembly,
         records_logp=_records_logp(settings, parts),
         records_states=parts.trainer.needs_states,
         records_values=parts.trainer.uses_logp and not settings.acts_with_older_policies,
+        on_ended=on_ended,
     )
 
 
@@ -258,6 +274,13 @@ def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCo
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
         parts = replace(parts, actors={name: parts.trainer.actor_for(policy) for name, policy in acting.items()})
+    acting = acting or parts.policies
+    league = _league(settings, env, acting, parts.trainer, collects=collects)
+    if league is not None:
+        if make_collector is not collector_of:
+            raise ConfigError("self_play is for environments of the run's own process; use the engine local")
+        parts = replace(parts, actors=league.seat(parts.actors))
+        make_collector = partial(collector_of, on_ended=league.end_games)
     collector = make_collector(settings, env, parts)
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
@@ -268,8 +291,28 @@ def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCo
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
     signals = _reward_signals(settings, env)
-    own = (env, parts.policies, acting or parts.policies, parts.trainer, collector, signals, block_steps)
-    return RunParts(*own, recorder, parts.learners)
+    own = (env, parts.policies, acting, parts.trainer, collector, signals, block_steps)
+    return RunParts(*own, recorder, parts.learners, league)
+
+
+def _league(
+    settings: RunSettings,
+    env: VectorEnvironment,
+    acting: Mapping[str, Policy],
+    trainer: PolicyTrainer,
+    *,
+    collects: bool,
+) -> League | None:
+    """Who plays against whom, where the settings ask for self-play."""
+    if settings.self_play is None:
+        return None
+    if not collects:
+        raise ConfigError("self_play needs the run's own environments; train without a server, or leave self_play out")
+    from relayrl.engines.self_play.league import League
+    from relayrl.engines.self_play.snapshots import Snapshots
+
+    rng = np.random.default_rng(stream_seed(settings.seed, Stream.SELF_PLAY))
+    return League(settings.self_play, env.groups, env.num_envs, Snapshots(acting, trainer.actor_for), rng)
 
 
 def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:

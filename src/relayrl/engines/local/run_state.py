@@ -25,6 +25,7 @@ def capture(parts: RunParts, statistics: Statistics, evaluation: PeriodicEvaluat
         "statistics": statistics.state_dict(),
         "evaluation": evaluation.state_dict(),
         "recorder": None if parts.recorder is None else parts.recorder.state_dict(),
+        "self_play": None if parts.league is None else parts.league.state_dict(),
         "seconds": seconds,
     }
 
@@ -57,6 +58,8 @@ def _restore(
     parts.signals.load_state_dict(state["signals"])
     statistics.load_state_dict(state["statistics"])
     evaluation.load_state_dict(state["evaluation"])
+    if parts.league is not None:
+        parts.league.load_state_dict(state["self_play"])
     return state["seconds"], _go_on_collecting(state["collector"], parts, settings)
 
 

@@ -31,6 +31,7 @@ FIXED = (
     "environment.flatten",
     "params.buffer_size",
     "learn_from",
+    "self_play",
 )
 """Settings, or whole groups of them, that a resumed run must keep."""
 

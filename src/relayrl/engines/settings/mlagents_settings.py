@@ -29,6 +29,7 @@ from relayrl.training.signals.signal_registry import SIGNALS
 Values = dict[str, Any]
 _SCHEDULES = ("trainer_type", "hyperparameters", "network_settings", "reward_signals", "init_path", "self_play")
 _TRAINER = ("max_steps", "summary_freq", "checkpoint_interval", "keep_checkpoints", "threaded", "time_horizon")
+_SELF_PLAY = ("save_steps", "team_change", "swap_steps", "window", "play_against_latest_model_ratio", "initial_elo")
 _ENCODERS = tuple(kind.value for kind in EncoderKind)
 """Called the same there; fully_connected convolves nothing."""
 _PPO = {"beta": ("entropy_coef", 5e-3), "epsilon": ("clip_ratio", 0.2), "lambd": ("lam", 0.95)}
@@ -210,6 +211,8 @@ def _behavior(name: str, values: Values, num_envs: int, notes: list[str]) -> Val
     result: Values = {"algo": kind, "trainer": trainer, "params": params, "network": _network(left, name, notes)}
     if signals:
         result["reward_signals"] = signals
+    if left.has("self_play"):
+        result["self_play"] = _self_play(left.rest("self_play"), name, notes)
     rate = hyper.take("learning_rate", 3e-4)
     schedule = _schedule(hyper, "learning_rate_schedule", name)
     if kind == "sac":
@@ -304,6 +307,13 @@ def _rewards(left: _Remaining, name: str, notes: list[str]) -> tuple[Values, Val
     return {"gamma": gamma}, result
 
 
+def _self_play(left: _Remaining, name: str, notes: list[str]) -> Values:
+    """The keys are ours; steps are counted there by the agents of a team, here by environments."""
+    result = {key: left.take(key) for key in _SELF_PLAY if left.has(key)}
+    notes += left.notes(f"{name}.self_play.")
+    return result
+
+
 def _signal(left: _Remaining, where: str, notes: list[str]) -> Values:
     result: Values = {key: number for key in ("strength", "gamma") if (number := left.take(key)) is not None}
     options: Values = {} if (rate := left.take("learning_rate")) is None else {"learning_rate": rate}
@@ -332,10 +342,6 @@ def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -
     override = {part: own for part, own in override.items() if own}
     if override:
         result.setdefault("behaviors", {})[name] = override
-    if mapped.get("reward_signals") != result.get("reward_signals"):
-        notes.append(
-            f"ML-Agents setting {name}.reward_signals is ignored: all behaviours of a run share the first one's"
-        )
     for key, value in mapped.get("schedules", {}).items():
         if result.get("schedules", {}).get(key) != value:
             result["schedules"] = {**result.get("schedules", {}), f"{name}.{key}": value}
@@ -343,6 +349,8 @@ def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -
         if "." not in key:
             own = mapped["params"][key]
             result["schedules"][f"{name}.{key}"] = linear(own, own)
-    for key, value in mapped["trainer"].items():
-        if result["trainer"].get(key) != value:
-            notes.append(f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's")
+    other = [key for key in ("reward_signals", "self_play") if mapped.get(key) != result.get(key)]
+    other += [key for key, value in mapped["trainer"].items() if result["trainer"].get(key) != value]
+    notes += [
+        f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's" for key in other
+    ]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
 
+from relayrl.algorithms.registry import algorithms
 from relayrl.config.passwords import without_password
 from relayrl.config.plugin_registry import current_env
 from relayrl.config.settings import Settings, parse_settings, settings_class
@@ -20,6 +21,7 @@ from relayrl.config.settings_text import parse_assignment, read_mapping
 from relayrl.engines.plugins import LOCAL_ENGINE, algorithm_entry, require_engine
 from relayrl.engines.settings.cluster_settings import ClusterSettings
 from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagents
+from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.network_settings import NetworkSettings
@@ -83,6 +85,9 @@ class RunSettings(Settings):
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict,
         description="what is added to the rewards, by name: extrinsic (the environment's own), rnd, curiosity, or a plugin",
+    )
+    self_play: SelfPlaySettings | None = Field(
+        None, description="learn against snapshots of the run's own policies; null: all agents learn beside each other"
     )
     behaviors: dict[str, BehaviorSettings] = Field(
         default_factory=dict, description="overrides for single policy groups, by their name"
@@ -188,6 +193,19 @@ class RunSettings(Settings):
         if self.learn_from is not None and self.reward_signals:
             raise ConfigError(
                 "recorded trajectories are learned from with the rewards they have; leave out reward_signals"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_self_play(self) -> RunSettings:
+        if self.self_play is None:
+            return self
+        if self.learn_from is not None:
+            raise ConfigError("recorded trajectories are learned from without playing; leave out self_play")
+        entries = algorithms()
+        if self.algo in entries and entries[self.algo].is_central:
+            raise ConfigError(
+                f"critics of {self.algo} see all agents, of which self_play shows the learner's alone; use ppo, sac or poca"
             )
         return self
 

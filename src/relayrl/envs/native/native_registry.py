@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from relayrl.config.settings import parse_settings
 from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.classic import acrobot, cart_pole, mountain_car_continuous, pendulum
+from relayrl.envs.native.duels import pong, soccer
 from relayrl.envs.native.grids import baton_pass, dungeon_escape, rooms
 from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.native_worlds import Blueprint
@@ -47,6 +48,8 @@ _ENVIRONMENTS: dict[str, _Entry] = {
     "rooms": (rooms.RoomsSettings, rooms.blueprint),
     "dungeon_escape": (dungeon_escape.DungeonEscapeSettings, dungeon_escape.blueprint),
     "baton_pass": (baton_pass.BatonPassSettings, baton_pass.blueprint),
+    "pong": (pong.PongSettings, pong.blueprint),
+    "soccer": (soccer.SoccerSettings, soccer.blueprint),
 }
 
 

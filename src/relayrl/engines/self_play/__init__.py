@@ -1,0 +1,1 @@
+"""Self-play: the learner against snapshots of itself, and their ratings."""

@@ -1,0 +1,1 @@
+"""Two teams against each other: what one wins, the other loses."""

@@ -1,0 +1,1 @@
+"""Games that are solved: what a policy could lose in them is computed, not estimated."""
