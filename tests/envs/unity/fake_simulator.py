@@ -190,7 +190,7 @@ class Two(Scene):
         self.aimers = [Agent("Aimer?team=0") for _ in range(2)]
 
     def observe(self, agent: Agent) -> list[bytes]:
-        return [vector([agent.steps, self.time] if "Runner" in agent.behavior else [agent.steps])]
+        return [vector([agent.steps, 1.0] if "Runner" in agent.behavior else [agent.steps])]
 
     def ask(self) -> None:
         for agent in self.runners:

@@ -7,7 +7,9 @@ a request ends at a deadline, when the simulator's process has ended, or when it
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from relayrl.errors import ConfigError, EnvError, MissingExtraError
 MAX_MESSAGE_BYTES = 256 << 20
 _POLL_S = 0.2
 _STOP_S = 5.0
+_TAKEN = "cannot listen on {}:{}: it is in use, or not an address of this machine"
 
 
 class SimulatorGoneError(EnvError):
@@ -31,6 +34,7 @@ class SimulatorLink:
 
     def __init__(self, host: str, port: int) -> None:
         grpc = _import_grpc()
+        _require_free(host, port)
         self.port = port
         self._requests: queue.Queue[bytes] = queue.Queue(maxsize=1)
         self._answers: queue.Queue[bytes] = queue.Queue(maxsize=1)
@@ -51,7 +55,7 @@ class SimulatorLink:
             if not self._server.add_insecure_port(f"{host}:{port}"):
                 raise RuntimeError("it is in use")
         except RuntimeError as error:
-            raise PortTakenError(f"cannot listen on {host}:{port}: it is in use, or not an address of this machine") from error
+            raise PortTakenError(_TAKEN.format(host, port)) from error
         self._server.start()
 
     @property
@@ -118,6 +122,19 @@ class SimulatorLink:
 
 class PortTakenError(ConfigError):
     """Another program, or another environment, listens on the port."""
+
+
+def _require_free(host: str, port: int) -> None:
+    """Raise `PortTakenError` where nobody can listen on the port: gRPC would raise too, and write lines to stderr before."""
+    try:
+        for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return  # one of several addresses of a name, such as ::1 where there is no IPv6; gRPC takes the others
+        raise PortTakenError(_TAKEN.format(host, port)) from error
 
 
 def _import_grpc() -> Any:
