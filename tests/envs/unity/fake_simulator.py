@@ -346,7 +346,8 @@ class Simulator:
         self.misbehave()
         header = message(1, encode({1: 200}))
         try:
-            answer = self.exchange(header + (message(2, unity_output) if unity_output is not None else b""), timeout=120)
+            request = header + (message(2, unity_output) if unity_output is not None else b"")
+            answer = self.exchange(request, timeout=120, wait_for_ready=self.options.wait and self.num_exchanges == 1)
         except grpc.RpcError as error:
             self.log(f"trainer gone: {error.code()}")
             sys.exit(0)
@@ -477,6 +478,7 @@ def main() -> None:
     parser.add_argument("--stall-after", type=int)
     parser.add_argument("--child", help="start a child, and write its process id into this file")
     parser.add_argument("--evil")
+    parser.add_argument("--wait", action="store_true", help="for a trainer that is not there yet")
     options = parser.parse_args()
     if options.child:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
