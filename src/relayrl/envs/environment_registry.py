@@ -6,6 +6,7 @@
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched environments
     envpool:CartPole-v1                    EnvPool
+    unity:PATH, unity:PORT, unity:editor   a Unity scene: an executable, or a simulator that connects
     corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
@@ -33,7 +34,15 @@ from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, Vector
 from relayrl.envs.failures import EnvFailure
 from relayrl.envs.parameters.episode_parameters import ParameterPlan
 from relayrl.envs.parameters.parameterised_vector import with_parameters
-from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.recipes import (
+    PETTINGZOO_LIBRARIES,
+    UNITY,
+    VECTOR_LIBRARIES,
+    EnvRecipe,
+    Factory,
+    find_factory,
+    gymnasium_id,
+)
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
@@ -96,6 +105,8 @@ def _make_envs(
         from relayrl.envs.workers.worker_pool import WorkerPool
 
         return vectorise(lambda: WorkerPool(recipe, settings), settings)
+    if recipe.library == UNITY:
+        return _unity_scenes(recipe, settings, own_number=own_number)
     find_factory(env)
     own = _own_vector(recipe, settings)
     if own is not None:
@@ -148,6 +159,24 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
     if settings.on_failure is FailurePolicy.RESTART or recipe.render_mode is not None:
         return None
     return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.limited_options())
+
+
+def _unity_scenes(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+    """The areas of a Unity scene. `num_envs` counts simulators, which are heavy: one, unless more were asked for; and one where the
+    caller takes any number."""
+    from relayrl.envs.unity import unity_environment
+
+    if recipe.wrappers or recipe.max_episode_steps is not None:
+        raise ConfigError(
+            f"{recipe.name} steps all environments in one call and limits their episodes itself; leave out "
+            "environment.max_episode_steps and wrappers of single environments"
+        )
+    is_asked = "num_envs" in settings.model_fields_set and not own_number
+    number = settings.num_envs if is_asked else 1
+    scene = recipe.name.partition(":")[2]
+    envs = _built(lambda: unity_environment.make(scene, settings, recipe.options, num_simulators=number))
+    offered = envs if recipe.parameters is None else with_parameters(envs, recipe.parameters.parameters)
+    return _ready(guard(offered, settings.observation_check), envs.built_num_envs)
 
 
 def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:

@@ -38,7 +38,8 @@ from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 Factory = Callable[..., Any]
 
 PETTINGZOO_LIBRARIES = ("mpe2", "pettingzoo")
-VECTOR_LIBRARIES = ("vmas", "native", "envpool")
+UNITY = "unity"
+VECTOR_LIBRARIES = ("vmas", "native", "envpool", UNITY)
 LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from relayrl.config.plugin_registry import PluginKind, current_env, plugin_environment, plugin_packages, plugin_values
 from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
-from relayrl.envs.recipes import LIBRARIES
+from relayrl.envs.recipes import LIBRARIES, UNITY
+from relayrl.envs.unity.unity_settings import is_launched
 from relayrl.envs.wrappers.wrapper_names import comes_from_here, is_installed_wrapper
 from relayrl.errors import UntrustedError
 
@@ -83,6 +84,8 @@ def is_installed_environment(env: str) -> bool:
     package = module.partition(".")[0]
     if module == "native":
         return True
+    if module == UNITY:
+        return not is_launched(name)
     known = (
         module in LIBRARIES
         or made_by in plugin_values(PluginKind.ENVIRONMENT)
