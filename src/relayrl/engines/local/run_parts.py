@@ -203,6 +203,10 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
     with one_thread():  # a plugin's networks too begin with the same numbers, whatever `threads` is
         parts = make(settings, env)
     _require_overrides_taken(settings, parts)
+    if parts.trainer.needs_records and (settings.learn_from is None or not collects):
+        raise ConfigError(
+            f"{settings.algo} learns from recorded trajectories and never acts; name them with --from URL"
+        )
     acting, actors = parts.policies, parts.actors
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
