@@ -16,7 +16,7 @@ from relayrl.errors import ConfigError
 from relayrl.testing import FollowSignal
 
 sys.path.append(str(Path(__file__).parent.parent))
-from cli_in_process import relayrl, short_run  # noqa: E402
+from cli_in_process import relayrl, short_run
 
 BOX = spaces.Box(np.array([-2, 1], np.float32), np.array([2, 3], np.float32))
 
@@ -169,7 +169,7 @@ def test_the_window_is_read(tmp_path, monkeypatch):
     steps = iter(["+right", "", "-right", "", "+left", "-left", "", "", "+escape"])
 
     def post():
-        event = next(steps)
+        event = next(steps, "")
         if event:
             kind = pygame.KEYDOWN if event[0] == "+" else pygame.KEYUP
             pygame.event.post(pygame.event.Event(kind, key=pygame.key.key_code(event[1:])))

@@ -30,7 +30,7 @@ class PygameKeys(KeySource):
 
     def begin(self, env: VectorEnvironment) -> None:
         try:
-            self._pygame.init()
+            self._pygame.display.init()
             self._clock = self._pygame.time.Clock()
             self._env, frame = env, env.frames([0])[0]
             scale = max(1, -(-MIN_SIDE // max(frame.shape[:2])))
