@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relayrl import errors as errors
     from relayrl import extend as extend
     from relayrl import testing as testing
+    from relayrl.algorithms.imitation.bc_params import BCParams as BCParams
     from relayrl.algorithms.on_policy_params import IPPOParams as IPPOParams
     from relayrl.algorithms.on_policy_params import IREINFORCEParams as IREINFORCEParams
     from relayrl.algorithms.on_policy_params import MAPPOParams as MAPPOParams
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from relayrl.data.columns import Trajectory as Trajectory
     from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.callbacks.callback import Callback as Callback
+    from relayrl.engines.demos.demo_recording import record_demonstrations as record_demonstrations
     from relayrl.engines.plugins import register_algorithm as register_algorithm
     from relayrl.engines.plugins import register_engine as register_engine
     from relayrl.engines.plugins import register_environment as register_environment
@@ -87,6 +89,7 @@ _HOMES = {
     "train": "relayrl.api",
     "load_run": "relayrl.api",
     "Run": "relayrl.api",
+    "record_demonstrations": "relayrl.engines.demos.demo_recording",
     "Callback": "relayrl.engines.callbacks.callback",
     # training from trajectories
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
@@ -94,6 +97,7 @@ _HOMES = {
     "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.on_policy_params",
     "PPOParams": "relayrl.algorithms.on_policy_params",
+    "BCParams": "relayrl.algorithms.imitation.bc_params",
     "POCAParams": "relayrl.algorithms.poca.poca_params",
     "IMPALAParams": "relayrl.algorithms.vtrace.vtrace_params",
     "APPOParams": "relayrl.algorithms.vtrace.vtrace_params",

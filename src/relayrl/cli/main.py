@@ -18,6 +18,7 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.demos.demo_command import demo_app
 from relayrl.cli.environment_options import (
     EnvAssignments,
     EnvOptions,
@@ -43,6 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(demo_app, name="demo")
 app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
 app.add_typer(serve_app, name="serve")

@@ -1,6 +1,6 @@
 """A process that plays Unity's part: a gRPC client that speaks ML-Agents' protocol, with small scenes whose every number is known.
 
-    python fake_simulator.py --mlagents-port 5005 -logFile Player.log --scene walk --agents 4
+python fake_simulator.py --mlagents-port 5005 -logFile Player.log --scene walk --agents 4
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ ALL = {number: True for number in range(1, 8)}
 # --- messages -----------------------------------------------------------------------------------------------------------------
 
 
-def vector(values: Any, name: str = "vector", shape: list[int] | None = None, properties: list[int] | None = None) -> bytes:
+def vector(
+    values: Any, name: str = "vector", shape: list[int] | None = None, properties: list[int] | None = None
+) -> bytes:
     numbers = [float(v) for v in np.ravel(values)]
     fields: dict[int, Any] = {1: shape or [len(numbers)], 6: properties or [1], 8: name}
     return encode(fields) + message(4, encode({1: numbers}))

@@ -41,7 +41,9 @@ def test_a_crash_names_the_log_and_its_last_line(scenes: Scenes) -> None:
 
 
 def test_a_crash_before_the_greeting(scenes: Scenes) -> None:
-    with pytest.raises(EnvError, match=r"its process ended with exit code 2.*log .*Player-\d+.out, which ends with: .*error"):
+    with pytest.raises(
+        EnvError, match=r"its process ended with exit code 2.*log .*Player-\d+.out, which ends with: .*error"
+    ):
         scenes.make("walk", "--no-such-flag")
 
 

@@ -271,6 +271,10 @@ def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCo
             raise UnknownNameError("behaviour", name, env.groups)
     require_fits_memory(settings, env)
     parts, acting = assemble_checked(settings, env), None
+    if parts.trainer.needs_records and (settings.learn_from is None or not collects):
+        raise ConfigError(
+            f"{settings.algo} learns from recorded trajectories and never acts; name them with --from URL"
+        )
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
         parts = replace(parts, actors={name: parts.trainer.actor_for(policy) for name, policy in acting.items()})

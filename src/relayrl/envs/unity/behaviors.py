@@ -64,7 +64,9 @@ class Sensor:
         if self.kind is SensorKind.PNG:
             return {self.key: spaces.Box(0, 255, self.shape, np.uint8)}
         numbers = {self.key: spaces.Box(-np.inf, np.inf, self.shape, np.float32)}
-        return numbers | ({self.present_key: spaces.MultiBinary(self.shape[0])} if self.kind is SensorKind.RAGGED else {})
+        return numbers | (
+            {self.present_key: spaces.MultiBinary(self.shape[0])} if self.kind is SensorKind.RAGGED else {}
+        )
 
     def read(self, proto: Any) -> dict[str, Array]:
         """The arrays of one observation; `EnvError` where it is not what was announced."""
@@ -119,7 +121,9 @@ class Behavior:
     def observation(self, info: Any) -> Tree:
         """What one agent sees, in the form of `observation_space`."""
         if len(info.observations) != len(self.sensors):
-            raise EnvError(f"an agent of {self.name!r} has {len(info.observations)} sensors, the first had {len(self.sensors)}")
+            raise EnvError(
+                f"an agent of {self.name!r} has {len(info.observations)} sensors, the first had {len(self.sensors)}"
+            )
         parts: dict[str, Tree] = {}
         for sensor, proto in zip(self.sensors, info.observations, strict=True):
             parts.update(sensor.read(proto))
@@ -145,7 +149,9 @@ class Behavior:
             raise EnvError(f"an action of {self.name!r} is not finite: {numbers[:8]}")
         for choice, size in zip(choices, self.branches, strict=True):
             if not 0 <= choice < size:
-                raise EnvError(f"an agent of {self.name!r} cannot do {choice}; the branch has the actions 0 to {size - 1}")
+                raise EnvError(
+                    f"an agent of {self.name!r} cannot do {choice}; the branch has the actions 0 to {size - 1}"
+                )
         return message(
             "AgentActionProto",
             vector_actions_deprecated=[*numbers, *choices],
@@ -182,9 +188,13 @@ def read_behavior(parameters: Any, info: Any) -> Behavior:
         is_continuous = parameters.vector_action_space_type_deprecated == 1
         num_continuous, branches = (sum(sizes), ()) if is_continuous else (0, sizes)
     if not (num_continuous > 0 or branches) or num_continuous < 0 or any(size < 1 for size in branches):
-        raise EnvError(f"behaviour {name!r:.100} announces {num_continuous} continuous actions and branches {list(branches)[:8]}")
+        raise EnvError(
+            f"behaviour {name!r:.100} announces {num_continuous} continuous actions and branches {list(branches)[:8]}"
+        )
     if num_continuous + sum(branches) > MAX_ACTIONS:
-        raise EnvError(f"behaviour {name!r:.100} announces {num_continuous + sum(branches)} actions; {MAX_ACTIONS} are the limit")
+        raise EnvError(
+            f"behaviour {name!r:.100} announces {num_continuous + sum(branches)} actions; {MAX_ACTIONS} are the limit"
+        )
     if not info.observations:
         raise EnvError(f"agents of behaviour {name!r:.100} see nothing; give them a sensor")
     keys: list[str] = []
@@ -204,7 +214,9 @@ def _read_sensor(key: str, proto: Any) -> Sensor:
     if proto.compression_type == PNG and len(shape) == 3:
         return Sensor(key, SensorKind.PNG, shape)
     if proto.compression_type != NO_COMPRESSION:
-        raise EnvError(f"sensor {key!r} of shape {list(shape)} has compression {proto.compression_type}; RelayRL reads PNG images")
+        raise EnvError(
+            f"sensor {key!r} of shape {list(shape)} has compression {proto.compression_type}; RelayRL reads PNG images"
+        )
     is_ragged = len(shape) == 2 and bool(properties) and bool(properties[0] & VARIABLE_SIZE)
     return Sensor(key, SensorKind.RAGGED if is_ragged else SensorKind.NUMBERS, shape)
 

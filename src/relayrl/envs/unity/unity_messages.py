@@ -136,7 +136,9 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="relayrl_unity.proto", package=PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         _describe(file.message_type.add(name=name), fields)
-    pool = descriptor_pool.DescriptorPool()  # a pool of its own: mlagents_envs registers the same names in the default one
+    pool = (
+        descriptor_pool.DescriptorPool()
+    )  # a pool of its own: mlagents_envs registers the same names in the default one
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _MESSAGES

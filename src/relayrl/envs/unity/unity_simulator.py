@@ -130,7 +130,9 @@ class UnitySimulator:
             )
         missing = [name for name in _NEEDED if not getattr(them.capabilities, name)]
         if missing:
-            raise ConfigError(f"the simulator on port {self.port} lacks {', '.join(missing)}; update com.unity.ml-agents")
+            raise ConfigError(
+                f"the simulator on port {self.port} lacks {', '.join(missing)}; update com.unity.ml-agents"
+            )
         ours = message("UnityRLCapabilitiesProto", **dict.fromkeys(_CAPABILITIES, True))
         greeting = message(
             "UnityRLInitializationInputProto",

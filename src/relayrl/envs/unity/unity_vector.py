@@ -121,7 +121,13 @@ class _Columns:
     def step(self) -> GroupStep:
         rewards, flags = self.reward, (self.terminated, self.truncated)
         return GroupStep(
-            self.obs, self.active, self.mask, reward=rewards, terminated=flags[0], truncated=flags[1], final=self._finals()
+            self.obs,
+            self.active,
+            self.mask,
+            reward=rewards,
+            terminated=flags[0],
+            truncated=flags[1],
+            final=self._finals(),
         )
 
     def _finals(self) -> FinalObservations | None:
@@ -258,7 +264,8 @@ class UnityVector(VectorEnvironment):
         self._has_reset = False
         self._num_steps += 1
         before = [
-            [(name, lane) for area in range(self._num_areas) for name, _, lane in scene.alive(area)] for scene in self._scenes
+            [(name, lane) for area in range(self._num_areas) for name, _, lane in scene.alive(area)]
+            for scene in self._scenes
         ]
         for columns in self._columns.values():
             columns.clear()
@@ -318,7 +325,9 @@ class UnityVector(VectorEnvironment):
             if asking:
                 return
             simulator.act({})
-        raise EnvError(f"nobody asked for a decision in {_MAX_SILENT} exchanges with the simulator on port {simulator.port}")
+        raise EnvError(
+            f"nobody asked for a decision in {_MAX_SILENT} exchanges with the simulator on port {simulator.port}"
+        )
 
     def _read(self, rl_output: Any) -> tuple[list[_Seen], list[_Seen]]:
         """Who ended and who asks for a decision; everything is checked before anything is written."""
@@ -385,9 +394,7 @@ class UnityVector(VectorEnvironment):
         scene.begin(area)
         self._over[number * self._num_areas + area] = True
 
-    def _attempt(
-        self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None
-    ) -> None:
+    def _attempt(self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None) -> None:
         """Do something with a simulator; where it fails, raise, or start it again and make its environments' step void."""
         try:
             act()
@@ -468,7 +475,10 @@ class UnityVector(VectorEnvironment):
             recorded = simulator.statistics.take()
             if recorded:
                 infos[number * self._num_areas] = {STATISTICS: recorded}
-                logger.info("statistics of the scene", extra={"simulator": number, **{_plain(k): v for k, v in recorded.items()}})
+                logger.info(
+                    "statistics of the scene",
+                    extra={"simulator": number, **{_plain(k): v for k, v in recorded.items()}},
+                )
         return infos
 
     def _require_open(self) -> None:

@@ -38,6 +38,8 @@ class PolicyTrainer(ABC):
     """Whether rollouts must hold the global states of their environments."""
     needs_aligned_agents: bool = False
     """Whether rollouts of trajectories must have all agents of an environment on the same rows."""
+    needs_records: bool = False
+    """Whether it learns from what was recorded only, and nothing is to be collected."""
     uses_logp: bool = True
     """Whether rollouts should hold the log-probabilities of their actions, where that costs nothing."""
     takes_params_per_group: bool = True
@@ -120,7 +122,7 @@ class PolicyTrainer(ABC):
 
     def learn_from_records(self) -> None:
         """Prepare for learning without collecting: `fill` takes the records, and `count_without_collecting` paces."""
-        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
+        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg, or bc")
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take what was recorded, without counting it as collected."""
