@@ -10,6 +10,7 @@
     relayrl.heads                  `make(action_space) -> LikelihoodHead`
     relayrl.losses                 a `PolicyLoss` class, or a function of `(log_ratio, advantage)`
     relayrl.schedules              a function of the share of the run that is over
+    relayrl.trial_runners          `make() -> TrialRunner`: where the runs of a sweep go
 
 An entry point is imported when its name is asked for, not before. A registration is an object that exists already, in this
 process only: another process that needs it, such as one that resumes the run, registers it again. Not its job: which names
@@ -39,6 +40,7 @@ class PluginKind(Enum):
     HEAD = "relayrl.heads"
     LOSS = "relayrl.losses"
     SCHEDULE = "relayrl.schedules"
+    TRIAL_RUNNER = "relayrl.trial_runners"
 
     @property
     def noun(self) -> str:
