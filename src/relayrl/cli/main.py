@@ -32,6 +32,7 @@ from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.models_command import models_app
 from relayrl.cli.servers.serve_command import serve_app
 from relayrl.cli.servers.serve_inference_command import inference
+from relayrl.cli.sweeps.sweep_command import sweep_app
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -48,6 +49,7 @@ app.add_typer(demo_app, name="demo")
 app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
 app.add_typer(serve_app, name="serve")
+app.add_typer(sweep_app, name="sweep")
 serve_app.command()(inference)
 app.command()(actor)
 

@@ -11,6 +11,7 @@
     relayrl.losses                 a `PolicyLoss` class, or a function of `(log_ratio, advantage)`
     relayrl.schedules              a function of the share of the run that is over
     relayrl.engines                `build(run_settings) -> RunParts`, wherever these are
+    relayrl.trial_runners          `make() -> TrialRunner`: where the runs of a sweep go
 
 An entry point is imported when its name is asked for, not before. A registration is an object that exists already, in this
 process only: another process that needs it, such as one that resumes the run, registers it again. Not its job: which names
@@ -41,6 +42,7 @@ class PluginKind(Enum):
     LOSS = "relayrl.losses"
     SCHEDULE = "relayrl.schedules"
     ENGINE = "relayrl.engines"
+    TRIAL_RUNNER = "relayrl.trial_runners"
 
     @property
     def noun(self) -> str:

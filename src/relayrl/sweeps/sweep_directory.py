@@ -1,0 +1,167 @@
+"""The directory of a sweep, and its jobs as orders for a runner.
+
+sweep.yaml       its settings                     runs/       run directories, one per trial and seed
+base.yaml        what all runs share              logs/       what the trials' processes printed
+sweep.db         its state, unless PostgreSQL     outcomes/   how jobs ended
+best.yaml        the best settings                sweep.png   the picture
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relayrl.engines.runs.resume_rules import check_changes
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.sessions import TrainRequest, open_session
+from relayrl.engines.settings.run_settings import RunSettings, build_run_settings, merged
+from relayrl.errors import ConfigError
+from relayrl.sweeps.planning.population import generation_ends
+from relayrl.sweeps.sweep_settings import SQLITE, SweepSettings
+from relayrl.sweeps.trial_jobs import Job, TrialOrder, parted
+from relayrl.training.files.atomic_files import write_whole
+
+_STEPS = ("trainer.max_steps", "max_steps")
+_CHECKPOINTS_PER_RUN = 10
+
+
+class SweepDirectory:
+    """Paths of a sweep, and what its runs are."""
+
+    def __init__(self, path: Path, sweep: SweepSettings, *, trust: bool = False) -> None:
+        self.path, self._sweep, self._trust = path.absolute(), sweep, trust
+        self.config = self.path / "sweep.yaml"
+        self.base = self.path / "base.yaml"
+        self.best = self.path / "best.yaml"
+        self.picture = self.path / "sweep.png"
+
+    @property
+    def state_url(self) -> str:
+        """Where the sweep's state is."""
+        return f"sqlite:{self.path / 'sweep.db'}" if self._sweep.state == SQLITE else self._sweep.state
+
+    @property
+    def name(self) -> str:
+        """What the sweep is called in its state."""
+        return self._sweep.name or self.path.name
+
+    def write(self) -> None:
+        """Write the settings, and those that all runs share."""
+        shown = self._sweep.model_dump(mode="json")
+        write_whole(self.config, yaml.safe_dump(shown, sort_keys=False).encode())
+        write_whole(self.base, yaml.safe_dump(self._base_values, sort_keys=False).encode())
+
+    @cached_property
+    def _given(self) -> dict[str, Any]:
+        return merged(self._sweep.settings, {"env": self._sweep.env, "algo": self._sweep.algo})
+
+    @cached_property
+    def base_settings(self) -> RunSettings:
+        """The settings of a run in which nothing varies. The environment is made once, as `relayrl train` would."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "base.yaml"
+            file.write_text(yaml.safe_dump(self._given, sort_keys=False))
+            return open_session(TrainRequest(config=file, trust=self._trust), create=False).settings
+
+    @cached_property
+    def _base_values(self) -> dict[str, Any]:
+        """With checkpoints that a killed trial goes on from, and evaluations where trials are compared."""
+        max_steps = self.base_settings.trainer.max_steps
+        trainer = {"checkpoint_interval": max(1, max_steps // _CHECKPOINTS_PER_RUN)}
+        interval = self._compared_every()
+        evaluation = {} if interval is None else {"interval": interval}
+        own = (self._given.get("evaluation") or {}).get("interval")
+        if interval is not None and own is not None and interval % own:
+            raise ConfigError(
+                f"trials are compared every {interval} environment steps and evaluated every {own} (evaluation.interval); "
+                "leave the latter out, or choose one that divides the former"
+            )
+        return merged({"trainer": trainer, "evaluation": evaluation}, self._given)
+
+    def _compared_every(self) -> int | None:
+        if self._sweep.pruning is not None:
+            return self._sweep.pruning.interval
+        if self._sweep.search is not None and self._sweep.is_population:
+            return generation_ends(self._sweep.search.population, self.base_settings.trainer.max_steps)[0]
+        return None
+
+    def max_steps(self, settings: Mapping[str, Any]) -> int:
+        """Environment steps of a run with the settings of a trial."""
+        return next((int(settings[key]) for key in _STEPS if key in settings), self.base_settings.trainer.max_steps)
+
+    def settings_of(self, settings: Mapping[str, Any]) -> RunSettings:
+        """All settings of the runs of a trial."""
+        env, flags, assignments = parted(settings)
+        request = TrainRequest(env=env, config=self.base, flags=flags, assignments=assignments, trust=self._trust)
+        return open_session(request, create=False).settings
+
+    def require_valid(self) -> None:
+        """Raise `ConfigError` where a name or a value of what varies is none, before anything is trained."""
+        search = self._sweep.search
+        varied: Mapping[str, Sequence[Any]] = (
+            self._sweep.grid if search is None else {name: each.ends for name, each in search.parsed().items()}
+        )
+        is_fixed_length = self._sweep.pruning is not None or self._sweep.is_population
+        if is_fixed_length and any(name in _STEPS for name in varied):
+            raise ConfigError(
+                "trials that are compared on their way have one length; take max_steps out of what varies"
+            )
+        for name, values in varied.items():
+            found = [self._checked(name, value) for value in values]
+            if self._sweep.is_population:
+                for one in found[1:]:
+                    try:
+                        check_changes(found[0], one)
+                    except ConfigError as error:
+                        raise ConfigError(f"search.ranges.{name} cannot change inside of a run: {error}") from error
+
+    def _checked(self, name: str, value: Any) -> RunSettings:
+        env, flags, assignments = parted({name: value})
+        return build_run_settings(env, self.base, flags, assignments)
+
+    def run_dir(self, job: Job) -> Path:
+        """The run directory of a job; members of a population have one for each generation."""
+        return self._run_dir(job.trial, job.seed, job.rung)
+
+    def _run_dir(self, trial: int, seed: int, rung: int) -> Path:
+        generation = f"-generation{rung:03d}" if self._sweep.is_population else ""
+        return self.path / "runs" / f"trial{trial:04d}-seed{seed}{generation}"
+
+    def outcome(self, job: Job) -> Path:
+        """Where a job's outcome is written."""
+        return self.path / "outcomes" / f"trial{job.trial:04d}-seed{job.seed}-rung{job.rung:03d}.json"
+
+    def is_training(self, job: Job) -> bool:
+        """Whether a process of this machine is in the job's run directory, whoever has started it."""
+        directory = RunDirectory(self.run_dir(job))
+        if not directory.path.exists():
+            return False
+        try:
+            directory.lock()
+        except ConfigError:
+            return True
+        directory.release()
+        return False
+
+    def order(self, job: Job) -> TrialOrder:
+        """What a runner needs to run a job."""
+        has_parent = self._sweep.is_population and job.rung and job.parent is not None
+        parent = self._run_dir(job.parent or 0, job.seed, job.rung - 1) if has_parent else None
+        return TrialOrder(
+            config=str(self.base),
+            settings={**job.settings, "seed": job.seed},
+            run_dir=str(self.run_dir(job)),
+            outcome=str(self.outcome(job)),
+            log=str(self.path / "logs" / f"trial{job.trial:04d}-seed{job.seed}.log"),
+            metric=self._sweep.objective.metric,
+            column=self._sweep.objective.column,
+            until=job.until,
+            parent=None if parent is None else str(parent),
+            trust=self._trust,
+            name=f"trial {job.trial} seed {job.seed}" + (f" rung {job.rung}" if job.rung else ""),
+        )
