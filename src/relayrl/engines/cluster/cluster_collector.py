@@ -202,7 +202,7 @@ def part_plans(
     settings: RunSettings, registered: Mapping[Any, Mapping[str, Any]], env_ids: Sequence[Any], num_steps: int
 ) -> list[PartPlan]:
     """What each collector is built from."""
-    bounds = part_bounds(settings)
+    bounds, settings = part_bounds(settings), settings.model_copy(update={"learners": 1, "record": None})
     return [
         PartPlan(settings, registered, first, last, tuple(env_ids), num_steps)
         for first, last in itertools.pairwise(bounds)

@@ -85,6 +85,7 @@ def build_cluster_parts(
         built.signals,
         built.block_steps,
         built.recorder,
+        built.learners,
         fleets[0],
         disconnect,
     )
