@@ -1,5 +1,7 @@
-"""Every key of ML-Agents' settings file: what the docs say of it is what the reader does. `python tests/engines/test_mlagents_keys.py`
-writes the table of the docs."""
+"""Every key of ML-Agents' settings file: what the docs say of it is what the reader does.
+
+`python tests/engines/test_mlagents_keys.py` writes the table of the docs.
+"""
 
 import re
 import sys
@@ -36,6 +38,7 @@ OTHERS = {
 }
 """Values that are no defaults, where a number or flag cannot be told from the default."""
 OF_SAC = (
+    "time_horizon",
     "buffer_init_steps",
     "tau",
     "steps_per_update",

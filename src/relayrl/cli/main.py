@@ -28,6 +28,7 @@ from relayrl.cli.environment_options import (
     given_environment,
 )
 from relayrl.cli.keys_command import keys_app
+from relayrl.cli.mlagents.learn_command import learn, with_env_args
 from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.models_command import models_app
 from relayrl.cli.servers.serve_command import serve_app
@@ -52,6 +53,7 @@ app.add_typer(serve_app, name="serve")
 app.add_typer(sweep_app, name="sweep")
 serve_app.command()(inference)
 app.command()(actor)
+app.command()(learn)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 TrustFlag = Annotated[bool, typer.Option("--trust", help="Run the code that a file names as its environment.")]
@@ -343,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: turns errors into one line and an exit code; the parser does so for its own."""
     shows_traceback.set(False)
     try:
-        app(arguments, prog_name="relayrl")
+        app(with_env_args(list(sys.argv[1:] if arguments is None else arguments)), prog_name="relayrl")
     except KeyboardInterrupt:
         print("relayrl: interrupted", file=sys.stderr)
         sys.exit(130)

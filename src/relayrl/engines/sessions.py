@@ -44,6 +44,8 @@ class TrainRequest:
     init_from: Path | None = None
     trust: bool = False
     overwrite: bool = False
+    overlay: Mapping[str, Any] = field(default_factory=dict)
+    """What goes over `config`, in its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,13 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     notes: list[str] = []
     trial = _Trial(request, notes, must_run=create)
     settings = build_run_settings(
-        request.env, request.config, request.flags, request.assignments, notes, trial.generic_preset
+        request.env,
+        request.config,
+        request.flags,
+        request.assignments,
+        notes,
+        trial.generic_preset,
+        overlay=request.overlay,
     )
     _check_learning_starts(settings, notes)
     if request.init_from is not None and not request.init_from.exists():
@@ -158,7 +166,9 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     base = request.config or directory.require()
     with _locked_on_return(directory) if create else contextlib.nullcontext():
         before = directory.settings()
-        after = build_run_settings(request.env, base, request.flags, request.assignments, is_whole=True)
+        after = build_run_settings(
+            request.env, base, request.flags, request.assignments, is_whole=True, overlay=request.overlay
+        )
         trials: list[str] = []
         if create:
             _require_trusted(request, after, base)
