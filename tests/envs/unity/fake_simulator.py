@@ -447,23 +447,20 @@ class Simulator:
         evil = self.options.evil
         if evil is None or self.num_exchanges <= 20:
             return infos
-        if evil == "nan":
-            return [encode({10: decode(infos[0])[10][0]}) + message(13, vector([float("nan"), 1.0])), *infos[1:]]
-        if evil == "reward":
-            return [infos[0] + encode({7: float("inf")}), *infos[1:]]
-        if evil == "shape":
-            return [encode({10: 1}) + message(13, vector([1.0, 2.0, 3.0])), *infos[1:]]
-        if evil == "size":
-            return [encode({10: 1}) + message(13, vector([1.0, 2.0, 3.0], shape=[2])), *infos[1:]]
+        rest, last = infos[:-1], infos[-1]  # who asks comes behind who ended
+        lies = {
+            "nan": encode({10: decode(last)[10][0]}) + message(13, vector([float("nan"), 1.0])),
+            "reward": last + encode({7: float("inf")}),
+            "shape": encode({10: 1}) + message(13, vector([1.0, 2.0, 3.0])),
+            "size": encode({10: 1}) + message(13, vector([1.0, 2.0, 3.0], shape=[2])),
+            "sensors": encode({10: 1}),
+            "mask": last + encode({11: [True, True]}),
+        }
         if evil == "twice":
-            return [infos[0], *infos]
-        if evil == "sensors":
-            return [encode({10: 1}), *infos[1:]]
-        if evil == "mask":
-            return [infos[0] + encode({11: [True, True]}), *infos[1:]]
+            return [*infos, last]
         if evil == "crowd":
             return infos + [encode({10: 900 + k}) + message(13, vector([0.0, 1.0])) for k in range(3)]
-        return infos
+        return [*rest, lies.get(evil, last)]
 
 
 def main() -> None:
@@ -479,12 +476,15 @@ def main() -> None:
     parser.add_argument("--once")
     parser.add_argument("--stall-after", type=int)
     parser.add_argument("--child", help="start a child, and write its process id into this file")
+    parser.add_argument("--pid", help="write the process id into this file")
     parser.add_argument("--evil")
     parser.add_argument("--wait", action="store_true", help="for a trainer that is not there yet")
     options = parser.parse_args()
     if options.child:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
         Path(options.child).write_text(str(child.pid))
+    if options.pid:
+        Path(options.pid).write_text(str(os.getpid()))
     Simulator(options).run()
 
 

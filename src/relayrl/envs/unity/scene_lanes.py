@@ -49,6 +49,11 @@ class Census:
     _num_units: dict[str, int] = field(default_factory=dict)
     _unit_size: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def behaviors(self) -> list[str]:
+        """Those of which agents were seen."""
+        return list(self._num_units)
+
     def leave(self, behavior: str, agent: int) -> None:
         """An agent has ended."""
         self._alive.setdefault(behavior, {}).pop(agent, None)

@@ -110,14 +110,15 @@ class SimulatorLink:
             self._requests.put(request, timeout=_STOP_S)
             while not self._closing.is_set() and context.is_active():
                 with contextlib.suppress(queue.Empty):
-                    return self._answers.get(timeout=_POLL_S)
-            self._hung_up.set()
-            return b""
+                    answer = self._answers.get(timeout=_POLL_S)
+                    if context.is_active():
+                        return answer
         except queue.Full:
-            self._hung_up.set()
-            return b""
+            pass
         finally:
             self._turn.release()
+        self._hung_up.set()
+        return b""
 
 
 class PortTakenError(ConfigError):

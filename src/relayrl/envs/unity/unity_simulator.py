@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relayrl.envs.unity.behaviors import Behavior, read_behavior
 from relayrl.envs.unity.side_channels import SceneStatistics, SideChannels, parameter_messages
 from relayrl.envs.unity.simulator_link import PortTakenError, SimulatorGoneError, SimulatorLink
 from relayrl.envs.unity.simulator_process import SimulatorProcess
@@ -54,6 +55,8 @@ class UnitySimulator:
         deadlines: Deadlines,
     ) -> None:
         self._link, self._process, self._deadlines = link, process, deadlines
+        self.behaviors: dict[str, Behavior] = {}
+        """What it has announced so far: each behaviour once, with the first of its agents."""
         self.statistics = SceneStatistics()
         self._channels = SideChannels(self.statistics)
         try:
@@ -113,8 +116,13 @@ class UnitySimulator:
         except SimulatorGoneError as error:
             log = "" if self._process is None else f"; {self._process.describe_log()}"
             raise SimulatorGoneError(f"the Unity simulator on port {self.port} is gone: {error}{log}") from error
-        self._channels.receive(received.unity_output.rl_output.side_channel)
-        return received.unity_output
+        output = received.unity_output
+        self._channels.receive(output.rl_output.side_channel)
+        for parameters in output.rl_initialization_output.brain_parameters:
+            infos = output.rl_output.agentInfos
+            if parameters.brain_name in infos and infos[parameters.brain_name].value:
+                self.behaviors[parameters.brain_name] = read_behavior(parameters, infos[parameters.brain_name].value[0])
+        return output
 
     def _find_end(self) -> str | None:
         return None if self._process is None else self._process.find_end()

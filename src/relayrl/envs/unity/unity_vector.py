@@ -31,7 +31,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.envs.failures import EnvFailure, FailureKind, RestartBudget
-from relayrl.envs.unity.behaviors import Behavior, group_names, read_behavior
+from relayrl.envs.unity.behaviors import Behavior, group_names
 from relayrl.envs.unity.scene_lanes import Census, Lane, LanePlan, SceneLanes
 from relayrl.envs.unity.unity_settings import UnitySettings
 from relayrl.envs.unity.unity_simulator import UnitySimulator
@@ -184,7 +184,7 @@ class UnityVector(VectorEnvironment):
         num_left = self._options.warm_up
         while True:
             output = simulator.receive()
-            self._learn_behaviors(output)
+            self._behaviors = simulator.behaviors
             idle: dict[str, list[Any]] = {}
             for name, infos in output.rl_output.agentInfos.items():
                 for info in infos.value:
@@ -195,12 +195,13 @@ class UnityVector(VectorEnvironment):
                     if not info.done:
                         census.see(name, info.id, info.group_id)
                         idle.setdefault(name, []).append(self._behavior(name).idle_action(info))
-            if num_left <= 0 and self._behaviors:
+            if num_left <= 0 and census.behaviors:
                 break
             if num_left <= -_MAX_SILENT:
                 raise EnvError(f"no agent of the scene asked for a decision in {_MAX_SILENT} exchanges")
             num_left -= 1
             simulator.act(idle)
+        self._behaviors = {name: simulator.behaviors[name] for name in census.behaviors}
         names = group_names(list(self._behaviors))
         num_areas, plans = census.plan(self._options.areas, self._agents_per_area(names))
         self._names, self._num_areas = names, num_areas
@@ -319,7 +320,7 @@ class UnityVector(VectorEnvironment):
         simulator = self._simulators[number]
         for _ in range(_MAX_SILENT):
             output = simulator.receive()
-            self._learn_behaviors(output)
+            self._require_known(simulator.behaviors)
             ended, asking = self._read(output.rl_output)
             self._write(number, ended, asking)
             if asking:
@@ -445,26 +446,16 @@ class UnityVector(VectorEnvironment):
             raise EnvError(f"agents of {name!r:.100} appeared, a behaviour that the simulator has not announced")
         return self._behaviors[name]
 
-    def _learn_behaviors(self, output: Any) -> None:
-        """Take in what behaviours the simulator announces; all must be known before the first reset, and the same everywhere."""
-        for parameters in output.rl_initialization_output.brain_parameters:
-            name = parameters.brain_name
-            infos = output.rl_output.agentInfos[name].value if name in output.rl_output.agentInfos else ()
-            if not infos:
-                continue
-            behavior = read_behavior(parameters, infos[0])
-            if name not in self._behaviors and self.groups_are_known:
+    def _require_known(self, announced: Mapping[str, Behavior]) -> None:
+        """All behaviours must be known before the first reset, and be the same in all simulators."""
+        for name, behavior in announced.items():
+            if name not in self._behaviors:
                 raise EnvError(
                     f"behaviour {name!r:.100} appeared after the first {self._options.warm_up} exchanges; raise "
                     "environment.options.warm_up, so that it is seen before the run begins"
                 )
-            if self._behaviors.setdefault(name, behavior) != behavior:
+            if self._behaviors[name] != behavior:
                 raise EnvError(f"behaviour {name!r:.100} has other sensors or actions than in the first simulator")
-
-    @property
-    def groups_are_known(self) -> bool:
-        """Whether groups and lanes are laid out, which no behaviour can change any more."""
-        return bool(getattr(self, "groups", None))
 
     def _report_statistics(self) -> Sequence[Mapping[str, Any]]:
         """Every so many steps, what the scenes have recorded: for the log, and for `VectorStep.infos` of their first areas."""
