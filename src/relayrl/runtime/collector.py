@@ -68,6 +68,11 @@ class RolloutCollector(ABC):
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
         """Let the groups' actors explore as a policy snapshot says."""
 
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """Steps of each environment so far."""
+
     @abstractmethod
     def take_ended(self) -> EndedEpisodes:
         """Episodes that ended since the last call."""

@@ -122,7 +122,9 @@ def test_the_editor_is_evaluated_in_its_own_environment(scenes: Scenes, tmp_path
     """One simulator, which somebody else started, serves the trial, the run and its evaluation."""
     port = free_port()
     simulator = Path(__file__).with_name("fake_simulator.py")
-    process = subprocess.Popen([sys.executable, str(simulator), "--mlagents-port", str(port), "--wait", "--agents", "2"])
+    process = subprocess.Popen(
+        [sys.executable, str(simulator), "--mlagents-port", str(port), "--wait", "--agents", "2"]
+    )
     try:
         steps = ("--steps", "128", "--set", "time_horizon=32", "--run-dir", str(tmp_path / "run"))
         done = relayrl("train", f"unity:{port}", *SMALL, *steps)

@@ -93,7 +93,7 @@ class Asynchronous(Pace):
         idle = [part for part in range(self._fleet.num_parts) if self._fleet.num_flights(part) < MAX_FLIGHTS]
         if not idle:
             return
-        call = self._members.call(self._trainer.policy_version, self._members.num_steps)
+        call = self._members.call(self._trainer.policy_version, self._members.rollout_steps)
         for part in idle:
             while self._fleet.num_flights(part) < MAX_FLIGHTS:
                 self._fleet.send(part, call)

@@ -95,7 +95,7 @@ class ClusterCollector(RolloutCollector):
 
     def __init__(self, settings: RunSettings, env: VectorEnvironment, parts: Assembly, fleet: Fleet) -> None:
         self._trainer, self._policies, self.fleet = parts.trainer, parts.policies, fleet
-        self.num_steps, self._settings = parts.rollout_steps, settings
+        self.rollout_steps, self._settings = parts.rollout_steps, settings
         self._env, self._groups = env, env.groups
         self.bounds = part_bounds(settings)
         self._ended: list[EndedEpisodes] = []
@@ -123,12 +123,16 @@ class ClusterCollector(RolloutCollector):
 
     def collect(self, policy_version: int | Mapping[str, int], num_steps: int | None = None) -> dict[str, Rollout]:
         version = policy_version if isinstance(policy_version, int) else max(policy_version.values())
-        results = self.fleet.collect(self.call(version, self.num_steps if num_steps is None else num_steps))
+        results = self.fleet.collect(self.call(version, self.rollout_steps if num_steps is None else num_steps))
         self._ended.append(joined_episodes([result.ended for result in results]))
         return {
             name: joined_lanes([result.rollouts[name] for result in results], header)
             for name, header in self.headers.items()
         }
+
+    @property
+    def num_steps(self) -> int:
+        return self._trainer.num_env_steps // len(self._env.env_ids)
 
     def part_rollouts(self, result: PartResult) -> dict[str, Rollout]:
         """The rollouts of one part alone."""

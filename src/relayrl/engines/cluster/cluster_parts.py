@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -76,19 +76,8 @@ def build_cluster_parts(
             fleet.close()
         disconnect()
         raise
-    return ClusterParts(
-        built.env,
-        built.policies,
-        built.acting,
-        built.trainer,
-        built.collector,
-        built.signals,
-        built.block_steps,
-        built.recorder,
-        built.learners,
-        fleets[0],
-        disconnect,
-    )
+    own = {each.name: getattr(built, each.name) for each in fields(built)}
+    return ClusterParts(**own, fleet=fleets[0], disconnect=disconnect)
 
 
 def require_possible(settings: RunSettings) -> None:
@@ -99,6 +88,10 @@ def require_possible(settings: RunSettings) -> None:
         require_corrected(settings)
     if settings.learn_from is not None:
         raise ConfigError("a run that learns from records collects nothing; leave out engine ray")
+    if any(len(each.curriculum) > 1 for each in settings.environment.parameters.values()):
+        raise ConfigError(
+            "lessons are for the engine local; with engine ray give environment.parameters values or samplers"
+        )
     if settings.environment.exclusive:
         raise ConfigError("environment.exclusive is one set of environments; engine ray has one for each collector")
 

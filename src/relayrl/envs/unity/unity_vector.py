@@ -163,7 +163,7 @@ class UnityVector(VectorEnvironment):
         self._start, self._stop, self._options = start, stop, options
         self._restarts = settings.on_failure is FailurePolicy.RESTART
         self._budget = RestartBudget(settings.max_restarts_per_minute)
-        self._parameters: dict[str, float] = dict(options.parameters)
+        self._parameters = [dict(options.parameters) for _ in range(num_simulators)]
         self._num_steps, self._closed, self._has_reset = 0, False, False
         self._simulators: list[UnitySimulator] = []
         self._behaviors: dict[str, Behavior] = {}
@@ -288,11 +288,12 @@ class UnityVector(VectorEnvironment):
         """The current observations, as the last `reset` or `step` gave them."""
         return VectorReset({columns.group.name: columns.observation() for columns in self._columns.values()})
 
-    def set_parameters(self, parameters: Mapping[str, float]) -> None:
-        """Send environment parameters to all scenes, with the next step or reset."""
-        for simulator in self._simulators:
-            simulator.set_parameters(parameters)
-        self._parameters.update(parameters)
+    def set_parameters(self, values: Mapping[str, Array]) -> None:
+        """Sent with the next step or reset. A scene has one value for all its areas: that of the first."""
+        for number, simulator in enumerate(self._simulators):
+            own = {name: float(value[number * self._num_areas]) for name, value in values.items()}
+            simulator.set_parameters(own)
+            self._parameters[number].update(own)
 
     def close(self) -> None:
         if not self._closed:
@@ -414,7 +415,7 @@ class UnityVector(VectorEnvironment):
         self._simulators[number].close(failed=True)
         try:
             self._simulators[number] = self._start(number)
-            self._simulators[number].set_parameters(self._parameters)
+            self._simulators[number].set_parameters(self._parameters[number])
             self._begin_scene(number)
             self._take_in(number)
         except (EnvError, ConfigError) as error:
