@@ -100,6 +100,11 @@ class RunParts:
             self.recorder.record(rollouts)
         return self.signals.add_to(rollouts)
 
+    @property
+    def notes(self) -> list[str]:
+        """What somebody should know of how the parts are placed."""
+        return []
+
     def close(self) -> None:
         """Release the environments and other learners, and make durable what was recorded."""
         with contextlib.ExitStack() as parts:
