@@ -22,7 +22,6 @@ from relayrl.envs.vector.vector_proxy import VectorProxy
 from relayrl.errors import ConfigError, EnvError
 from relayrl.training.statistics.run_statistics import Statistics
 
-
 _SHARED_STATISTICS = ("NormalizeObservation", "NormalizeReward")
 """Wrappers that learn from all environments that they see."""
 
@@ -50,8 +49,8 @@ class ClusterParts(RunParts):
         if num_parts == 1 or not shared:
             return []
         return [
-            f"the environments of each collector share {' and '.join(shared)}: another number than {num_parts} collectors gives "
-            "another run"
+            f"the environments of each collector share {' and '.join(shared)}: another number than {num_parts} collectors "
+            "gives another run"
         ]
 
     def close(self) -> None:
