@@ -5,9 +5,9 @@
     python benchmarks/cluster.py --only broadcast --collectors 16 --megabytes 1
 
 `throughput`: the same run (PPO, the same environments and seeds, and therefore the same parameters) with `--workers` processes,
-by turns; the best of each side's repeats, and the median of the ratios of neighbouring runs. `broadcast`: from `ray.put` of a policy to the answer of every collector that has read it; collectors are bare actors
-here, since what they compute is not what is measured. One JSON object per row; ratios say more than times on a machine that
-others use.
+by turns; the best of each side's repeats, and the median of the ratios of neighbouring runs. `broadcast`: from `ray.put` of a
+policy to the answer of every collector that has read it; collectors are bare actors here, since what they compute is not what
+is measured. One JSON object per row; ratios say more than times on a machine that others use.
 """
 
 from __future__ import annotations
