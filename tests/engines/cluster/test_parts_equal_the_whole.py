@@ -135,3 +135,9 @@ def test_names_of_engines_are_checked_and_ours_cannot_be_taken(tmp_path):
     ):
         with pytest.raises(ConfigError, match=match):
             train(tmp_path / "run", "CartPole-v1", "ppo", settings, workers=1)
+
+
+def test_what_depends_on_the_number_of_collectors_is_said(tmp_path):
+    settings = {**ON_POLICY, "environment.wrappers": ["NormalizeObservation"]}
+    train(tmp_path / "run", "CartPole-v1", "ppo", settings, workers=2)
+    assert "share NormalizeObservation: another number than 2 collectors" in (tmp_path / "run" / "run.log").read_text()

@@ -95,7 +95,7 @@ class ClusterCollector(RolloutCollector):
 
     def __init__(self, settings: RunSettings, env: VectorEnvironment, parts: Assembly, fleet: Fleet) -> None:
         self._trainer, self._policies, self.fleet = parts.trainer, parts.policies, fleet
-        self.rollout_steps, self._settings = parts.rollout_steps, settings
+        self.rollout_steps, self.settings = parts.rollout_steps, settings
         self._env, self._groups = env, env.groups
         self.bounds = part_bounds(settings)
         self._ended: list[EndedEpisodes] = []

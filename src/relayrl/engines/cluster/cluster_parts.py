@@ -22,6 +22,9 @@ from relayrl.envs.vector.vector_proxy import VectorProxy
 from relayrl.errors import ConfigError, EnvError
 from relayrl.training.statistics.run_statistics import Statistics
 
+_SHARED_STATISTICS = ("NormalizeObservation", "NormalizeReward")
+"""Wrappers that learn from all environments that they see."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterParts(RunParts):
@@ -36,6 +39,19 @@ class ClusterParts(RunParts):
         assert self.fleet is not None
         assert isinstance(self.collector, ClusterCollector)
         return Asynchronous(self, self.fleet, self.collector, statistics, clock)
+
+    @property
+    def notes(self) -> list[str]:
+        assert isinstance(self.collector, ClusterCollector)
+        collector, num_parts = self.collector, len(self.collector.bounds) - 1
+        shared = [] if self.env.independent_streams else ["a generator"]
+        shared += [name for name in collector.settings.environment.wrapper_names if name.endswith(_SHARED_STATISTICS)]
+        if num_parts == 1 or not shared:
+            return []
+        return [
+            f"the environments of each collector share {' and '.join(shared)}: another number than {num_parts} collectors "
+            "gives another run"
+        ]
 
     def close(self) -> None:
         try:

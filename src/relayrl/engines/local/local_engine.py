@@ -140,9 +140,10 @@ class LocalEngine:
     def notes(self) -> list[str]:
         """What somebody should know who is about to start the run."""
         asked, last_step, num_envs = self._settings.trainer.max_steps, self._last_step(), self._parts.env.num_envs
-        if asked == last_step:
-            return []
-        return [f"{asked:,} steps are not a multiple of {num_envs} environments: the run takes {last_step:,}"]
+        notes = self._parts.notes
+        if asked != last_step:
+            notes.append(f"{asked:,} steps are not a multiple of {num_envs} environments: the run takes {last_step:,}")
+        return notes
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint of the run directory; False if it has none."""

@@ -109,6 +109,11 @@ class RunParts:
         metrics = self.signals.add_to(rollouts)
         return metrics if self.league is None else metrics | self.league.take_metrics()
 
+    @property
+    def notes(self) -> list[str]:
+        """What somebody should know of how the parts are placed."""
+        return []
+
     def close(self) -> None:
         """Release the environments and other learners, and make durable what was recorded."""
         with contextlib.ExitStack() as parts:
