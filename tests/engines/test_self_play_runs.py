@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from cli_in_process import relayrl as command
 
 import relayrl
+from cli_in_process import relayrl as command
 from relayrl.errors import ConfigError, RelayRLError
 
 SMALL = {

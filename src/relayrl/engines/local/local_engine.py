@@ -308,8 +308,10 @@ class LocalEngine:
         """Self-play: snapshots are of whole policies, so critics that go on learning beside are waited for."""
         league = self._parts.league
         if league is not None and league.is_due(pace.num_env_steps):
-            if not pace.learns_beside:
-                pace.settle()
+            if pace.learns_beside:  # opponents are copies of copies, which the collecting thread alone changes
+                league.advance(pace.num_env_steps, None)
+                return
+            pace.settle()
             league.advance(pace.num_env_steps, self._parts.trainer.policy_version)
 
     def _follow_schedules(self, progress: float) -> None:

@@ -22,7 +22,7 @@ from relayrl.data.trees import Array
 from relayrl.engines.self_play.elo_ratings import EloRatings
 from relayrl.engines.self_play.game_teams import GameTeams, Groups, form_teams
 from relayrl.engines.self_play.ladder import LadderRow
-from relayrl.engines.self_play.learner_rows import learner_rows
+from relayrl.engines.self_play.own_rows import learner_rows
 from relayrl.engines.self_play.seated_actor import LEARNER, SeatedActor
 from relayrl.engines.self_play.snapshots import Snapshot, Snapshots
 from relayrl.engines.settings.self_play_settings import SelfPlaySettings
@@ -92,15 +92,15 @@ class League:
     def _crosses(self, interval: int, num_env_steps: int) -> bool:
         return num_env_steps // interval > self._num_env_steps // interval
 
-    def advance(self, num_env_steps: int, version: int) -> None:
-        """Do what is due when the run has taken so many steps; `version` is that of the policies, of which nobody may be
-        changing one."""
+    def advance(self, num_env_steps: int, version: int | None) -> None:
+        """Do what is due when the run has taken so many steps, while nobody changes a policy; `version` is that of the
+        policies, None where they are still those that acted last."""
         self._begin()
         own, sides = self._settings, len(self.teams.sides)
         is_change_due = self._crosses(own.team_change, num_env_steps) and sides > 1
         is_save_due = self._crosses(own.save_steps, num_env_steps) or is_change_due
         is_swap_due = self._crosses(own.swap_steps, num_env_steps)
-        self._num_env_steps, self._version = num_env_steps, version
+        self._num_env_steps, self._version = num_env_steps, self._version if version is None else version
         if is_save_due:
             self._save(self._learning)
         if is_change_due:
@@ -175,7 +175,7 @@ class League:
         records keep, get the versions that acted."""
         found = {}
         for name, rollout in rollouts.items():
-            seats = self._noted(name, rollout.num_steps)
+            seats, self._version = self._noted(name, rollout.num_steps), int(rollout.policy_version[0, 0])
             found[name] = learner_rows(rollout, seats, self._lanes(name))
             for number in np.unique(seats[seats != LEARNER]).tolist():
                 rollout.policy_version[seats == number] = self._snapshots[number].version

@@ -1,7 +1,7 @@
 """Kuhn poker, and how far a strategy is from its solution; import it from `relayrl.testing`.
 
-Two players ante 1, each gets one of three cards. They take turns in passing or betting 1 until both have passed, a bet was called
-(betting again), or somebody passed after a bet and gave up. The higher card wins what is there.
+Two players ante 1, each gets one of three cards. They take turns in passing or betting 1 until both have passed, a bet was
+called (betting again), or somebody passed after a bet and gave up. The higher card wins what is there.
 
     histories       "" and "pb" are player 0's turns, "p" and "b" player 1's
     strategy        the probability of betting, by (card, history): twelve numbers
