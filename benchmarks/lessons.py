@@ -21,10 +21,10 @@ SOLVED = 0.9
 
 
 def curriculum(num_rooms: int) -> dict[str, Any]:
-    """Chains of one room, of two, and so on; the next one begins when 0.8 of the latest 100 episodes reach their goal."""
+    """Chains of two rooms, of three, and so on; the next one begins when 0.8 of the latest 100 episodes reach their goal."""
     done = {"behavior": "agent", "measure": "reward", "threshold": 0.8, "min_lesson_length": 100}
     lessons: list[dict[str, Any]] = [
-        {"name": f"{count} rooms", "value": count, "completion_criteria": done} for count in range(1, num_rooms)
+        {"name": f"{count} rooms", "value": count, "completion_criteria": done} for count in range(2, num_rooms)
     ]
     return {"num_rooms": {"curriculum": [*lessons, {"name": f"{num_rooms} rooms", "value": num_rooms}]}}
 
@@ -48,13 +48,13 @@ def run_seed(with_lessons: bool, seed: int, args: argparse.Namespace, folder: Pa
         progress=False,
     )
     steps, share = (np.array(run.history[name]) for name in ("num_env_steps", "episode/return_mean"))
-    lesson = np.array(run.history.get("curriculum/num_rooms/lesson", np.full(len(steps), args.rooms - 1.0)))
-    is_last = lesson == args.rooms - 1
+    lesson = np.array(run.history.get("curriculum/num_rooms/lesson", np.full(len(steps), args.rooms - 2.0)))
+    is_last = lesson == args.rooms - 2
     unsolved = np.flatnonzero(~((share >= SOLVED) & is_last))
     first = 0 if not len(unsolved) else unsolved[-1] + 1
     solved_at = f"{int(steps[first]):,}" if first < len(steps) else "never"
     began = "–" if not with_lessons else f"{int(steps[is_last.argmax()]):,}" if is_last.any() else "never"
-    reached = f"{int(lesson[-1]) + 1}"
+    reached = f"{int(lesson[-1]) + 2}"
     greedy = run.result.mean_return if is_last[-1] else 0.0
     return f"| {'yes' if with_lessons else 'no'} | {seed} | {began} | {reached} | {solved_at} | {greedy:.2f} |"
 
