@@ -1,6 +1,6 @@
 """Lessons: PPO in a chain of rooms whose only reward is at its end, with and without a curriculum of shorter chains.
 
-    python benchmarks/lessons.py                            twelve rooms of 4 × 4 cells, 300,000 steps, seeds 0 to 2
+    python benchmarks/lessons.py                            ten rooms of 6 × 6 cells, 300,000 steps, seeds 0 to 2
 
 Every seed is listed, never the best: the step at which the last lesson began, the step from which on at least 0.9 of the latest
 100 training episodes reach the goal of the whole chain, and the share of 100 greedy episodes that reach it.
@@ -61,8 +61,8 @@ def run_seed(with_lessons: bool, seed: int, args: argparse.Namespace, folder: Pa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rooms", type=int, default=12)
-    parser.add_argument("--size", type=int, default=4)
+    parser.add_argument("--rooms", type=int, default=10)
+    parser.add_argument("--size", type=int, default=6)
     parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--seeds", default="0,1,2")
     args = parser.parse_args()
