@@ -122,7 +122,7 @@ class LocalEngine:
         }
         for name in found:
             params, own = self._scheduled(name)
-            if own not in params:
+            if own not in list(params):  # asking for one that differs between groups raises
                 params[own]  # raises, and names those that may change
         return found
 

@@ -86,7 +86,7 @@ class Blueprint:
     """Given where the observations of all agents side by side are the global state; then it is handed out too."""
     performance_return: Callable[[Mapping[str, Sequence[float]]], float] | None = None
     """What an episode is worth, from the agents' rewards; None: their mean return."""
-    limit_option: str = "max_episode_steps"
-    """What the option is called that limits the steps of an episode."""
     truncation_hides_termination: bool = False
     """Whether an episode that ends and reaches its limit in the same step counts as truncated only, as in mpe2."""
+    limit_option: str = "max_episode_steps"
+    """What the option is called that limits the steps of an episode."""

@@ -46,6 +46,12 @@ class EpisodeParameters:
         self._lessons = [[0] * len(plan.parameters)] * num_envs
         self.values = [first_values(plan)] * num_envs
 
+    def introduce(self, envs: Sequence[Any]) -> None:
+        """Give environments parameters before their first reset, which only shows what they are like."""
+        for env in envs:
+            if self.route is Delivery.SET_PARAMETERS and (setter := setter_of(env)) is not None:
+                setter(dict(first_values(self.plan)))
+
     def begin(self, b: int, seed: int | None, lessons: Array) -> Values:
         """What the next episode of environment `b` has; a seed begins its stream anew."""
         if seed is not None:

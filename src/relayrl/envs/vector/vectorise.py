@@ -60,6 +60,8 @@ def build_loop(recipe: EnvRecipe, first: Any, num_envs: int) -> EnvLoop[Any]:
                 envs = [first := built_with(build, values, plan, recipe.name)]
         while len(envs) < num_envs:
             envs.append(build(values))
+        if parameters is not None:
+            parameters.introduce(envs)
         kind = JointLoop if isinstance(first, MultiAgentEnvironment) else ScalarLoop
         return kind(build, envs, parameters)
     except BaseException as error:
