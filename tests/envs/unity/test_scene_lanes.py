@@ -20,7 +20,12 @@ def test_agents_without_groups_are_areas_of_their_own() -> None:
 
 
 def test_groups_of_two_teams_meet_in_areas() -> None:
-    agents = [(team, 100 * g + n, g) for team, first in (("Blue", 1), ("Red", 9)) for g in range(first, first + 8) for n in (0, 1)]
+    agents = [
+        (team, 100 * g + n, g)
+        for team, first in (("Blue", 1), ("Red", 9))
+        for g in range(first, first + 8)
+        for n in (0, 1)
+    ]
     assert census(*agents).plan(None, {}) == (8, {"Blue": LanePlan(1, 2), "Red": LanePlan(1, 2)})
 
 

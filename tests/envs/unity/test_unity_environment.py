@@ -6,9 +6,9 @@ import logging
 
 import numpy as np
 import pytest
-from cli_in_process import relayrl
 from scenes import Scenes, actions, flags, scenes
 
+from cli_in_process import relayrl
 from relayrl.errors import ConfigError, PartialResetError, UnknownNameError
 
 __all__ = ["scenes"]
@@ -120,7 +120,9 @@ def test_agents_appear_in_the_middle_of_an_episode(scenes: Scenes) -> None:
         step = env.step(actions(env, lambda _: 0))
         view = step.groups
         sums += view["Worker"].reward[0]
-    assert workers == [[False, False]] * 2 + [[True, False]] * 2 + [[True, True]] + [[False, True]] * 2 + [[False, False]]
+    assert workers == [[False, False]] * 2 + [[True, False]] * 2 + [[True, True]] + [[False, True]] * 2 + [
+        [False, False]
+    ]
     assert sums.tolist() == [1.5, 1.5]
     assert step.episode_over.all()
 
@@ -147,12 +149,16 @@ def test_an_agent_that_returns_early_cuts_the_episode_of_the_others(scenes: Scen
 def test_scenes_without_room_say_so(scenes: Scenes) -> None:
     env = scenes.make("spawn", agents_per_area={"Worker": 4})
     assert env.groups["Worker"].num_agents == 4
-    with pytest.raises(ConfigError, match=r"agents_per_area names \['Drone'\]; the behaviours are \['Queen', 'Worker'\]"):
+    with pytest.raises(
+        ConfigError, match=r"agents_per_area names \['Drone'\]; the behaviours are \['Queen', 'Worker'\]"
+    ):
         scenes.make("spawn", agents_per_area={"Drone": 4})
 
 
 def test_the_simulator_gets_seed_areas_engine_and_parameters(scenes: Scenes) -> None:
-    env = scenes.make("walk", seed=11, num_areas=5, parameters={"goal": 3.5}, engine={"time_scale": 8, "quality_level": None})
+    env = scenes.make(
+        "walk", seed=11, num_areas=5, parameters={"goal": 3.5}, engine={"time_scale": 8, "quality_level": None}
+    )
     env.reset()
     env.close()
     log = scenes.log().splitlines()
@@ -184,7 +190,9 @@ def test_statistics_are_reported_and_unknown_channels_skipped_with_one_line(
     assert recorded["Walk/Steps"] == 100.0
     assert recorded["Walk/goal"] == 2.0
     assert 0.0 < recorded["Walk/Arrived"] < 1.0
-    assert [record.getMessage() for record in caplog.records].count("side channel skipped: RelayRL does not know it") == 1
+    assert [record.getMessage() for record in caplog.records].count(
+        "side channel skipped: RelayRL does not know it"
+    ) == 1
     assert "statistics of the scene" in caplog.text
 
 

@@ -9,7 +9,17 @@ from uuid import UUID
 import numpy as np
 import pytest
 from fake_simulator import png, png_of
-from recorded_frames import ACTIONS, ANSWER_TO_GREETING, ENGINE, GREETING, OBSERVATIONS, PARAMETERS, QUIT, RESET, STATISTIC
+from recorded_frames import (
+    ACTIONS,
+    ANSWER_TO_GREETING,
+    ENGINE,
+    GREETING,
+    OBSERVATIONS,
+    PARAMETERS,
+    QUIT,
+    RESET,
+    STATISTIC,
+)
 
 from relayrl.envs.unity.behaviors import group_names, read_behavior
 from relayrl.envs.unity.png_images import decode

@@ -5,7 +5,7 @@ Spaces come from what the scene announces and from the first agent's observation
     vector (rank 1), matrix (rank 2)    Box float32
     image (rank 3), compressed          Box uint8, 0 … 255, in the scene's own order of axes
     image (rank 3), plain               Box float32
-    rank 2 of variable length           Box float32, missing rows are zeros, and `<name>_present`, MultiBinary: which rows are there
+    rank 2 of variable length           Box float32, missing rows are zeros, and MultiBinary `<name>_present`: which are there
     continuous actions                  Box [-1, 1]
     discrete actions                    Discrete, or MultiDiscrete for several branches
     both                                Dict of continuous and discrete
@@ -64,7 +64,9 @@ class Sensor:
         if self.kind is SensorKind.PNG:
             return {self.key: spaces.Box(0, 255, self.shape, np.uint8)}
         numbers = {self.key: spaces.Box(-np.inf, np.inf, self.shape, np.float32)}
-        return numbers | ({self.present_key: spaces.MultiBinary(self.shape[0])} if self.kind is SensorKind.RAGGED else {})
+        return numbers | (
+            {self.present_key: spaces.MultiBinary(self.shape[0])} if self.kind is SensorKind.RAGGED else {}
+        )
 
     def read(self, proto: Any) -> dict[str, Array]:
         """The arrays of one observation; `EnvError` where it is not what was announced."""
@@ -88,7 +90,7 @@ class Sensor:
             raise EnvError(f"sensor {self.key!r} sent {numbers.size} numbers for at most {most} rows of {width}")
         rows = np.zeros(self.shape, np.float32)
         rows.ravel()[: numbers.size] = numbers
-        return {self.key: rows, self.present_key: rows.any(axis=1).astype(np.int8)}
+        return {self.key: rows, self.present_key: np.asarray(rows.any(axis=1), np.int8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,9 @@ class Behavior:
     def observation(self, info: Any) -> Tree:
         """What one agent sees, in the form of `observation_space`."""
         if len(info.observations) != len(self.sensors):
-            raise EnvError(f"an agent of {self.name!r} has {len(info.observations)} sensors, the first had {len(self.sensors)}")
+            raise EnvError(
+                f"an agent of {self.name!r} has {len(info.observations)} sensors, the first had {len(self.sensors)}"
+            )
         parts: dict[str, Tree] = {}
         for sensor, proto in zip(self.sensors, info.observations, strict=True):
             parts.update(sensor.read(proto))
@@ -136,7 +140,7 @@ class Behavior:
             raise EnvError(f"an agent of {self.name!r} masks {len(info.action_mask)} actions, there are {size}")
         return ~np.array(info.action_mask, np.bool_)  # the protocol marks what is forbidden
 
-    def action(self, taken: Tree) -> Any:
+    def action(self, taken: Any) -> Any:
         """The message of one agent's action; `EnvError` where it lies outside the action space."""
         parts = taken if isinstance(taken, dict) else {DISCRETE if self.branches else CONTINUOUS: taken}
         numbers = np.clip(np.ravel(parts[CONTINUOUS]), -1.0, 1.0).tolist() if self.num_continuous else []
@@ -145,7 +149,9 @@ class Behavior:
             raise EnvError(f"an action of {self.name!r} is not finite: {numbers[:8]}")
         for choice, size in zip(choices, self.branches, strict=True):
             if not 0 <= choice < size:
-                raise EnvError(f"an agent of {self.name!r} cannot do {choice}; the branch has the actions 0 to {size - 1}")
+                raise EnvError(
+                    f"an agent of {self.name!r} cannot do {choice}; the branch has the actions 0 to {size - 1}"
+                )
         return message(
             "AgentActionProto",
             vector_actions_deprecated=[*numbers, *choices],
@@ -174,7 +180,7 @@ def _choices(branches: Sequence[int]) -> Space:
 
 
 def read_behavior(parameters: Any, info: Any) -> Behavior:
-    """A behaviour as the scene announces it, with the sensors of its first agent; `EnvError` where RelayRL has no columns for it."""
+    """A behaviour as the scene announces it, with the sensors of its first agent; `EnvError` where it cannot be."""
     name, spec = parameters.brain_name, parameters.action_spec
     num_continuous, branches = spec.num_continuous_actions, tuple(spec.discrete_branch_sizes)
     if not num_continuous and not branches:
@@ -182,9 +188,13 @@ def read_behavior(parameters: Any, info: Any) -> Behavior:
         is_continuous = parameters.vector_action_space_type_deprecated == 1
         num_continuous, branches = (sum(sizes), ()) if is_continuous else (0, sizes)
     if not (num_continuous > 0 or branches) or num_continuous < 0 or any(size < 1 for size in branches):
-        raise EnvError(f"behaviour {name!r:.100} announces {num_continuous} continuous actions and branches {list(branches)[:8]}")
+        raise EnvError(
+            f"behaviour {name!r:.100} announces {num_continuous} continuous actions and branches {list(branches)[:8]}"
+        )
     if num_continuous + sum(branches) > MAX_ACTIONS:
-        raise EnvError(f"behaviour {name!r:.100} announces {num_continuous + sum(branches)} actions; {MAX_ACTIONS} are the limit")
+        raise EnvError(
+            f"behaviour {name!r:.100} announces {num_continuous + sum(branches)} actions; {MAX_ACTIONS} are the limit"
+        )
     if not info.observations:
         raise EnvError(f"agents of behaviour {name!r:.100} see nothing; give them a sensor")
     keys: list[str] = []
@@ -204,7 +214,9 @@ def _read_sensor(key: str, proto: Any) -> Sensor:
     if proto.compression_type == PNG and len(shape) == 3:
         return Sensor(key, SensorKind.PNG, shape)
     if proto.compression_type != NO_COMPRESSION:
-        raise EnvError(f"sensor {key!r} of shape {list(shape)} has compression {proto.compression_type}; RelayRL reads PNG images")
+        raise EnvError(
+            f"sensor {key!r} of shape {list(shape)} has compression {proto.compression_type}; RelayRL reads PNG images"
+        )
     is_ragged = len(shape) == 2 and bool(properties) and bool(properties[0] & VARIABLE_SIZE)
     return Sensor(key, SensorKind.RAGGED if is_ragged else SensorKind.NUMBERS, shape)
 

@@ -67,7 +67,9 @@ def parameter_messages(parameters: Mapping[str, float]) -> Iterator[bytes]:
             number = float(value)
             encoded = name.encode("ascii")
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"environment parameter {name!r}: Unity takes ASCII names and numbers ({error})") from error
+            raise ConfigError(
+                f"environment parameter {name!r}: Unity takes ASCII names and numbers ({error})"
+            ) from error
         if not math.isfinite(number) or abs(number) > 3.4e38:
             raise ConfigError(f"environment parameter {name!r} is {number}; Unity takes finite 32-bit numbers")
         yield _framed(

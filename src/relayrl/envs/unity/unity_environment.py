@@ -23,10 +23,16 @@ def make(name: str, settings: EnvSettings, options: Mapping[str, Any], *, num_si
     if port is None:
         executable = find_executable(name)
         return UnityVector(
-            lambda number: launch(executable, own, number, deadlines), UnitySimulator.close, num_simulators, own, settings
+            lambda number: launch(executable, own, number, deadlines),
+            UnitySimulator.close,
+            num_simulators,
+            own,
+            settings,
         )
     if num_simulators != 1:
-        raise ConfigError(f"unity:{name} is one simulator, num_envs says {num_simulators}; leave it out, or name an executable")
+        raise ConfigError(
+            f"unity:{name} is one simulator, num_envs says {num_simulators}; leave it out, or name an executable"
+        )
     return UnityVector(partial(_awaited, port, own, deadlines), set_aside, 1, own, settings)
 
 

@@ -122,7 +122,7 @@ def read_message(data: bytes) -> Any:
     parsed = message("UnityMessageProto")
     try:
         parsed.ParseFromString(data)
-    except Exception as error:  # noqa: BLE001 - protobuf's implementations differ in what they raise on bytes from elsewhere
+    except Exception as error:
         raise EnvError(f"the simulator sent {len(data)} bytes that are no message of ML-Agents: {error}") from error
     return parsed
 
@@ -136,7 +136,9 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="relayrl_unity.proto", package=PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         _describe(file.message_type.add(name=name), fields)
-    pool = descriptor_pool.DescriptorPool()  # a pool of its own: mlagents_envs registers the same names in the default one
+    pool = (
+        descriptor_pool.DescriptorPool()
+    )  # a pool of its own: mlagents_envs registers the same names in the default one
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _MESSAGES

@@ -17,7 +17,9 @@ class UnitySettings(Settings):
         5005, ge=1, le=65535, description="simulator k is listened to on base_port + k, or the next port that is free"
     )
     host: str = Field("localhost", description="the address to listen on; others than localhost let the network in")
-    seed: int = Field(0, ge=0, lt=1 << 31, description="simulator k gets seed + k when it starts; a reset does not seed Unity")
+    seed: int = Field(
+        0, ge=0, lt=1 << 31, description="simulator k gets seed + k when it starts; a reset does not seed Unity"
+    )
     args: list[str] = Field(default_factory=list, description="more arguments for the executable")
     no_graphics: bool = Field(False, description="launch it with -nographics -batchmode")
     log_dir: str | None = Field(
@@ -28,10 +30,14 @@ class UnitySettings(Settings):
         None, ge=1, description="environments that a scene is taken for; null: by the numbers of its groups and agents"
     )
     agents_per_area: int | dict[str, int] | None = Field(
-        None, description="the most agents in an area at once, or that by behaviour; null: as many as were seen at first"
+        None,
+        description="the most agents in an area at once, or that by behaviour; null: as many as were seen at first",
     )
     warm_up: int = Field(
-        10, ge=0, le=10_000, description="exchanges with idle actions at the start, which show all behaviours and agents"
+        10,
+        ge=0,
+        le=10_000,
+        description="exchanges with idle actions at the start, which show all behaviours and agents",
     )
     parameters: dict[str, float] = Field(default_factory=dict, description="environment parameters of the scene")
     engine: EngineSettings = Field(default_factory=EngineSettings, description="time scale, window and frame rates")

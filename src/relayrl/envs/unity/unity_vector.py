@@ -1,7 +1,7 @@
 """Unity simulators as one vector environment: every area of every simulator is an environment of its own.
 
-All simulators are answered before the first one is waited for, so they compute side by side. A step is one exchange with each of
-them, or more where nobody asks for a decision in it. Agents that do not ask are not active.
+All simulators are answered before the first one is waited for, so they compute side by side. A step is one exchange with each
+of them, or more where nobody asks for a decision in it. Agents that do not ask are not active.
 
 `scene_lanes` decides which agent is in which row, `behaviors` reads and writes messages. Rewards are the agent's own and its
 group's, added up. With `on_failure: restart`, a simulator that fails is started again and its environments' step is void.
@@ -121,7 +121,13 @@ class _Columns:
     def step(self) -> GroupStep:
         rewards, flags = self.reward, (self.terminated, self.truncated)
         return GroupStep(
-            self.obs, self.active, self.mask, reward=rewards, terminated=flags[0], truncated=flags[1], final=self._finals()
+            self.obs,
+            self.active,
+            self.mask,
+            reward=rewards,
+            terminated=flags[0],
+            truncated=flags[1],
+            final=self._finals(),
         )
 
     def _finals(self) -> FinalObservations | None:
@@ -157,7 +163,7 @@ class UnityVector(VectorEnvironment):
         self._start, self._stop, self._options = start, stop, options
         self._restarts = settings.on_failure is FailurePolicy.RESTART
         self._budget = RestartBudget(settings.max_restarts_per_minute)
-        self._parameters: dict[str, float] = dict(options.parameters)
+        self._parameters: list[dict[str, float]] = [dict(options.parameters) for _ in range(num_simulators)]
         self._num_steps, self._closed, self._has_reset = 0, False, False
         self._simulators: list[UnitySimulator] = []
         self._behaviors: dict[str, Behavior] = {}
@@ -259,7 +265,8 @@ class UnityVector(VectorEnvironment):
         self._has_reset = False
         self._num_steps += 1
         before = [
-            [(name, lane) for area in range(self._num_areas) for name, _, lane in scene.alive(area)] for scene in self._scenes
+            [(name, lane) for area in range(self._num_areas) for name, _, lane in scene.alive(area)]
+            for scene in self._scenes
         ]
         for columns in self._columns.values():
             columns.clear()
@@ -281,11 +288,17 @@ class UnityVector(VectorEnvironment):
         """The current observations, as the last `reset` or `step` gave them."""
         return VectorReset({columns.group.name: columns.observation() for columns in self._columns.values()})
 
-    def set_parameters(self, parameters: Mapping[str, float]) -> None:
-        """Send environment parameters to all scenes, with the next step or reset."""
-        for simulator in self._simulators:
-            simulator.set_parameters(parameters)
-        self._parameters.update(parameters)
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Send environment parameters to the scenes, with the next step or reset: one number for all, or one each.
+
+        The areas of a scene share its parameters, so a scene gets those of its first area. What it has already is not sent.
+        """
+        for number, simulator in enumerate(self._simulators):
+            wanted = {name: _number_of(given, number * self._num_areas) for name, given in values.items()}
+            simulator.set_parameters(
+                {name: own for name, own in wanted.items() if self._parameters[number].get(name) != own}
+            )
+            self._parameters[number].update(wanted)
 
     def close(self) -> None:
         if not self._closed:
@@ -319,7 +332,9 @@ class UnityVector(VectorEnvironment):
             if asking:
                 return
             simulator.act({})
-        raise EnvError(f"nobody asked for a decision in {_MAX_SILENT} exchanges with the simulator on port {simulator.port}")
+        raise EnvError(
+            f"nobody asked for a decision in {_MAX_SILENT} exchanges with the simulator on port {simulator.port}"
+        )
 
     def _read(self, rl_output: Any) -> tuple[list[_Seen], list[_Seen]]:
         """Who ended and who asks for a decision; everything is checked before anything is written."""
@@ -386,9 +401,7 @@ class UnityVector(VectorEnvironment):
         scene.begin(area)
         self._over[number * self._num_areas + area] = True
 
-    def _attempt(
-        self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None
-    ) -> None:
+    def _attempt(self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None) -> None:
         """Do something with a simulator; where it fails, raise, or start it again and make its environments' step void."""
         try:
             act()
@@ -407,7 +420,7 @@ class UnityVector(VectorEnvironment):
         self._simulators[number].close(failed=True)
         try:
             self._simulators[number] = self._start(number)
-            self._simulators[number].set_parameters(self._parameters)
+            self._simulators[number].set_parameters(self._parameters[number])
             self._begin_scene(number)
             self._take_in(number)
         except (EnvError, ConfigError) as error:
@@ -459,12 +472,20 @@ class UnityVector(VectorEnvironment):
             recorded = simulator.statistics.take()
             if recorded:
                 infos[number * self._num_areas] = {STATISTICS: recorded}
-                logger.info("statistics of the scene", extra={"simulator": number, **{_plain(k): v for k, v in recorded.items()}})
+                logger.info(
+                    "statistics of the scene",
+                    extra={"simulator": number, **{_plain(k): v for k, v in recorded.items()}},
+                )
         return infos
 
     def _require_open(self) -> None:
         if self._closed:
             raise EnvError("this environment is closed, by close() or by a failure; make a new one")
+
+
+def _number_of(given: Any, env: int) -> float:
+    values = np.ravel(given)
+    return float(values[env] if values.size > 1 else values[0])
 
 
 def _plain(name: str) -> str:
