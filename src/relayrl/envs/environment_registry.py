@@ -162,8 +162,8 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
 
 
 def _unity_scenes(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
-    """The areas of a Unity scene. `num_envs` counts simulators, which are heavy: one, unless more were asked for; and one where the
-    caller takes any number."""
+    """The areas of a Unity scene. `num_envs` counts simulators, which are heavy: one, unless more were asked for; and one
+    where the caller takes any number."""
     from relayrl.envs.unity import unity_environment
 
     if recipe.wrappers or recipe.max_episode_steps is not None:

@@ -1,8 +1,9 @@
-"""A process that plays Unity's part: a gRPC client that speaks ML-Agents' protocol, with small scenes whose every number is known.
+"""A process that plays Unity's part: a gRPC client that speaks ML-Agents' protocol, in small scenes of known numbers.
 
 python fake_simulator.py --mlagents-port 5005 -logFile Player.log --scene walk --agents 4
 """
 
+# ruff: noqa: RUF012
 from __future__ import annotations
 
 import argparse
@@ -24,7 +25,7 @@ PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
 ENGINE = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 STATISTICS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 UNKNOWN = uuid.UUID("00000000-0000-0000-0000-00000000beef")
-ALL = {number: True for number in range(1, 8)}
+ALL = dict.fromkeys(range(1, 8), True)
 
 
 # --- messages -----------------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class Scene:
 
 
 class Walk(Scene):
-    """Agents on a line of 7 places look for the right end. Walls are masked. 1 for arriving, -0.02 a step; cut after 20 steps."""
+    """Agents on a line of 7 places walk to the right end. Walls are masked. 1 for arriving, else -0.02; 20 steps at most."""
 
     specs = {"Walk?team=0": (0, [3])}
 
@@ -182,7 +183,7 @@ class Reach(Scene):
 
 
 class Two(Scene):
-    """Two areas with a runner, which decides on every tick, and an aimer, which decides on every third; both end after 6 ticks."""
+    """Two areas with a runner, which decides on every tick, and an aimer, who does on every third; both end after 6 ticks."""
 
     specs = {"Runner?team=0": (0, [2, 3]), "Aimer?team=0": (2, [])}
 
@@ -246,8 +247,8 @@ class Sensors(Scene):
 
 
 class Team(Scene):
-    """Groups of three. One of them, who sees it, can open the door for the others and dies of it; two ticks later the group gets 1.
-    Without that it gets 0.2 in the end. Whoever else tries dies in vain."""
+    """Groups of three. One of them, who sees it, can open the door for the others and dies; two ticks later the group gets
+    1. Without that it gets 0.2 in the end. Whoever else tries dies in vain."""
 
     specs = {"Team?team=0": (0, [2])}
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_in_process import relayrl
 from scenes import Scenes, actions, flags, scenes
 
+from cli_in_process import relayrl
+from relayrl.envs.unity.side_channels import EngineSettings
+from relayrl.envs.unity.unity_settings import UnitySettings
 from relayrl.errors import ConfigError, PartialResetError, UnknownNameError
 
 __all__ = ["scenes"]
@@ -216,3 +220,10 @@ def test_options_are_checked(scenes: Scenes) -> None:
 def test_scenes_keep_the_contract(scenes: Scenes, scene: str) -> None:
     done = relayrl("check-env", scenes.name, *flags(scenes, scene))
     assert "can be trained on" in done.stdout, done.stdout
+
+
+def test_every_option_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "unity.md").read_text()
+    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert documented == set(UnitySettings.model_fields)
+    assert all(f"`{name}`" in page for name in EngineSettings.model_fields)

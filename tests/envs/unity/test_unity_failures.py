@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from scenes import SIMULATOR, Scenes, actions, free_port, is_running, scenes
-from waiting import wait_until
 
 import relayrl
+from relayrl import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, ObservationError, RelayRLError
-from relayrl import VectorEnvironment
+from waiting import wait_until
 
 __all__ = ["scenes"]
 
@@ -128,12 +128,14 @@ def test_observations_that_are_not_finite_are_errors(scenes: Scenes) -> None:
 
 
 def test_other_versions_of_the_protocol_are_refused(scenes: Scenes) -> None:
-    with pytest.raises(ConfigError, match="speaks version '1.4.0' of ML-Agents' communication protocol, RelayRL 1.5.0"):
+    with pytest.raises(
+        ConfigError, match=r"speaks version '1\.4\.0' of ML-Agents' communication protocol, RelayRL 1.5.0"
+    ):
         scenes.make("walk", "--version", "1.4.0")
 
 
 def test_there_must_be_an_executable(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no executable; tried none, none.x86_64"):
+    with pytest.raises(ConfigError, match=r"there is no executable; tried none, none\.x86_64"):
         relayrl.make_env(f"unity:{tmp_path}/none")
     (tmp_path / "plain").write_text("x")
     with pytest.raises(ConfigError, match="is not executable; chmod"):
@@ -171,7 +173,7 @@ def test_a_simulator_that_connects_stays_for_the_next_environment(connecting) ->
         env.close()
     process.send_signal(signal.SIGKILL)
     process.wait(60)
-    with pytest.raises(RelayRLError, match="no message from it within 1 s; press Play|it closed the connection"):
+    with pytest.raises(RelayRLError, match=r"no message from it within 1 s; press Play|it closed the connection"):
         make_vector(f"unity:{port}", EnvSettings(start_timeout_s=1.0))
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_in_process import relayrl
 from scenes import Scenes, flags, free_port, is_running, scenes
-from waiting import wait_until
 
 import relayrl as library
+from cli_in_process import relayrl
 from relayrl.errors import MissingExtraError
+from waiting import wait_until
 
 __all__ = ["scenes"]
 
@@ -61,7 +61,8 @@ def test_hybrid_actions_and_every_sensor_are_trained_recorded_and_resumed(scenes
     trained(scenes, run, "--steps", "32", *short, *flags(scenes, "sensors"))
     done = relayrl("train", "--resume", "--run-dir", str(run), "--steps", "64", "--quiet", "--trust")
     assert done.returncode == 0, done.stderr
-    recorded = list(library.open_sink(sink).read())
+    with library.open_source(sink) as source:
+        recorded = list(source)
     assert sum(len(trajectory) for trajectory in recorded) == 64
     first = recorded[0]
     assert first.obs["buffer_present"][:4].tolist() == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]

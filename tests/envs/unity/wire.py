@@ -1,6 +1,6 @@
-"""Protocol buffers by hand, for the simulator that plays Unity's part: a second implementation, which shares nothing with RelayRL's.
+"""Protocol buffers by hand, for the simulator that plays Unity's part: it shares nothing with RelayRL's messages.
 
-`of(field=value, …)` would need names; the protocol has numbers: `encode({8: True, 10: 7})`.
+Fields have numbers instead of names, as in `encode({8: True, 10: 7})`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Spaces come from what the scene announces and from the first agent's observation
     vector (rank 1), matrix (rank 2)    Box float32
     image (rank 3), compressed          Box uint8, 0 … 255, in the scene's own order of axes
     image (rank 3), plain               Box float32
-    rank 2 of variable length           Box float32, missing rows are zeros, and `<name>_present`, MultiBinary: which rows are there
+    rank 2 of variable length           Box float32, missing rows are zeros, and MultiBinary `<name>_present`: which are there
     continuous actions                  Box [-1, 1]
     discrete actions                    Discrete, or MultiDiscrete for several branches
     both                                Dict of continuous and discrete
@@ -90,7 +90,7 @@ class Sensor:
             raise EnvError(f"sensor {self.key!r} sent {numbers.size} numbers for at most {most} rows of {width}")
         rows = np.zeros(self.shape, np.float32)
         rows.ravel()[: numbers.size] = numbers
-        return {self.key: rows, self.present_key: rows.any(axis=1).astype(np.int8)}
+        return {self.key: rows, self.present_key: np.asarray(rows.any(axis=1), np.int8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Behavior:
             raise EnvError(f"an agent of {self.name!r} masks {len(info.action_mask)} actions, there are {size}")
         return ~np.array(info.action_mask, np.bool_)  # the protocol marks what is forbidden
 
-    def action(self, taken: Tree) -> Any:
+    def action(self, taken: Any) -> Any:
         """The message of one agent's action; `EnvError` where it lies outside the action space."""
         parts = taken if isinstance(taken, dict) else {DISCRETE if self.branches else CONTINUOUS: taken}
         numbers = np.clip(np.ravel(parts[CONTINUOUS]), -1.0, 1.0).tolist() if self.num_continuous else []
@@ -180,7 +180,7 @@ def _choices(branches: Sequence[int]) -> Space:
 
 
 def read_behavior(parameters: Any, info: Any) -> Behavior:
-    """A behaviour as the scene announces it, with the sensors of its first agent; `EnvError` where RelayRL has no columns for it."""
+    """A behaviour as the scene announces it, with the sensors of its first agent; `EnvError` where it cannot be."""
     name, spec = parameters.brain_name, parameters.action_spec
     num_continuous, branches = spec.num_continuous_actions, tuple(spec.discrete_branch_sizes)
     if not num_continuous and not branches:

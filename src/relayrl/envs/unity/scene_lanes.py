@@ -1,15 +1,15 @@
 """Which lane of which area each agent of a Unity scene has.
 
-In Unity an agent's episode is its own: it ends, and the same object goes on at once as an agent with a new id. A scene often holds
-many copies of one task. So RelayRL takes a scene for several environments, its *areas*, each with its own episodes:
+In Unity an agent's episode is its own: it ends, and the same object goes on at once as an agent with a new id. A scene often
+holds many copies of one task. So RelayRL takes a scene for several environments, its *areas*, each with its own episodes:
 
 - agents of one group (`SimpleMultiAgentGroup`) belong together, an agent without a group stands alone: both are *units*;
 - units are dealt out evenly: there are as many areas as the numbers of units of all behaviours have as their greatest
   common divisor. Twelve agents are twelve areas of one agent, eight groups of either team eight areas of two groups;
 - a unit keeps its place until its last agent has ended; a new unit gets the place that has been free for longest.
 
-An area's episode is over when its last agent has ended. An agent that comes back while others of its area go on takes a lane that
-nobody has had in this episode, or else the area's episode is cut: the others are truncated, and all go on in a new one.
+An area's episode is over when its last agent has ended. An agent that comes back while others of its area go on takes a lane
+that nobody has had in this episode, or else the area's episode is cut: the others are truncated, and all go on in a new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gRPC server that a Unity simulator connects to: its requests come in and answers go back, one at a time.
 
-The simulator is the client: it sends what its agents see and blocks until it is answered. A link serves one simulator. Waiting for
-a request ends at a deadline, when the simulator's process has ended, or when it has hung up.
+The simulator is the client: it sends what its agents see and blocks until it is answered. A link serves one simulator. Waiting
+for a request ends at a deadline, when the simulator's process has ended, or when it has hung up.
 """
 
 from __future__ import annotations

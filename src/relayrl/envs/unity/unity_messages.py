@@ -122,7 +122,7 @@ def read_message(data: bytes) -> Any:
     parsed = message("UnityMessageProto")
     try:
         parsed.ParseFromString(data)
-    except Exception as error:  # noqa: BLE001 - protobuf's implementations differ in what they raise on bytes from elsewhere
+    except Exception as error:
         raise EnvError(f"the simulator sent {len(data)} bytes that are no message of ML-Agents: {error}") from error
     return parsed
 

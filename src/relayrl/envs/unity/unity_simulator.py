@@ -5,8 +5,8 @@
     output = simulator.receive()                        what the agents see, and
     simulator.act(actions)                              what they do
 
-A simulator that somebody else started cannot be started again by us, so closing it only sets it aside: who asks for its port next,
-in this process, goes on with it. It is told to quit when the process ends.
+A simulator that somebody else started cannot be started again by us, so closing it only sets it aside: who asks for its port
+next, in this process, goes on with it. It is told to quit when the process ends.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class UnitySimulator:
         version = them.communication_version
         if version != COMMUNICATION_VERSION:
             raise ConfigError(
-                f"the simulator on port {self.port} speaks version {version[:40]!r} of ML-Agents' communication protocol, RelayRL "
-                f"{COMMUNICATION_VERSION}; build the scene with com.unity.ml-agents 2.0 or newer"
+                f"the simulator on port {self.port} speaks version {version[:40]!r} of ML-Agents' communication protocol, "
+                f"RelayRL {COMMUNICATION_VERSION}; build the scene with com.unity.ml-agents 2.0 or newer"
             )
         missing = [name for name in _NEEDED if not getattr(them.capabilities, name)]
         if missing:
@@ -172,12 +172,11 @@ def launch(executable: Path, settings: UnitySettings, number: int, deadlines: De
 
 def _free_link(settings: UnitySettings, number: int) -> SimulatorLink:
     first = settings.base_port + number
-    for port in range(first, min(first + _PORTS_TRIED, 65536)):
+    last = min(first + _PORTS_TRIED, 65536) - 1
+    for port in range(first, last + 1):
         with contextlib.suppress(PortTakenError):
             return SimulatorLink(settings.host, port)
-    raise ConfigError(
-        f"no port from {first} to {min(first + _PORTS_TRIED, 65536) - 1} is free on {settings.host}; set environment.options.base_port"
-    )
+    raise ConfigError(f"no port from {first} to {last} is free on {settings.host}; set environment.options.base_port")
 
 
 _set_aside: dict[int, UnitySimulator] = {}
@@ -196,8 +195,8 @@ def await_simulator(port: int, settings: UnitySettings, deadlines: Deadlines) ->
         link = SimulatorLink(settings.host, port)
     except PortTakenError as error:
         raise ConfigError(
-            f"unity:{port}: {error}; where it is this run's own, set environment.exclusive=true, so that evaluations play in the "
-            "training environment"
+            f"unity:{port}: {error}; where it is this run's own, set environment.exclusive=true, so that evaluations play "
+            "in the training environment"
         ) from error
     logger.warning("waiting for a Unity simulator; press Play in the editor", extra={"port": port})
     try:

@@ -1,7 +1,7 @@
 """Unity simulators as one vector environment: every area of every simulator is an environment of its own.
 
-All simulators are answered before the first one is waited for, so they compute side by side. A step is one exchange with each of
-them, or more where nobody asks for a decision in it. Agents that do not ask are not active.
+All simulators are answered before the first one is waited for, so they compute side by side. A step is one exchange with each
+of them, or more where nobody asks for a decision in it. Agents that do not ask are not active.
 
 `scene_lanes` decides which agent is in which row, `behaviors` reads and writes messages. Rewards are the agent's own and its
 group's, added up. With `on_failure: restart`, a simulator that fails is started again and its environments' step is void.
@@ -163,7 +163,7 @@ class UnityVector(VectorEnvironment):
         self._start, self._stop, self._options = start, stop, options
         self._restarts = settings.on_failure is FailurePolicy.RESTART
         self._budget = RestartBudget(settings.max_restarts_per_minute)
-        self._parameters = [dict(options.parameters) for _ in range(num_simulators)]
+        self._parameters: list[dict[str, float]] = [dict(options.parameters) for _ in range(num_simulators)]
         self._num_steps, self._closed, self._has_reset = 0, False, False
         self._simulators: list[UnitySimulator] = []
         self._behaviors: dict[str, Behavior] = {}
@@ -288,12 +288,17 @@ class UnityVector(VectorEnvironment):
         """The current observations, as the last `reset` or `step` gave them."""
         return VectorReset({columns.group.name: columns.observation() for columns in self._columns.values()})
 
-    def set_parameters(self, values: Mapping[str, Array]) -> None:
-        """Sent with the next step or reset. A scene has one value for all its areas: that of the first."""
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Send environment parameters to the scenes, with the next step or reset: one number for all, or one each.
+
+        The areas of a scene share its parameters, so a scene gets those of its first area. What it has already is not sent.
+        """
         for number, simulator in enumerate(self._simulators):
-            own = {name: float(value[number * self._num_areas]) for name, value in values.items()}
-            simulator.set_parameters(own)
-            self._parameters[number].update(own)
+            wanted = {name: _number_of(given, number * self._num_areas) for name, given in values.items()}
+            simulator.set_parameters(
+                {name: own for name, own in wanted.items() if self._parameters[number].get(name) != own}
+            )
+            self._parameters[number].update(wanted)
 
     def close(self) -> None:
         if not self._closed:
@@ -476,6 +481,11 @@ class UnityVector(VectorEnvironment):
     def _require_open(self) -> None:
         if self._closed:
             raise EnvError("this environment is closed, by close() or by a failure; make a new one")
+
+
+def _number_of(given: Any, env: int) -> float:
+    values = np.ravel(given)
+    return float(values[env] if values.size > 1 else values[0])
 
 
 def _plain(name: str) -> str:
