@@ -48,6 +48,8 @@ from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
     from relayrl.engines.local.run_recorder import Recorder
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
+    from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,15 @@ class RunParts:
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
+
+    def pretrain(self) -> None:
+        """Clone demonstrations before the first step, where the settings ask for it and no checkpoint was loaded."""
+        if self.trainer.cloning is None:
+            return
+        self.trainer.cloning.pretrain()
+        for name, policy in self.acting.items():
+            if policy is not self.policies[name]:
+                policy.load_state_dict(self.policies[name].state_dict())
 
     def collect(self, policy_version: int) -> Rollouts:
         """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
@@ -226,11 +237,26 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         from relayrl.engines.local.offline import fill_from
 
         fill_from(settings.learn_from, parts.trainer, env.groups)
+    if settings.behavioral_cloning is not None:
+        parts.trainer.cloning = _cloning(settings, settings.behavioral_cloning, parts.trainer, env)
     if not collects:
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
     signals = _reward_signals(settings, env)
     return RunParts(env, parts.policies, acting, parts.trainer, collector, signals, block_steps, recorder)
+
+
+def _cloning(
+    settings: RunSettings, own: BehavioralCloningSettings, trainer: PolicyTrainer, env: VectorEnvironment
+) -> BehavioralCloning:
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
+
+    headers = {
+        group.name: LaneHeader(group.name, env.env_ids, group.agent_ids, group.observation_space, group.action_space)
+        for group in env.groups.values()
+    }
+    seeds = {name: stream_seed(settings.seed, Stream.CLONING, zlib.crc32(name.encode())) for name in headers}
+    return BehavioralCloning(own, trainer.cloned_policies(), headers, seeds)
 
 
 def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:

@@ -28,6 +28,8 @@ _SCHEDULES = ("trainer_type", "hyperparameters", "network_settings", "reward_sig
 _TRAINER = ("max_steps", "summary_freq", "checkpoint_interval", "keep_checkpoints", "threaded", "time_horizon")
 _ENCODERS = tuple(kind.value for kind in EncoderKind)
 """Called the same there; match3 and fully_connected have no counterpart."""
+_GAIL = ("demo_path", "use_actions", "use_vail")
+_CLONING = ("demo_path", "strength", "steps", "batch_size", "num_epoch", "samples_per_update")
 _PPO = {"beta": "entropy_coef", "epsilon": "clip_ratio", "lambd": "lam"}
 _SAC = {
     "batch_size": "batch_size",
@@ -127,6 +129,8 @@ def _behavior(name: str, values: Values, num_envs: int, notes: list[str]) -> Val
     result: Values = {"algo": kind, "trainer": trainer, "params": params, "network": _network(left, name, notes)}
     if signals:
         result["reward_signals"] = signals
+    if left.has("behavioral_cloning"):
+        result["behavioral_cloning"] = _cloning(left.rest("behavioral_cloning"), values, name, notes)
     rate = hyper.take("learning_rate")
     schedule = hyper.take("learning_rate_schedule")
     if kind == "sac":
@@ -215,8 +219,18 @@ def _signal(left: _Remaining, where: str, notes: list[str]) -> Values:
         units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
         options["network"] = {"hidden_sizes": [units] * layers} | _encoder(settings, units)
         notes += settings.notes(f"{where}network_settings.")
+    options |= {key: given for key in _GAIL if (given := left.take(key)) is not None}
     notes += left.notes(where)
     return {**result, "options": options}
+
+
+def _cloning(left: _Remaining, behavior: Values, name: str, notes: list[str]) -> Values:
+    """Keys are the same there. What is left out is the algorithm's own there: the size of minibatches and the passes."""
+    hyper = behavior.get("hyperparameters") or {}
+    defaults = {"batch_size": hyper.get("batch_size", 1_024), "num_epoch": hyper.get("num_epoch", 3)}
+    result = defaults | {key: given for key in _CLONING if (given := left.take(key)) is not None}
+    notes += left.notes(f"{name}.behavioral_cloning.")
+    return result
 
 
 def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -> None:
@@ -232,10 +246,9 @@ def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -
     override = {part: own for part, own in override.items() if own}
     if override:
         result.setdefault("behaviors", {})[name] = override
-    if mapped.get("reward_signals") != result.get("reward_signals"):
-        notes.append(
-            f"ML-Agents setting {name}.reward_signals is ignored: all behaviours of a run share the first one's"
-        )
+    for part in ("reward_signals", "behavioral_cloning"):
+        if mapped.get(part) != result.get(part):
+            notes.append(f"ML-Agents setting {name}.{part} is ignored: all behaviours of a run share the first one's")
     for key, value in mapped["trainer"].items():
         if result["trainer"].get(key) != value:
             notes.append(f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's")

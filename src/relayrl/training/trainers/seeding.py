@@ -16,6 +16,7 @@ class Stream(IntEnum):
     LEARNING = 3
     EVALUATION = 4
     REWARD_SIGNALS = 5
+    CLONING = 6
 
 
 def stream_seed(seed: int, stream: Stream, index: int = 0) -> int:
