@@ -77,7 +77,8 @@ behaviors:
       extrinsic: {gamma: 0.95, strength: 0.5}
       curiosity: {gamma: 0.95, strength: 0.02, learning_rate: 1.0e-4, network_settings: {hidden_units: 32, normalize: true}}
       rnd: {strength: 0.03}
-      gail: {strength: 0.1}
+      gail: {strength: 0.1, demo_path: Demos/Walker.demo, use_vail: true, learning_rate: 2.0e-4}
+    behavioral_cloning: {demo_path: Demos/Walker.demo, steps: 5000, strength: 0.5}
     max_steps: 9000
     summary_freq: 300
     self_play: {window: 10}
@@ -116,15 +117,23 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     assert settings.network_of("Goalie").hidden_sizes == (16, 16, 16)
     assert settings.params_of("Goalie").pi_lr == 1e-3
     signals = settings.reward_signals
-    assert list(signals) == ["extrinsic", "rnd", "curiosity"]
-    assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.02]
+    assert list(signals) == ["extrinsic", "rnd", "gail", "curiosity"]
+    assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.1, 0.02]
     assert signals["curiosity"].options == {"learning_rate": 1e-4, "network": {"hidden_sizes": [32, 32]}}
+    assert signals["gail"].options == {"learning_rate": 2e-4, "demo_path": "Demos/Walker.demo", "use_vail": True}
+    cloning = settings.behavioral_cloning
+    assert (cloning.demo_path, cloning.strength, cloning.steps) == ("Demos/Walker.demo", 0.5, 5000)
+    assert (cloning.batch_size, cloning.num_epoch, cloning.samples_per_update) == (
+        64,
+        4,
+        0,
+    )  # the algorithm's own there
     told = {note.split()[2] for note in notes}
     assert told == {
         "Walker.hyperparameters.beta_schedule",
-        "Walker.reward_signals.gail",
         "Walker.reward_signals.curiosity.network_settings.normalize",
         "Goalie.reward_signals",
+        "Goalie.behavioral_cloning",
         "Walker.self_play",
         "Goalie.summary_freq",
         "env_settings.env_path",

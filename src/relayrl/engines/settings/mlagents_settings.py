@@ -246,9 +246,8 @@ def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -
     override = {part: own for part, own in override.items() if own}
     if override:
         result.setdefault("behaviors", {})[name] = override
-    for part in ("reward_signals", "behavioral_cloning"):
-        if mapped.get(part) != result.get(part):
-            notes.append(f"ML-Agents setting {name}.{part} is ignored: all behaviours of a run share the first one's")
-    for key, value in mapped["trainer"].items():
-        if result["trainer"].get(key) != value:
-            notes.append(f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's")
+    shared = [part for part in ("reward_signals", "behavioral_cloning") if mapped.get(part) != result.get(part)]
+    shared += [key for key, value in mapped["trainer"].items() if result["trainer"].get(key) != value]
+    notes += [
+        f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's" for key in shared
+    ]
