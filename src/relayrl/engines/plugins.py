@@ -88,9 +88,9 @@ def register_engine(name: str, build: Callable[[RunSettings], RunParts]) -> None
 
 def register_sink(scheme: str, plugin: SinkPlugin) -> None:
     """Make `scheme:…` a URL of sinks and sources for this process."""
-    from relayrl.sinks.contract import SCHEMES, SinkPlugin
+    from relayrl.sinks.contract import READ_ONLY, SCHEMES, SinkPlugin
 
-    if re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme) is None or scheme in (*SCHEMES, "postgres"):
+    if re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme) is None or scheme in (*SCHEMES, *READ_ONLY, "postgres"):
         raise ConfigError(
             f"{scheme!r} cannot be the scheme of a sink; choose two or more of a-z, 0-9, +.- that are not taken"
         )

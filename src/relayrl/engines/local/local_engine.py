@@ -231,6 +231,7 @@ class LocalEngine:
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
         self._go_on_recording()
+        self._parts.pretrain()
         self._evaluation.begin()
         self._calls.start()
         if not self._checkpoints.paths():

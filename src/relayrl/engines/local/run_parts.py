@@ -51,6 +51,8 @@ from relayrl.training.trainers.seeding import Stream, stream_seed
 if TYPE_CHECKING:
     from relayrl.engines.local.run_recorder import Recorder
     from relayrl.engines.self_play.league import League
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
+    from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
     from relayrl.training.learners.learner_group import LearnerGroup
 
 
@@ -83,6 +85,15 @@ class RunParts:
     recorder: Recorder | None = None
     learners: LearnerGroup | None = None
     league: League | None = None
+
+    def pretrain(self) -> None:
+        """Clone demonstrations before the first step, where the settings ask for it and no checkpoint was loaded."""
+        if self.trainer.cloning is None:
+            return
+        self.trainer.cloning.pretrain()
+        for name, policy in self.acting.items():
+            if policy is not self.policies[name]:
+                policy.load_state_dict(self.policies[name].state_dict())
 
     def collect(self, policy_version: int) -> Rollouts:
         """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
@@ -296,6 +307,8 @@ def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCo
         from relayrl.engines.local.offline import fill_from
 
         fill_from(settings.learn_from, parts.trainer, env.groups)
+    if settings.behavioral_cloning is not None:
+        parts.trainer.cloning = _cloning(settings, settings.behavioral_cloning, parts.trainer, env)
     if not collects:
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
@@ -322,6 +335,19 @@ def _league(
 
     rng = np.random.default_rng(stream_seed(settings.seed, Stream.SELF_PLAY))
     return League(settings.self_play, env.groups, env.num_envs, Snapshots(acting, trainer.actor_for), rng)
+
+
+def _cloning(
+    settings: RunSettings, own: BehavioralCloningSettings, trainer: PolicyTrainer, env: VectorEnvironment
+) -> BehavioralCloning:
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
+
+    headers = {
+        group.name: LaneHeader(group.name, env.env_ids, group.agent_ids, group.observation_space, group.action_space)
+        for group in env.groups.values()
+    }
+    seeds = {name: stream_seed(settings.seed, Stream.CLONING, zlib.crc32(name.encode())) for name in headers}
+    return BehavioralCloning(own, trainer.cloned_policies(), headers, seeds)
 
 
 def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:

@@ -32,6 +32,8 @@ _TRAINER = ("max_steps", "summary_freq", "checkpoint_interval", "keep_checkpoint
 _SELF_PLAY = ("save_steps", "team_change", "swap_steps", "window", "play_against_latest_model_ratio", "initial_elo")
 _ENCODERS = tuple(kind.value for kind in EncoderKind)
 """Called the same there; fully_connected convolves nothing."""
+_GAIL = ("demo_path", "use_actions", "use_vail")
+_CLONING = ("demo_path", "strength", "steps", "batch_size", "num_epoch", "samples_per_update")
 _PPO = {"beta": ("entropy_coef", 5e-3), "epsilon": ("clip_ratio", 0.2), "lambd": ("lam", 0.95)}
 _SAC = {
     "batch_size": ("batch_size", 128),
@@ -211,6 +213,8 @@ def _behavior(name: str, values: Values, num_envs: int, notes: list[str]) -> Val
     result: Values = {"algo": kind, "trainer": trainer, "params": params, "network": _network(left, name, notes)}
     if signals:
         result["reward_signals"] = signals
+    if left.has("behavioral_cloning"):
+        result["behavioral_cloning"] = _cloning(left.rest("behavioral_cloning"), values, name, notes)
     if left.has("self_play"):
         result["self_play"] = _self_play(left.rest("self_play"), name, notes)
     rate = hyper.take("learning_rate", 3e-4)
@@ -325,8 +329,18 @@ def _signal(left: _Remaining, where: str, notes: list[str]) -> Values:
         units, layers = settings.take("hidden_units", 128), settings.take("num_layers", 2)
         options["network"] = {"hidden_sizes": [units] * layers} | _encoder(settings, units)
         notes += settings.notes(f"{where}network_settings.")
+    options |= {key: given for key in _GAIL if (given := left.take(key)) is not None}
     notes += left.notes(where)
     return {**result, "options": options}
+
+
+def _cloning(left: _Remaining, behavior: Values, name: str, notes: list[str]) -> Values:
+    """Keys are the same there. What is left out is the algorithm's own there: the size of minibatches and the passes."""
+    hyper = behavior.get("hyperparameters") or {}
+    defaults = {"batch_size": hyper.get("batch_size", 1_024), "num_epoch": hyper.get("num_epoch", 3)}
+    result = defaults | {key: given for key in _CLONING if (given := left.take(key)) is not None}
+    notes += left.notes(f"{name}.behavioral_cloning.")
+    return result
 
 
 def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -> None:
@@ -349,7 +363,7 @@ def _add_override(result: Values, name: str, mapped: Values, notes: list[str]) -
         if "." not in key:
             own = mapped["params"][key]
             result["schedules"][f"{name}.{key}"] = linear(own, own)
-    other = [key for key in ("reward_signals", "self_play") if mapped.get(key) != result.get(key)]
+    other = [key for key in ("reward_signals", "behavioral_cloning", "self_play") if mapped.get(key) != result.get(key)]
     other += [key for key, value in mapped["trainer"].items() if result["trainer"].get(key) != value]
     notes += [
         f"ML-Agents setting {name}.{key} is ignored: all behaviours of a run share the first one's" for key in other

@@ -25,6 +25,7 @@ from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
 from relayrl.training.signals.signal_registry import SIGNALS, parse_options
 from relayrl.training.signals.signal_settings import EXTRINSIC, RewardSignalSettings
 from relayrl.training.trainer_settings import EvaluationSettings, StatisticsSettings, TrainerSettings
@@ -88,6 +89,9 @@ class RunSettings(Settings):
     )
     self_play: SelfPlaySettings | None = Field(
         None, description="learn against snapshots of the run's own policies; null: all agents learn beside each other"
+    )
+    behavioral_cloning: BehavioralCloningSettings | None = Field(
+        None, description="clone demonstrations after every update, for ppo, poca, sac and others with likelihoods"
     )
     behaviors: dict[str, BehaviorSettings] = Field(
         default_factory=dict, description="overrides for single policy groups, by their name"
@@ -364,7 +368,8 @@ def _resolve(key: str, paths: list[str]) -> str:
     free = ("environment_parameters.", "environment.parameters.")
     if key in paths or key.startswith(("environment.options.", *free, "reward_signals.", "behaviors.", "schedules.")):
         return key
-    matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
+    # Keys of cloning are given in full: `batch_size` has always been the algorithm's.
+    matches = [path for path in paths if path.rsplit(".", 1)[-1] == key and not path.startswith("behavioral_cloning.")]
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOG_2PI = math.log(2.0 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 """Bounds of a squashed normal's log deviation (Haarnoja et al., 2018)."""
+LARGEST_SQUASHED = 0.999
 
 
 class BoxHead(ActionHead):
@@ -183,6 +184,20 @@ class SquashedGaussianHead(BoxHead):
         log_slope = 2.0 * (math.log(2.0) - u - (-2.0 * u).logaddexp(u.new_zeros(())))
         logp = -0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope
         return u.tanh(), logp.sum(-1)
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """Of demonstrated actions, in units of half the range: log N(u) − Σ log(1 − a²), u = artanh(a). The bounds themselves
+        have no u: actions count as at most `LARGEST_SQUASHED` of the way to them."""
+        center, scale = (parameters.new_tensor(numbers) for numbers in (self.center, self.half_range))
+        squashed = ((action - center) / scale).clamp(-LARGEST_SQUASHED, LARGEST_SQUASHED)
+        mean, log_std = parameters.chunk(2, -1)
+        z = (squashed.atanh() - mean) * (-log_std).exp()
+        logp = -0.5 * z.square() - log_std - 0.5 * LOG_2PI - (1.0 - squashed.square()).log()
+        return logp.sum(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Of the normal distribution before the tanh."""
+        return parameters[..., self.num_actions :].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
 
     def describe(self) -> HeadDescription:
         return HeadDescription(Distribution.SQUASHED_NORMAL, scales=self.scales)
