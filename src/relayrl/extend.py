@@ -52,6 +52,12 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
+    from relayrl.sweeps.results.sweep_table import SweepReport as SweepReport
+    from relayrl.sweeps.results.sweep_table import TrialReport as TrialReport
+    from relayrl.sweeps.runners.trial_runner import StartedTrial as StartedTrial
+    from relayrl.sweeps.runners.trial_runner import TrialRunner as TrialRunner
+    from relayrl.sweeps.trial_jobs import TrialOrder as TrialOrder
+    from relayrl.sweeps.trial_jobs import TrialOutcome as TrialOutcome
     from relayrl.training.facade.relayrl_trainer import PPOTrainer as PPOTrainer
     from relayrl.training.facade.relayrl_trainer import SACTrainer as SACTrainer
     from relayrl.training.queued.behavior_trainer import PolicySnapshot as PolicySnapshot
@@ -122,6 +128,13 @@ _HOMES = {
     "SourceCount": "relayrl.sinks.contract",
     "ReadReport": "relayrl.sinks.contract",
     "Layout": "relayrl.data.arrow.schema",
+    # sweeps
+    "SweepReport": "relayrl.sweeps.results.sweep_table",
+    "TrialReport": "relayrl.sweeps.results.sweep_table",
+    "TrialRunner": "relayrl.sweeps.runners.trial_runner",
+    "StartedTrial": "relayrl.sweeps.runners.trial_runner",
+    "TrialOrder": "relayrl.sweeps.trial_jobs",
+    "TrialOutcome": "relayrl.sweeps.trial_jobs",
     # servers
     "InferenceSettings": "relayrl.servers.inference.inference_server",
     "BatchSettings": "relayrl.servers.inference.request_batches",

@@ -8,8 +8,9 @@ best.yaml        the best settings                sweep.png   the picture
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from relayrl.engines.sessions import TrainRequest, open_session
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings, merged
 from relayrl.errors import ConfigError
 from relayrl.sweeps.planning.population import generation_ends
+from relayrl.sweeps.sweep_owner import alone, is_locked
 from relayrl.sweeps.sweep_settings import SQLITE, SweepSettings
 from relayrl.sweeps.trial_jobs import Job, TrialOrder, parted
 from relayrl.training.files.atomic_files import write_whole
@@ -53,8 +55,9 @@ class SweepDirectory:
     def write(self) -> None:
         """Write the settings, and those that all runs share."""
         shown = self._sweep.model_dump(mode="json")
-        write_whole(self.config, yaml.safe_dump(shown, sort_keys=False).encode())
-        write_whole(self.base, yaml.safe_dump(self._base_values, sort_keys=False).encode())
+        with alone(self.path):
+            write_whole(self.base, yaml.safe_dump(self._base_values, sort_keys=False).encode())
+            write_whole(self.config, yaml.safe_dump(shown, sort_keys=False).encode())
 
     @cached_property
     def _given(self) -> dict[str, Any]:
@@ -63,9 +66,7 @@ class SweepDirectory:
     @cached_property
     def base_settings(self) -> RunSettings:
         """The settings of a run in which nothing varies. The environment is made once, as `relayrl train` would."""
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "base.yaml"
-            file.write_text(yaml.safe_dump(self._given, sort_keys=False))
+        with _as_file(self._given) as file:
             return open_session(TrainRequest(config=file, trust=self._trust), create=False).settings
 
     @cached_property
@@ -111,18 +112,11 @@ class SweepDirectory:
             raise ConfigError(
                 "trials that are compared on their way have one length; take max_steps out of what varies"
             )
-        for name, values in varied.items():
-            found = [self._checked(name, value) for value in values]
-            if self._sweep.is_population:
-                for one in found[1:]:
-                    try:
-                        check_changes(found[0], one)
-                    except ConfigError as error:
-                        raise ConfigError(f"search.ranges.{name} cannot change inside of a run: {error}") from error
-
-    def _checked(self, name: str, value: Any) -> RunSettings:
-        env, flags, assignments = parted({name: value})
-        return build_run_settings(env, self.base, flags, assignments)
+        with _as_file(self._base_values) as base:
+            for name, values in varied.items():
+                found = [_checked(base, name, value) for value in values]
+                if self._sweep.is_population:
+                    _require_changeable(name, found)
 
     def run_dir(self, job: Job) -> Path:
         """The run directory of a job; members of a population have one for each generation."""
@@ -136,9 +130,14 @@ class SweepDirectory:
         """Where a job's outcome is written."""
         return self.path / "outcomes" / f"trial{job.trial:04d}-seed{job.seed}-rung{job.rung:03d}.json"
 
+    def _lock(self, job: Job) -> Path:
+        return self.path / "processes" / f"trial{job.trial:04d}-seed{job.seed}.lock"
+
     def is_training(self, job: Job) -> bool:
-        """Whether a process of this machine is in the job's run directory, whoever has started it."""
+        """Whether a process of this machine works on the job, whoever has started it."""
         directory = RunDirectory(self.run_dir(job))
+        if is_locked(self._lock(job)):
+            return True
         if not directory.path.exists():
             return False
         try:
@@ -157,6 +156,7 @@ class SweepDirectory:
             settings={**job.settings, "seed": job.seed},
             run_dir=str(self.run_dir(job)),
             outcome=str(self.outcome(job)),
+            lock=str(self._lock(job)),
             log=str(self.path / "logs" / f"trial{job.trial:04d}-seed{job.seed}.log"),
             metric=self._sweep.objective.metric,
             column=self._sweep.objective.column,
@@ -165,3 +165,25 @@ class SweepDirectory:
             trust=self._trust,
             name=f"trial {job.trial} seed {job.seed}" + (f" rung {job.rung}" if job.rung else ""),
         )
+
+
+@contextlib.contextmanager
+def _as_file(values: Mapping[str, Any]) -> Iterator[Path]:
+    """Settings as a file, for as long as it takes to read them: a sweep that is refused leaves nothing behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.yaml"
+        file.write_text(yaml.safe_dump(dict(values), sort_keys=False))
+        yield file
+
+
+def _checked(base: Path, name: str, value: Any) -> RunSettings:
+    env, flags, assignments = parted({name: value})
+    return build_run_settings(env, base, flags, assignments)
+
+
+def _require_changeable(name: str, found: Sequence[RunSettings]) -> None:
+    for one in found[1:]:
+        try:
+            check_changes(found[0], one)
+        except ConfigError as error:
+            raise ConfigError(f"search.ranges.{name} cannot change inside of a run: {error}") from error

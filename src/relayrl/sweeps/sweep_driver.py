@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from relayrl.engines.process.interrupts import Interrupt
@@ -24,7 +24,7 @@ from relayrl.sweeps.sweep_directory import SweepDirectory
 from relayrl.sweeps.sweep_owner import SweepOwner, is_dead
 from relayrl.sweeps.sweep_settings import SweepSettings
 from relayrl.sweeps.sweep_state import LEASE_S, SweepState
-from relayrl.sweeps.trial_jobs import Job, JobState, Key, Outcome
+from relayrl.sweeps.trial_jobs import Job, JobState, Key, TrialOutcome
 
 POLL_S = 0.05
 SYNC_S = 1.0
@@ -37,11 +37,11 @@ class SweepRequest:
 
     sweep: SweepSettings
     directory: Path
-    trust: bool = False
-    resume: bool = False
-    retry_failed: bool = False
-    most_here: int | None = None
-    note: Callable[[str], None] = field(default=lambda line: None)
+    trust: bool
+    resume: bool
+    retry_failed: bool
+    most_here: int | None
+    note: Callable[[str], None]
 
 
 def run_sweep(request: SweepRequest, interrupt: Interrupt) -> SweepReport:
@@ -51,13 +51,11 @@ def run_sweep(request: SweepRequest, interrupt: Interrupt) -> SweepReport:
     if request.resume and not directory.config.exists():
         raise ConfigError(f"{request.directory} holds no sweep to resume; begin it without --resume")
     require_sampler(sweep)
+    directory.require_valid()
     num_here = min(sweep.concurrency, request.most_here or sweep.concurrency)
     runner = make_runner(sweep.runner, num_here)
     try:
         with SweepState(directory.state_url, directory.name, time.time) as state:
-            if not directory.config.exists():
-                directory.write()
-            directory.require_valid()
             state.begin(sweep.model_dump(mode="json"), sweep.concurrency)
             directory.write()
             if request.retry_failed:
@@ -102,7 +100,7 @@ class _Driver:
         finally:
             for _, trial in self._started.values():
                 trial.kill()
-            self._state.give_back(self._owner.name, [job for job, _ in self._started.values()])
+            self._state.free(lambda job: job.owner == self._owner.name)
             self._owner.close()
 
     def _advance(self) -> bool:
@@ -147,10 +145,12 @@ class _Driver:
             return is_left and not self._directory.is_training(job)
 
         for job in self._state.free(is_gone):
-            self._note(f"{self._directory.order(job).name}: its process was killed; it goes on from its checkpoint")
+            self._note(
+                f"{self._directory.order(job).name}: the sweep's process was killed; it goes on from its checkpoint"
+            )
 
     def _start(self, job: Job) -> None:
-        known = Outcome.read(self._directory.outcome(job))
+        known = TrialOutcome.read(self._directory.outcome(job))
         if known is not None:  # its process ended, and its sweep before that was recorded
             self._end(job, known)
             return
@@ -161,15 +161,15 @@ class _Driver:
         ended = [(job, how) for job, trial in self._started.values() if (how := trial.how_it_ended()) is not None]
         for job, how in ended:
             del self._started[job.key]
-            outcome = Outcome.read(self._directory.outcome(job))
+            outcome = TrialOutcome.read(self._directory.outcome(job))
             if outcome is not None:
                 self._end(job, outcome)
             else:
                 self._note(f"{self._directory.order(job).name}: {how}")
-                self._state.give_back(self._owner.name, [job], how, self._sweep.max_restarts)
+                self._state.give_back(self._owner.name, job, how, self._sweep.max_restarts)
         return bool(ended)
 
-    def _end(self, job: Job, outcome: Outcome) -> None:
+    def _end(self, job: Job, outcome: TrialOutcome) -> None:
         self._state.end(self._owner.name, job, outcome)
         name = self._directory.order(job).name
         if outcome.error:
@@ -193,9 +193,7 @@ class _Driver:
             for job, trial in list(self._started.values()):
                 if trial.how_it_ended() is not None:
                     del self._started[job.key]
-                    outcome = Outcome.read(self._directory.outcome(job))
+                    outcome = TrialOutcome.read(self._directory.outcome(job))
                     if outcome is not None:
                         self._end(job, outcome)
-                    else:
-                        self._state.give_back(self._owner.name, [job])
             time.sleep(POLL_S)

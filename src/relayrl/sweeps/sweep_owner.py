@@ -6,13 +6,17 @@ restart on the same machine goes on at once; for processes of other machines, le
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 _FOLDER = "processes"
+_WAIT_S = 0.02
 
 
 class SweepOwner:
@@ -23,7 +27,7 @@ class SweepOwner:
         self._path = _lock_path(directory, self.name)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO | None = self._path.open("a")
-        _try_lock(self._file)
+        try_lock(self._file)
 
     def close(self) -> None:
         """Leave."""
@@ -37,10 +41,16 @@ def is_dead(directory: Path, owner: str) -> bool:
     """Whether a process of this machine has ended; False where nobody can tell from here."""
     if owner.partition("/")[0] != socket.gethostname():
         return False
+    path = _lock_path(directory, owner)
+    return path.exists() and not is_locked(path)  # without the file, its directory is another one
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process of this machine holds the lock of a file."""
     try:
-        with _lock_path(directory, owner).open("r+") as file:
-            return _try_lock(file)
-    except FileNotFoundError:  # its directory is another one
+        with path.open("r+") as file:
+            return not try_lock(file)
+    except FileNotFoundError:
         return False
 
 
@@ -48,11 +58,23 @@ def _lock_path(directory: Path, owner: str) -> Path:
     return directory / _FOLDER / f"{owner.replace('/', '-')}.lock"
 
 
-def _try_lock(file: TextIO) -> bool:
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Wait until no other process of this machine is inside: for files that all of them write."""
+    path = directory / _FOLDER / "files.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        while not try_lock(file):
+            time.sleep(_WAIT_S)
+        yield
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Take the lock of a file, which whoever inherits the file holds as well; False where another has it."""
     try:
         import fcntl
-    except ImportError:
-        return False
+    except ImportError:  # where there are no locks, there is one process
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

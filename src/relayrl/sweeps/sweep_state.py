@@ -17,7 +17,7 @@ from typing import Any
 
 from relayrl.errors import ConfigError
 from relayrl.sinks.databases.short_transactions import Execute, open_transactions
-from relayrl.sweeps.trial_jobs import Job, JobState, Key, Outcome
+from relayrl.sweeps.trial_jobs import Job, JobState, Key, TrialOutcome
 
 LEASE_S = 60.0
 """After so long without a sign of life, a process on another machine is taken for dead."""
@@ -167,7 +167,7 @@ class SweepState:
 
         return self._database.run(work)
 
-    def end(self, owner: str, job: Job, outcome: Outcome) -> None:
+    def end(self, owner: str, job: Job, outcome: TrialOutcome) -> None:
         """Record the outcome of a job, if `owner` still has it."""
         ended = job.ended(outcome)
 
@@ -179,22 +179,20 @@ class SweepState:
 
         self._database.run(work)
 
-    def give_back(self, owner: str, jobs: Sequence[Job], reason: str = "", max_restarts: int = 0) -> None:
-        """Let others have jobs of `owner` that were cut off; with a `reason` it counts as a restart, of which there may be
-        `max_restarts`."""
+    def give_back(self, owner: str, job: Job, reason: str, max_restarts: int) -> None:
+        """Let others have a job of `owner` whose run was cut off, for at most `max_restarts` times; then it has failed."""
 
         def work(execute: Execute) -> None:
-            by_key = {job.key: job for job in self._jobs(execute)}
-            for job in (by_key[job.key] for job in jobs):
-                if job.owner == owner and job.state is JobState.RUNNING:
-                    self._cut_off(execute, job, reason, max_restarts)
+            for own in self._jobs(execute):
+                if own.key == job.key and own.owner == owner and own.state is JobState.RUNNING:
+                    self._cut_off(execute, own, reason, max_restarts)
 
         self._database.run(work)
 
     def _cut_off(self, execute: Execute, job: Job, reason: str, max_restarts: int) -> None:
         attempts = job.attempts + bool(reason)
         is_over = attempts > max_restarts and bool(reason)
-        outcome = Outcome(error=f"{reason}, after {job.attempts} restarts") if is_over else Outcome()
+        outcome = TrialOutcome(error=f"{reason}, after {job.attempts} restarts") if is_over else TrialOutcome()
         state = JobState.FAILED if is_over else JobState.WAITING
         execute(
             f"UPDATE relayrl_sweep_jobs SET state = ?, owner = '', attempts = ?, outcome = ? WHERE {_OF_JOB}",
@@ -226,7 +224,7 @@ class SweepState:
 
 def _job(row: Sequence[Any]) -> Job:
     trial, rung, seed, settings, until, parent, state, owner, attempts, outcome = row
-    known = Outcome(**json.loads(outcome))
+    known = TrialOutcome(**json.loads(outcome))
     return Job(trial, rung, seed, json.loads(settings), until, parent, JobState(state), owner, attempts, known)
 
 

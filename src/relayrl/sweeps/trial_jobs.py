@@ -35,7 +35,7 @@ class JobState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """How a job ended: with a value, or with an error. `parameter_hash` is the run's, at a rung that of its checkpoint."""
 
     value: float | None = None
@@ -49,7 +49,7 @@ class Outcome:
         write_whole(path, (json.dumps(asdict(self)) + "\n").encode())
 
     @classmethod
-    def read(cls, path: Path) -> Outcome | None:
+    def read(cls, path: Path) -> TrialOutcome | None:
         """The outcome in a file; None where there is none."""
         if not path.exists():
             return None
@@ -72,13 +72,13 @@ class Job:
     state: JobState = JobState.WAITING
     owner: str = ""
     attempts: int = 0
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: TrialOutcome = field(default_factory=TrialOutcome)
 
     @property
     def key(self) -> Key:
         return self.trial, self.rung, self.seed
 
-    def ended(self, outcome: Outcome) -> Job:
+    def ended(self, outcome: TrialOutcome) -> Job:
         """The job with its outcome."""
         return replace(self, state=JobState.FAILED if outcome.error else JobState.DONE, outcome=outcome)
 
@@ -88,7 +88,7 @@ class TrialOrder:
     """A job as a runner gets it: everything that another process needs. Paths are absolute; `outcome` is what it must write.
 
     `config` is a file of settings, `settings` are laid over it. `parent` is the run directory to begin from, if any. The run
-    stops at `until` environment steps, or at its end.
+    stops at `until` environment steps, or at its end. Whoever runs it on this machine holds the lock of the file `lock`.
     """
 
     config: str
@@ -96,12 +96,19 @@ class TrialOrder:
     run_dir: str
     outcome: str
     log: str
+    lock: str
     metric: str
     column: str
     until: int | None = None
     parent: str | None = None
     trust: bool = False
     name: str = ""
+
+    def run(self) -> bool:
+        """Train in this process, from where the run stands, and write the outcome; False where a signal came first."""
+        from relayrl.sweeps.runners.trial_process import run_trial
+
+        return run_trial(self)
 
     def to_json(self) -> str:
         """One line."""

@@ -64,27 +64,20 @@ def run(
 
     Any number of processes may do so at once, on the same directory or database.
     """
-    from relayrl.config.settings import parse_settings
-    from relayrl.config.settings_text import read_mapping
-    from relayrl.engines.process.interrupts import EXIT_CODE, Interrupt
-    from relayrl.engines.sessions import print_note
-    from relayrl.sweeps.sweep_driver import SweepRequest, run_sweep
-    from relayrl.sweeps.sweep_settings import SweepSettings
+    from relayrl.engines.process.interrupts import EXIT_CODE
+    from relayrl.sweeps.sweep_api import sweep
 
-    given = read_mapping(config)
-    sweep = parse_settings(SweepSettings, given if concurrency is None else {**given, "concurrency": concurrency})
-    request = SweepRequest(
-        sweep,
-        sweep_dir or Path("sweeps") / config.stem,
-        trust=trust,
-        resume=resume,
-        retry_failed=retry_failed,
-        most_here=most_here,
-        note=(lambda line: None) if quiet else print_note,
-    )
     try:
-        with Interrupt() as interrupt:
-            report = run_sweep(request, interrupt)
+        report = sweep(
+            config,
+            sweep_dir=sweep_dir,
+            concurrency=concurrency,
+            most_here=most_here,
+            resume=resume,
+            retry_failed=retry_failed,
+            progress=not quiet,
+            trust=trust,
+        )
     except KeyboardInterrupt:
         again = [] if sweep_dir is None else ["--sweep-dir", sweep_dir]
         print(f"interrupted; continue with: {command('relayrl', 'sweep', config, *again)}", file=sys.stderr)

@@ -16,6 +16,7 @@ import yaml
 from relayrl.errors import ConfigError
 from relayrl.sweeps.planning.sweep_plan import batches
 from relayrl.sweeps.sweep_directory import SweepDirectory
+from relayrl.sweeps.sweep_owner import alone
 from relayrl.sweeps.sweep_settings import SweepSettings
 from relayrl.sweeps.sweep_state import SweepState
 from relayrl.sweeps.trial_jobs import Job, JobState, Trial, trials_of
@@ -107,8 +108,9 @@ def report_of(
     if writes and best is not None:
         from relayrl.sweeps.results.sweep_picture import draw
 
-        _write_best(sweep, directory, best, len(reports))
-        draw(sweep, reports, directory.picture)
+        with alone(directory.path):
+            _write_best(sweep, directory, best, len(reports))
+            draw(sweep, reports, directory.picture)
     return SweepReport(
         name=directory.name,
         path=directory.path,

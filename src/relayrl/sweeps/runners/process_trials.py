@@ -15,6 +15,7 @@ from pathlib import Path
 
 from relayrl.compiled.usable_cores import num_cores
 from relayrl.sweeps.runners.trial_runner import StartedTrial, TrialRunner
+from relayrl.sweeps.sweep_owner import try_lock
 from relayrl.sweeps.trial_jobs import TrialOrder
 
 _MODULE = "relayrl.sweeps.runners.trial_process"
@@ -31,7 +32,10 @@ class ProcessRunner(TrialRunner):
     def start(self, order: TrialOrder) -> StartedTrial:
         log = Path(order.log)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
+        Path(order.lock).parent.mkdir(parents=True, exist_ok=True)
+        # The trial inherits the lock: it is held from the first to the last moment of the process.
+        with log.open("ab") as file, Path(order.lock).open("a") as lock:
+            try_lock(lock)
             process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE],
                 stdin=subprocess.PIPE,
@@ -39,6 +43,7 @@ class ProcessRunner(TrialRunner):
                 stderr=subprocess.STDOUT,
                 env=self._environ,
                 start_new_session=True,
+                pass_fds=[lock.fileno()],
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended at once, which `how_it_ended` finds

@@ -65,6 +65,4 @@ class RayTrial(StartedTrial):
 
 def _run_in_task(order: str, path: list[str]) -> None:
     sys.path[:] = path
-    from relayrl.sweeps.runners.trial_process import run_trial
-
-    run_trial(TrialOrder.from_json(order))
+    TrialOrder.from_json(order).run()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from relayrl.config.passwords import without_password
 from relayrl.engines.process.interrupts import EXIT_CODE, Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.errors import ConfigError, RelayRLError
-from relayrl.sweeps.trial_jobs import Outcome, TrialOrder, parted
+from relayrl.sweeps.trial_jobs import TrialOrder, TrialOutcome, parted
 
 if TYPE_CHECKING:
     from relayrl.engines.runs.run_record import Progress, RunResult
@@ -68,12 +68,12 @@ def run_trial(order: TrialOrder) -> bool:
         traceback.print_exc()
         what = str(error) if isinstance(error, RelayRLError) else f"{type(error).__name__}: {error}"
         line = (without_password(what).splitlines() or [type(error).__name__])[0]
-        outcome = Outcome(error=line[:500], seconds=time.monotonic() - began)
+        outcome = TrialOutcome(error=line[:500], seconds=time.monotonic() - began)
     outcome.write(Path(order.outcome))
     return True
 
 
-def _trained(order: TrialOrder, began: float) -> Outcome:
+def _trained(order: TrialOrder, began: float) -> TrialOutcome:
     from relayrl.engines.sessions import run_session
 
     interrupt = RungInterrupt(order.until)
@@ -87,7 +87,7 @@ def _trained(order: TrialOrder, began: float) -> Outcome:
                 raise
     if result is not None:
         value = _of_result(order, result)
-        return Outcome(value, result.num_env_steps, time.monotonic() - began, result.parameter_hash)
+        return TrialOutcome(value, result.num_env_steps, time.monotonic() - began, result.parameter_hash)
     from relayrl.training.files.checkpoints import CheckpointStore
     from relayrl.training.files.weights import weights_hash
 
@@ -95,7 +95,7 @@ def _trained(order: TrialOrder, began: float) -> Outcome:
     if loaded is None:
         raise ConfigError(f"{order.run_dir} has no checkpoint although its run has paused; was it removed?")
     value = _newest(order, order.column)
-    return Outcome(value, loaded[0], time.monotonic() - began, weights_hash(loaded[1]["trainer"]))
+    return TrialOutcome(value, loaded[0], time.monotonic() - began, weights_hash(loaded[1]["trainer"]))
 
 
 def _session(order: TrialOrder) -> Session:

@@ -1,7 +1,7 @@
 """The seam between a sweep and the place where its runs go: `start` a trial, ask whether it has ended, stop it.
 
     class MyRunner(TrialRunner):
-        def start(self, order): ...        # have run_trial(order) called somewhere, or write Outcome to order.outcome oneself
+        def start(self, order): ...        # have `order.run()` called somewhere, or write a TrialOutcome to `order.outcome`
 
 A runner is a plugin of the kind `relayrl.trial_runners`: `make() -> TrialRunner`. The outcome travels as a file, so that it
 is there when the sweep's own process is not. Not a runner's job: which trials there are, and what happens when one was cut
@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names
+from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names, register_plugin
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.sweeps.trial_jobs import TrialOrder
 
@@ -43,6 +43,15 @@ class TrialRunner(ABC):
 
     def close(self) -> None:  # noqa: B027 - not every runner holds something
         """Release what the runner holds; all trials have ended."""
+
+
+def register_trial_runner(name: str, make: Callable[[], TrialRunner]) -> None:
+    """Make `name` a place for the runs of sweeps in this process, as in `runner: NAME`; `make()` gives the `TrialRunner`."""
+    if name in _BUILT_IN:
+        raise ConfigError(f"{name!r} is a trial runner of RelayRL; choose another name")
+    if not name or not callable(make):
+        raise ConfigError(f"trial runner {name!r} must be a name and what makes a TrialRunner, not {make!r:.100}")
+    register_plugin(PluginKind.TRIAL_RUNNER, name, make)
 
 
 def make_runner(name: str, num_at_once: int) -> TrialRunner:
