@@ -21,11 +21,11 @@ from recorded_frames import (
     STATISTIC,
 )
 
+from relayrl.data.mlagents.png_images import decode_images
 from relayrl.envs.unity.behaviors import group_names, read_behavior
-from relayrl.envs.unity.png_images import decode
 from relayrl.envs.unity.side_channels import EngineSettings, SceneStatistics, parameter_messages, read_block
 from relayrl.envs.unity.unity_messages import message, read_message
-from relayrl.errors import ConfigError, EnvError
+from relayrl.errors import ConfigError, DecodeError, EnvError
 
 STRIKER = "Striker?team=1"
 
@@ -160,19 +160,19 @@ def test_frames_that_are_cut_off_are_refused() -> None:
 
 def test_an_image_has_the_axes_of_its_observation() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-    assert (decode(png(pixels), (3, 5, 7), []) == np.moveaxis(pixels, -1, 0)).all()
-    assert (decode(png(pixels), (5, 7, 3), []) == pixels).all()
+    assert (decode_images(png(pixels), (3, 5, 7), []) == np.moveaxis(pixels, -1, 0)).all()
+    assert (decode_images(png(pixels), (5, 7, 3), []) == pixels).all()
 
 
 def test_stacked_images_follow_their_mapping() -> None:
     first, second = (np.full((4, 6, 3), value, np.uint8) for value in (40, 90))
     second[..., 0] = 91
-    both = decode(png(first) + png(second), (2, 4, 6), [0, 0, 0, 1, 1, 1])
+    both = decode_images(png(first) + png(second), (2, 4, 6), [0, 0, 0, 1, 1, 1])
     assert both[0].tolist() == np.full((4, 6), 40).tolist()
     assert both[1].tolist() == np.full((4, 6), 90).tolist()  # 271 / 3, rounded
-    swapped = decode(png(first) + png(second), (2, 4, 6), [1, -1, -1, -1, 0, -1])
+    swapped = decode_images(png(first) + png(second), (2, 4, 6), [1, -1, -1, -1, 0, -1])
     assert (swapped[0, 0, 0], swapped[1, 0, 0]) == (90, 40)
-    assert decode(png(first) + png(second), (5, 4, 6), []).shape == (5, 4, 6)  # the sixth channel is padding
+    assert decode_images(png(first) + png(second), (5, 4, 6), []).shape == (5, 4, 6)  # the sixth channel is padding
 
 
 BOMB = png_of(30_000, 30_000, zlib.compress(bytes(10_000)))
@@ -194,13 +194,13 @@ BOMB = png_of(30_000, 30_000, zlib.compress(bytes(10_000)))
     ],
 )
 def test_images_that_do_not_fit_are_refused(data: bytes, shape: tuple[int, ...], mapping: list[int], what: str) -> None:
-    with pytest.raises(EnvError, match=what):
-        decode(data, shape, mapping)
+    with pytest.raises(DecodeError, match=what):
+        decode_images(data, shape, mapping)
 
 
 def test_an_image_that_is_longer_than_its_header_says_stays_as_large_as_it() -> None:
     rows = zlib.compress(bytes(1 << 24))
-    assert decode(png_of(16, 16, rows), (3, 16, 16), []).shape == (3, 16, 16)
+    assert decode_images(png_of(16, 16, rows), (3, 16, 16), []).shape == (3, 16, 16)
 
 
 def test_groups_are_named_plainly() -> None:

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.data.mlagents.png_images import decode_images
 from relayrl.data.trees import Array, Space, Tree
-from relayrl.envs.unity.png_images import decode
 from relayrl.envs.unity.unity_messages import NO_COMPRESSION, PNG, VARIABLE_SIZE, message
-from relayrl.errors import EnvError
+from relayrl.errors import DecodeError, EnvError
 
 MAX_NUMBERS = 1 << 24
 """Numbers in one observation, at most."""
@@ -76,7 +76,10 @@ class Sensor:
         if proto.compression_type != (PNG if self.kind is SensorKind.PNG else NO_COMPRESSION):
             raise EnvError(f"sensor {self.key!r} has changed its compression, to {proto.compression_type}")
         if self.kind is SensorKind.PNG:
-            return {self.key: decode(proto.compressed_data, shape, proto.compressed_channel_mapping)}
+            try:
+                return {self.key: decode_images(proto.compressed_data, shape, proto.compressed_channel_mapping)}
+            except DecodeError as error:
+                raise EnvError(f"sensor {self.key!r}: {error}") from error
         numbers = np.array(proto.float_data.data, np.float32)
         if self.kind is SensorKind.RAGGED:
             return self._read_rows(numbers)

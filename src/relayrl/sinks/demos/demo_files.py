@@ -24,11 +24,11 @@ from gymnasium import spaces
 
 from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory, trajectory_id
+from relayrl.data.mlagents.png_images import decode_images
 from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError, DecodeError, SinkClosedError
 from relayrl.sinks.buffered import checked_blocks
 from relayrl.sinks.contract import ReadReport, SourceCount, TrajectorySink, TrajectorySource, rest_of
-from relayrl.sinks.demos.png_images import decode_png
 from relayrl.sinks.demos.wire_reader import Message, varint
 from relayrl.sinks.sink_settings import SinkSettings
 
@@ -188,26 +188,16 @@ def _observation(observation: Message, what: str) -> Array:
 
 
 def _picture(observation: Message, shape: list[int], what: str) -> Array:
-    """[H, W, C]. Channels come first in the shape, in older files last; more than three are several pictures."""
+    """In the order of axes of the shape: channels come first, in older files last."""
     if len(shape) != 3:
         raise DecodeError(f"{what} has a picture of shape {shape}")
-    is_first = shape[0] <= 4 or shape[2] > shape[0]
-    channels, height, width = shape if is_first else (shape[2], shape[0], shape[1])
     if math.prod(shape) > MAX_PICTURE_BYTES:
         raise DecodeError(f"{what} has a picture of shape {shape}; {MAX_PICTURE_BYTES >> 20} MiB are unpacked at most")
-    data, position, found = observation.bytes(3), 0, 0
-    planes = []
-    while position < len(data) and found < channels:
-        picture, used = decode_png(data[position:], height, width)
-        planes.append(picture[..., :1] if channels == 1 else picture[..., :3])
-        position, found = position + used, found + planes[-1].shape[2]
     mapping = observation.int32s(5, MAX_CHOICES)
-    picture = np.concatenate(planes, -1) if planes else np.empty((height, width, 0), np.uint8)
-    if mapping and mapping != list(range(channels)):
-        raise DecodeError(f"{what} has a picture with a mapping of its channels, {mapping[:16]}, which is not read")
-    if picture.shape[2] < channels:
-        raise DecodeError(f"{what} has a picture of {picture.shape[2]} channels, and its shape is {shape}")
-    return np.ascontiguousarray(picture[..., :channels])
+    try:
+        return decode_images(bytes(observation.bytes(3)), tuple(shape), mapping)
+    except DecodeError as error:
+        raise DecodeError(f"{what}: {error}") from error
 
 
 class DemoFile:
