@@ -125,7 +125,7 @@ class GaussianHead(BoxHead, LikelihoodHead):
         return np.asarray(self._entropy(parameters))
 
     def _entropy(self, parameters: Any) -> Any:
-        return parameters[..., self.num_actions :].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
+        return _entropy_of_normal(parameters, self.num_actions)
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
         mean, log_std = np.split(parameters, 2, -1)
@@ -197,13 +197,19 @@ class SquashedGaussianHead(BoxHead):
 
     def entropy(self, parameters: Tensor) -> Tensor:
         """Of the normal distribution before the tanh."""
-        return parameters[..., self.num_actions :].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
+        entropy: Tensor = _entropy_of_normal(parameters, self.num_actions)
+        return entropy
 
     def describe(self) -> HeadDescription:
         return HeadDescription(Distribution.SQUASHED_NORMAL, scales=self.scales)
 
     def _squashed(self, x: Array) -> Array:
         return np.asarray(np.tanh(x) * self.half_range + self.center)
+
+
+def _entropy_of_normal(parameters: Any, num_actions: int) -> Any:
+    """[M] of parameters [M, 2 A]: means and logarithms of standard deviations."""
+    return parameters[..., num_actions:].sum(-1) + 0.5 * (1.0 + LOG_2PI) * num_actions
 
 
 class DeterministicHead(BoxHead):
