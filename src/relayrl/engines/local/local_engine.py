@@ -454,7 +454,7 @@ class LocalEngine:
             returns=evaluation.returns if evaluation else (),
             best_return=best if math.isfinite(best) else math.nan,
             reached_target=self._evaluation.has_reached_target,
-            computed_by=describe(),
+            computed_by=describe() if self._settings.learners == 1 else f"torch, {self._settings.learners} learners",
             episodes_asked=evaluation.num_asked if evaluation else 0,
             episodes_ended=evaluation.num_ended if evaluation else 0,
             episodes_cut=evaluation.num_cut if evaluation else 0,
