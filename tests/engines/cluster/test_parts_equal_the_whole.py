@@ -1,5 +1,8 @@
 """Runs whose environments are divided among collectors end with the local engine's parameters, bit for bit."""
 
+import pickle
+from uuid import UUID
+
 import pytest
 from fleet_in_process import build
 
@@ -135,6 +138,14 @@ def test_names_of_engines_are_checked_and_ours_cannot_be_taken(tmp_path):
     ):
         with pytest.raises(ConfigError, match=match):
             train(tmp_path / "run", "CartPole-v1", "ppo", settings, workers=1)
+
+
+def test_errors_of_collectors_arrive_as_they_are():
+    failed = EnvironmentFailedError("it fell", env_id=UUID(int=7), seed=3, step=5, remote_traceback="in step")
+    arrived = pickle.loads(pickle.dumps(failed))
+    assert (str(arrived), arrived.env_id, arrived.seed, arrived.step) == (str(failed), UUID(int=7), 3, 5)
+    unknown = pickle.loads(pickle.dumps(UnknownNameError("engine", "rey", ["ray"])))
+    assert (str(unknown), unknown.nearest) == ("unknown engine 'rey'; did you mean 'ray'?", ("ray",))
 
 
 def test_what_depends_on_the_number_of_collectors_is_said(tmp_path):

@@ -118,6 +118,15 @@ def test_a_collector_that_keeps_dying_ends_the_run_with_its_environment_and_seed
     assert str(info.value.env_id) in str(info.value)
 
 
+def test_an_environment_that_raises_ends_the_run_as_it_does_locally(cluster, tmp_path):
+    settings = {**ON_RAY, "workers": 1}
+    with pytest.raises(
+        EnvironmentFailedError, match=r"(?s)seed \d+.*--- traceback of the environment.*in step"
+    ) as info:
+        train(tmp_path / "run", env="relayrl.testing:Crashing", settings=settings)
+    assert info.value.step == 3
+
+
 def test_what_the_cluster_has_no_room_for_is_an_error_with_what_it_has(cluster, tmp_path):
     settings = {**ON_RAY, "collector_resources": {"no-such-thing": 1}, "start_timeout_s": 3}
     with pytest.raises(

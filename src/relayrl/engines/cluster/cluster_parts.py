@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
-from relayrl.config.plugin_registry import registrations
+from relayrl.config.plugin_registry import PluginKind, registrations
 from relayrl.engines.cluster.asynchronous_pace import Asynchronous, require_corrected
 from relayrl.engines.cluster.cluster_collector import ClusterCollector, Fleet, part_plans
 from relayrl.engines.cluster.part_collector import PartPlan
@@ -17,6 +17,7 @@ from relayrl.engines.local.run_parts import Assembly, RunParts, build_around, li
 from relayrl.engines.settings.generic_presets import one_env
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, new_env_ids
+from relayrl.envs.recipes import find_factory
 from relayrl.envs.vector.on_host import on_host
 from relayrl.envs.vector.vector_proxy import VectorProxy
 from relayrl.errors import ConfigError, EnvError
@@ -77,7 +78,7 @@ def build_cluster_parts(
         if settings.cluster.asynchronous and not parts.trainer.uses_logp:
             parts = replace(parts, rollout_steps=settings.cluster.rollout_steps)
             parts.trainer.take_one_environment_at_a_time()
-        fleet = make_fleet(part_plans(settings, registrations(), env.env_ids, parts.rollout_steps))
+        fleet = make_fleet(part_plans(settings, _code_to_send(settings), env.env_ids, parts.rollout_steps))
         fleets.append(fleet)
         fleet.start()  # members begin while this process does
         return ClusterCollector(settings, env, parts, fleet)
@@ -94,6 +95,14 @@ def build_cluster_parts(
         raise
     own = {each.name: getattr(built, each.name) for each in fields(built)}
     return ClusterParts(**own, fleet=fleets[0], disconnect=disconnect)
+
+
+def _code_to_send(settings: RunSettings) -> dict[PluginKind, dict[str, Any]]:
+    """What this process has registered, and an environment of its script, which no other process can import."""
+    found = registrations()
+    if settings.env.partition(":")[0] == "__main__":
+        found.setdefault(PluginKind.ENVIRONMENT, {}).setdefault(settings.env, find_factory(settings.env))
+    return found
 
 
 def require_possible(settings: RunSettings) -> None:

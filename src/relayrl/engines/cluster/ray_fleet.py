@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relayrl.compiled.loader import set_num_threads
+from relayrl.compiled.usable_cores import num_cores
 from relayrl.engines.cluster.cluster_collector import LOOK_S, Fleet, PartResult
 from relayrl.engines.cluster.part_collector import (
     HEAVY,
@@ -50,6 +52,8 @@ class CollectorProcess:
 
     def start(self, plan: PartPlan, state: State | None, seed: int) -> bool | RelayRLError:
         """Build the environments, and continue from `state` where there is one; gives whether episodes go on."""
+        cpus = int(plan.settings.cluster.placement.collector_cpus)
+        set_num_threads(max(1, min(cpus, num_cores())))
         try:
             self._collector = PartCollector(plan)
         except RelayRLError as error:
@@ -164,14 +168,13 @@ class RayFleet(Fleet):
 
     def _await_start(self, member: _Member) -> bool:
         """Whether its episodes go on; raises what keeps it from starting."""
-        deadline_s = member.started_s + self._settings.environment.start_timeout_s
         while True:
             try:
                 if self._ray.wait([member.started], timeout=LOOK_S)[0]:
                     return self._note_start(member)
             except self._lost_kinds() as error:
                 self._replace(member, error)
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > member.started_s + self._settings.environment.start_timeout_s:
                 raise self._late(member)
 
     def _note_start(self, member: _Member) -> bool:
@@ -180,6 +183,15 @@ class RayFleet(Fleet):
             raise answer
         member.started = None
         return bool(answer)
+
+    def _note_late(self, member: _Member) -> None:
+        """Where others go on at their own pace, the run does not end because there is no room for one of them."""
+        late = self._late(member)
+        others = (each for each in self._members if each is not member)
+        if not (self._settings.cluster.asynchronous and any(each.started is None for each in others)):
+            raise late
+        _log.warning("the run goes on without it meanwhile: %s", late)
+        member.started_s = time.monotonic()
 
     def _late(self, member: _Member) -> RelayRLError:
         timeout_s, plan = self._settings.environment.start_timeout_s, member.plan
@@ -240,7 +252,7 @@ class RayFleet(Fleet):
         cluster, now = self._settings.cluster, time.monotonic()
         if member.started is not None and not self._ray.wait([member.started], timeout=0)[0]:
             if now > member.started_s + self._settings.environment.start_timeout_s:
-                raise self._late(member)
+                self._note_late(member)
             return
         began_s = max(member.flights[0].since_s, member.started_s)
         if now > began_s + cluster.rollout_timeout_s:
@@ -302,11 +314,12 @@ class RayFleet(Fleet):
     def close(self) -> None:
         asked = []
         for member in self._members:
-            if member.actor is not None:
-                with contextlib.suppress(self._lost_kinds()[0]):
+            if member.actor is not None and member.started is None:
+                with contextlib.suppress(Exception):  # Ray itself may be gone
                     asked.append(member.actor.close.remote())
         if asked:
-            self._ray.wait(asked, num_returns=len(asked), timeout=_CLOSE_GRACE_S)
+            with contextlib.suppress(Exception):
+                self._ray.wait(asked, num_returns=len(asked), timeout=_CLOSE_GRACE_S)
         for member in self._members:
             self._end(member)
 

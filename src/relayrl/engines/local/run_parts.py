@@ -28,7 +28,7 @@ from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
-from relayrl.engines.plugins import algorithm_plugin, network_factory
+from relayrl.engines.plugins import algorithm_plugin, engine_builder, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
@@ -166,7 +166,8 @@ def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, 
 
     flags = {} if algo is None else {"algo": algo}
     assignments = list((settings or {}).items())
-    return build_parts(build_run_settings(env, None, flags, assignments, generic=generic_preset))
+    chosen = build_run_settings(env, None, flags, assignments, generic=generic_preset)
+    return engine_builder(chosen.engine)(chosen)
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
