@@ -57,7 +57,7 @@ GAMES = {
     ),
     "connect_four": Game(
         "pettingzoo:classic.connect_four_v3",
-        150_000,
+        300_000,
         {
             **OLD_OPPONENTS,
             **PASSES,
@@ -71,14 +71,17 @@ GAMES = {
         400_000,
         {
             "self_play.save_steps": 4_096,
+            "self_play.swap_steps": 1_024,
+            "self_play.play_against_latest_model_ratio": 1.0,  # opponents that lag behind make it circle more
             "environment.num_envs": 64,
             "trainer.time_horizon": 16,
             "params.gamma": 1.0,
             "params.lam": 1.0,
-            "params.entropy_coef": 0.1,  # pulls to a logit equilibrium, whose exploitability is near 0.02
+            "params.entropy_coef": 0.12,  # pulls to a logit equilibrium, whose exploitability is near 0.02
             "params.train_pi_iters": 4,
             "params.num_minibatches": 4,
             "params.pi_lr": 4e-3,
+            "params.lr_schedule": "linear",
         },
     ),
 }

@@ -197,6 +197,7 @@ class Run:
         import numpy as np
 
         from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
+        from relayrl.engines.self_play.game_teams import agents_of_teams
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
         from relayrl.runtime.judging import Judge
         from relayrl.runtime.pictures.film import Film, Window, watcher_of
@@ -222,6 +223,7 @@ class Run:
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             _require_same_spaces(played, self.policies)
+            judge = replace(judge, teams=agents_of_teams(self.settings, played.groups))
             result = evaluate(
                 played,
                 self.policies,

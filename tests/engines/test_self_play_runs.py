@@ -181,6 +181,15 @@ def test_evaluation_and_export_are_of_the_learner(tmp_path):
     assert int(action) in (0, 1, 2)
 
 
+def test_evaluations_have_whole_teams_play(tmp_path):
+    run = train("native:soccer", tmp_path / "run", {"environment.options": {"max_episode_steps": 20}}, steps=256)
+    match = run.evaluate(episodes=8, seed=1, opponents=["random"]).matches["random"]
+    assert len(match.returns) == 8  # four of each team, not two of each player
+    # A goal pays both players of a team alike: the mean over the judged ones is −1, 0 or 1.
+    assert set(match.returns) <= {-1.0, 0.0, 1.0}
+    assert all(own == -other for own, other in zip(match.returns, match.best_others, strict=True))
+
+
 def test_threads_that_collect_while_learning_play_too(tmp_path):
     run = train("native:pong", tmp_path / "run", {"trainer.threaded": True}, steps=1024)
     assert run.history["self_play/games"][-1] > 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,13 @@ Groups = Mapping[str, AgentGroup]
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Whose returns count: those of one agent, of one group, or of all agents alike."""
+    """Whose returns count: those of one agent, of one group, of the agents of a team, or of all agents alike."""
 
     group: str | None = None
     agent: str | None = None
+    team: tuple[str, ...] = ()
+    teams: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
+    """The agents of each team, where several play together: then teams play against opponents, not groups or agents."""
 
     def __post_init__(self) -> None:
         if self.group is not None and self.agent is not None:
@@ -46,6 +49,8 @@ class Judge:
         """In words."""
         if self.agent is not None:
             return f"agent {self.agent}"
+        if self.team:
+            return f"team of {', '.join(self.team)}"
         return "mean over agents" if self.group is None else f"group {self.group}"
 
     def require_known(self, groups: Groups) -> None:
@@ -70,12 +75,16 @@ class Judge:
         """[N] which agents of a group are judged."""
         if self.agent is not None:
             return np.array([agent == self.agent for agent in group.agent_ids])
+        if self.team:
+            return np.array([agent in self.team for agent in group.agent_ids])
         return np.full(group.num_agents, self.group is None or self.group == group.name)
 
     def counts_agent(self, agent: str, groups: Mapping[str, tuple[str, ...]]) -> bool:
         """Whether an agent is judged, where `groups` have these agents."""
         if self.agent is not None:
             return agent == self.agent
+        if self.team:
+            return agent in self.team
         return self.group is None or agent in groups[self.group]
 
     def counts_all(self, groups: Groups) -> bool:
@@ -89,12 +98,15 @@ class Judge:
         return np.asarray(total / sum(int(own.sum()) for own in who.values()))
 
     def sides(self, groups: Groups) -> list[Judge]:
-        """Who plays against opponents: the one that is named, else every group in turn, or every agent of the only group.
+        """Who plays against opponents: the one that is named, else every team in turn, every group, or every agent of the only
+        group.
 
         The only group leaves nobody to play against; naming it is like naming nobody.
         """
         if not self.counts_all(groups):
             return [self]
+        if self.teams:
+            return [Judge(team=team) for team in self.teams]
         if len(groups) > 1:
             return [Judge(group=name) for name in groups]
         return [Judge(agent=agent) for group in groups.values() for agent in group.agent_ids]

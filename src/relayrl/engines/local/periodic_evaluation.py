@@ -23,6 +23,7 @@ import numpy as np
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.lessons.curriculum import Curriculum
+from relayrl.engines.self_play.game_teams import agents_of_teams
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.models.acting.actor import Actor
@@ -67,7 +68,7 @@ class PeriodicEvaluation:
         is in. Films are written into the folder `videos`."""
         groups, self._curriculum = env.groups, curriculum
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
-        self._judge = Judge(settings.evaluation.group, settings.evaluation.agent)
+        self._judge = Judge(settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings, groups))
         self._judge.require_known(groups)
         self._opponents = settings.evaluation.opponents
         if env.rates_episodes and self._judge == EVERYBODY and self._opponents is None:

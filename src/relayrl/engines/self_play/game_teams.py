@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relayrl.data.trees import Array
+from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
 
@@ -47,6 +48,18 @@ class GameTeams:
         columns = np.concatenate([returns[group] for group in self.of_agents], axis=1)
         team = np.concatenate(list(self.of_agents.values()))
         return np.stack([columns[:, team == t].mean(1) for t in range(len(self.names))], axis=1)
+
+
+def agents_of_teams(settings: RunSettings, groups: Groups) -> tuple[tuple[str, ...], ...]:
+    """The agents of each team of a run with self-play; nothing for other runs."""
+    if settings.self_play is None:
+        return ()
+    teams = form_teams(groups, settings.self_play.teams)
+    members: list[list[str]] = [[] for _ in teams.names]
+    for name, group in groups.items():
+        for agent, team in zip(group.agent_ids, teams.of_agents[name].tolist(), strict=True):
+            members[team].append(agent)
+    return tuple(tuple(agents) for agents in members)
 
 
 def form_teams(groups: Groups, given: Mapping[str, str] | None) -> GameTeams:
