@@ -183,7 +183,7 @@ environment_parameters:
   local_ratio: {sampler_type: uniform, sampler_parameters: {min_value: 0.1, max_value: 0.9}}
   max_cycles:
     curriculum:
-    - {name: short, value: 5, completion_criteria: {behavior: agent, measure: progress, threshold: 0.3}}
+    - {name: short, value: 5, completion_criteria: {behavior: agent, measure: progress, threshold: 0.3, require_reset: true}}
     - {name: long, value: {sampler_type: gaussian, sampler_parameters: {mean: 12, st_dev: 2}}}
 """
 

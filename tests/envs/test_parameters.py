@@ -8,7 +8,7 @@ import relayrl
 from relayrl.config.settings import parse_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
-from relayrl.envs.parameters.parameter_settings import values_of
+from relayrl.envs.parameters.parameter_settings import require_no_lessons, values_of
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.extend import StatefulEnvironment
 from relayrl.testing import Herd
@@ -174,6 +174,13 @@ def test_a_saved_environment_goes_on_with_its_parameters():
         np.testing.assert_array_equal(left.groups["agent"].obs, right.groups["agent"].obs)
     one.close()
     two.close()
+
+
+def test_agents_refuse_a_curriculum_that_nobody_leads():
+    given = parse_settings(EnvSettings, {"parameters": {"a": TWO_LESSONS}}).parameters
+    with pytest.raises(ConfigError, match="'a' needs a run"):
+        require_no_lessons(given)
+    require_no_lessons(parse_settings(EnvSettings, {"parameters": {"a": UNIFORM}}).parameters)
 
 
 def test_native_rooms_end_where_their_number_says():

@@ -348,7 +348,7 @@ class LocalEngine:
         self._evaluation.forget_returns()
         if any(lesson.needs_reset for lesson in begun):
             pace.settle()
-            begin_new_episodes(self._parts, self._settings)
+            begin_new_episodes(self._parts)
 
     def _return_to_show(self) -> float:
         """What a person watches: where the agents' returns cancel, only evaluations say anything."""

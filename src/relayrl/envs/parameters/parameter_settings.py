@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from relayrl.config.settings import Settings, parse_settings
+from relayrl.errors import ConfigError
 
 Number: TypeAlias = int | float
 Values: TypeAlias = dict[str, Number]
@@ -221,3 +222,12 @@ def values_of(parameters: Mapping[str, ParameterSettings], lessons: Sequence[int
 def last_lessons(parameters: Mapping[str, ParameterSettings]) -> list[int]:
     """What the curricula lead to."""
     return [len(own.curriculum) - 1 for own in parameters.values()]
+
+
+def require_no_lessons(parameters: Mapping[str, ParameterSettings]) -> None:
+    """Raise where nobody leads environments from lesson to lesson: a curriculum would stay at its first."""
+    for name, own in parameters.items():
+        if len(own.curriculum) > 1:
+            raise ConfigError(
+                f"the curriculum of {name!r} needs a run that follows it (relayrl train); give actors a number or a sampler"
+            )
