@@ -114,6 +114,64 @@ def test_actions_outside_the_space_are_refused() -> None:
         behavior.action({"continuous": np.array([0.0, np.nan]), "discrete": np.array([0, 0])})
 
 
+def test_agents_that_do_not_fit_their_announcement_are_refused() -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    first, ended = output.rl_output.agentInfos[STRIKER].value
+    behavior = read_behavior(brain, first)
+    with pytest.raises(EnvError, match="has 0 sensors, the first had 3"):
+        behavior.observation(ended)
+    vector, buffer, camera = first.observations
+    sensors = behavior.sensors
+    with pytest.raises(EnvError, match=r"has the shape \[2, 2\], at first it was \[3\]"):
+        sensors[0].read(buffer)
+    with pytest.raises(EnvError, match="no PNG"):
+        sensors[2].read(camera)
+    vector.float_data.data.append(1.0)
+    with pytest.raises(EnvError, match=r"sent 4 numbers for the shape \[3\]"):
+        sensors[0].read(vector)
+    buffer.float_data.data.append(1.0)
+    with pytest.raises(EnvError, match="sent 5 numbers for at most 2 rows of 2"):
+        sensors[1].read(buffer)
+    camera.compression_type = 0
+    with pytest.raises(EnvError, match="has changed its compression"):
+        sensors[2].read(camera)
+    first.action_mask.append(True)
+    with pytest.raises(EnvError, match="masks 6 actions, there are 5"):
+        behavior.action_mask(first)
+
+
+def test_a_buffer_may_be_shorter_than_its_most() -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    first = output.rl_output.agentInfos[STRIKER].value[0]
+    sensor = read_behavior(brain, first).sensors[1]
+    del first.observations[1].float_data.data[2:]
+    read = sensor.read(first.observations[1])
+    assert (read["Buffer"].tolist(), read["Buffer_present"].tolist()) == ([[1.0, 2.0], [0.0, 0.0]], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda brain, info: brain.action_spec.discrete_branch_sizes.append(0), "branches"),
+        (lambda brain, info: brain.action_spec.discrete_branch_sizes.append(1 << 20), "65536 are the limit"),
+        (lambda brain, info: info.observations[0].shape.extend([1 << 14, 1 << 14]), "16,777,216 numbers"),
+        (lambda brain, info: info.observations[0].shape.extend([1, 1, 1]), "1 to 3 axes"),
+        (lambda brain, info: info.observations[0].shape.append(-1), "1 to 3 axes"),
+        (lambda brain, info: setattr(info.observations[0], "compression_type", 5), "RelayRL reads PNG images"),
+        (lambda brain, info: info.observations.__delitem__(slice(None)), "see nothing"),
+    ],
+)
+def test_announcements_without_sense_are_refused(change: object, what: str) -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    info = output.rl_output.agentInfos[STRIKER].value[0]
+    change(brain, info)  # type: ignore[operator]
+    with pytest.raises(EnvError, match=what):
+        read_behavior(brain, info)
+
+
 def test_side_channels_are_the_published_ones() -> None:
     assert b"".join(parameter_messages({"goal_size": 2.5, "wind": -1})) == PARAMETERS
     assert b"".join(EngineSettings().messages()) == ENGINE

@@ -42,7 +42,18 @@ def test_poca_credits_who_dies_for_the_group_and_ppo_does_not(scenes: Scenes, tm
     """Two survivors of three get 1 where the right one dies: 2/3 on average; 0.2 where nobody dies."""
     returns = {}
     for algo in ("poca", "ppo"):
-        more = ("--algo", algo, "--steps", "12288", "--set", "time_horizon=128", "--set", "pi_lr=0.003")
+        more = (
+            "--algo",
+            algo,
+            "--steps",
+            "6144",
+            "--set",
+            "time_horizon=32",
+            "--set",
+            "pi_lr=0.005",
+            "--set",
+            "num_minibatches=8",
+        )
         returns[algo] = trained(scenes, tmp_path / algo, *more, *flags(scenes, "team", "--agents", 8))["mean_return"]
     assert returns["poca"] > 0.6
     assert returns["ppo"] < 0.3
