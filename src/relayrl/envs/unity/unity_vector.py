@@ -13,17 +13,14 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
+from relayrl.data.trees import index, map_tree
 from relayrl.envs.environment_contract import (
     AgentGroup,
-    FinalObservations,
-    GroupObservation,
-    GroupStep,
     VectorEnvironment,
     VectorReset,
     VectorStep,
@@ -31,6 +28,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.envs.failures import EnvFailure, FailureKind, RestartBudget
+from relayrl.envs.unity.agent_columns import AgentColumns, SeenAgent
 from relayrl.envs.unity.behaviors import Behavior, group_names
 from relayrl.envs.unity.scene_lanes import Census, Lane, LanePlan, SceneLanes
 from relayrl.envs.unity.unity_settings import UnitySettings
@@ -49,102 +47,6 @@ STATISTICS = "unity_statistics"
 logger = logging.getLogger(__name__)
 
 Start = Callable[[int], UnitySimulator]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One agent in one exchange."""
-
-    behavior: str
-    agent: int
-    group: int
-    reward: float
-    observation: Tree
-    mask: Array | None
-    max_step_reached: bool
-
-
-@dataclass(slots=True)
-class _Columns:
-    """The arrays of one group, and what its lanes that ended in the present step saw last."""
-
-    group: AgentGroup
-    obs: Tree
-    active: Array
-    mask: Array | None
-    action: Tree
-    reward: Array
-    terminated: Array
-    truncated: Array
-    final: dict[tuple[int, int], tuple[Tree, Array | None]]
-
-    @classmethod
-    def of(cls, group: AgentGroup, width: int, num_envs: int) -> _Columns:
-        lanes = (num_envs, group.num_agents)
-        return cls(
-            group,
-            allocate(group.observation_space, lanes),
-            np.zeros(lanes, np.bool_),
-            np.ones((*lanes, width), np.bool_) if width else None,
-            allocate(group.action_space, lanes),
-            np.zeros(lanes, np.float32),
-            np.zeros(lanes, np.bool_),
-            np.zeros(lanes, np.bool_),
-            {},
-        )
-
-    def clear(self) -> None:
-        self.reward[:] = 0.0
-        for flags in (self.active, self.terminated, self.truncated):
-            flags[:] = False
-        self.final = {}
-
-    def end(self, row: tuple[int, int], observation: Tree, mask: Array | None, *, is_cut: bool) -> None:
-        """The lane in `row` ends with what it saw last."""
-        self.terminated[row], self.truncated[row] = not is_cut, is_cut
-        self.final[row] = observation, mask
-
-    def show(self, row: tuple[int, int], seen: _Seen) -> None:
-        """The lane in `row` acts on what it sees."""
-        write(self.obs, row, seen.observation)
-        self.active[row] = True
-        if self.mask is not None:
-            self.mask[row] = seen.mask
-
-    def last(self, row: tuple[int, int]) -> tuple[Tree, Array | None]:
-        """What was shown last in a lane."""
-        return map_tree(np.copy, index(self.obs, row)), None if self.mask is None else self.mask[row].copy()
-
-    def observation(self) -> GroupObservation:
-        return GroupObservation(self.obs, self.active, self.mask)
-
-    def step(self) -> GroupStep:
-        rewards, flags = self.reward, (self.terminated, self.truncated)
-        return GroupStep(
-            self.obs,
-            self.active,
-            self.mask,
-            reward=rewards,
-            terminated=flags[0],
-            truncated=flags[1],
-            final=self._finals(),
-        )
-
-    def _finals(self) -> FinalObservations | None:
-        if not self.final:
-            return None
-        rows = sorted(self.final)
-        obs = allocate(self.group.observation_space, (len(rows),))
-        for k, row in enumerate(rows):
-            write(obs, k, self.final[row][0])
-        masks = None if self.mask is None else np.stack([_mask_of(self.final[row][1]) for row in rows])
-        env, agent = np.array(rows, np.int64).T
-        return FinalObservations(env, agent, obs, masks)
-
-
-def _mask_of(mask: Array | None) -> Array:
-    assert mask is not None
-    return mask
 
 
 class UnityVector(VectorEnvironment):
@@ -168,8 +70,10 @@ class UnityVector(VectorEnvironment):
         self._simulators: list[UnitySimulator] = []
         self._behaviors: dict[str, Behavior] = {}
         try:
-            for number in range(num_simulators):
+            for number in range(num_simulators):  # they load side by side
                 self._simulators.append(start(number))
+            for simulator in self._simulators:
+                simulator.greet()
             self._lay_out()
         except BaseException:
             self._closed = True
@@ -210,7 +114,7 @@ class UnityVector(VectorEnvironment):
             names[name]: _group(names[name], behavior, plans[name]) for name, behavior in self._behaviors.items()
         }
         self._columns = {
-            name: _Columns.of(self.groups[names[name]], sum(behavior.branches), num_envs)
+            name: AgentColumns.of(self.groups[names[name]], sum(behavior.branches), num_envs)
             for name, behavior in self._behaviors.items()
         }
         self._scenes = [SceneLanes(num_areas, plans) for _ in self._simulators]
@@ -246,10 +150,11 @@ class UnityVector(VectorEnvironment):
         self._has_reset = False
         for columns in self._columns.values():
             columns.clear()
-        for number in range(len(self._simulators)):
-            self._attempt(number, lambda n=number: self._begin_scene(n))  # type: ignore[misc]
-        for number in range(len(self._simulators)):
-            self._attempt(number, lambda n=number: self._take_in(n))  # type: ignore[misc]
+        numbers = range(len(self._simulators))
+        well = [self._attempt(number, partial(self._begin_scene, number)) for number in numbers]
+        for number in numbers:
+            if well[number]:
+                self._attempt(number, partial(self._take_in, number))
         self._has_reset = True
         return self.build_observation()
 
@@ -271,11 +176,14 @@ class UnityVector(VectorEnvironment):
         for columns in self._columns.values():
             columns.clear()
         self._over[:] = self._failed[:] = False
-        for number, simulator in enumerate(self._simulators):
-            self._attempt(number, lambda s=simulator, n=number: s.act(answers[n]), before[number])  # type: ignore[misc]
-        for number in range(len(self._simulators)):
-            if not self._failed[number * self._num_areas]:
-                self._attempt(number, lambda n=number: self._take_in(n), before[number])  # type: ignore[misc]
+        numbers = range(len(self._simulators))
+        well = [
+            self._attempt(number, partial(self._simulators[number].act, answers[number]), before[number])
+            for number in numbers
+        ]
+        for number in numbers:
+            if well[number]:
+                self._attempt(number, partial(self._take_in, number), before[number])
         self._has_reset = True
         return VectorStep(
             {columns.group.name: columns.step() for columns in self._columns.values()},
@@ -336,10 +244,10 @@ class UnityVector(VectorEnvironment):
             f"nobody asked for a decision in {_MAX_SILENT} exchanges with the simulator on port {simulator.port}"
         )
 
-    def _read(self, rl_output: Any) -> tuple[list[_Seen], list[_Seen]]:
+    def _read(self, rl_output: Any) -> tuple[list[SeenAgent], list[SeenAgent]]:
         """Who ended and who asks for a decision; everything is checked before anything is written."""
-        ended: list[_Seen] = []
-        asking: list[_Seen] = []
+        ended: list[SeenAgent] = []
+        asking: list[SeenAgent] = []
         if sum(len(infos.value) for infos in rl_output.agentInfos.values()) > _MAX_AGENTS:
             raise EnvError(f"the simulator sent more than {_MAX_AGENTS:,} agents in one exchange")
         for name, infos in rl_output.agentInfos.items():
@@ -348,7 +256,7 @@ class UnityVector(VectorEnvironment):
                 if not np.isfinite(reward):
                     raise EnvError(f"the reward of agent {info.id} of {name!r} is {reward}")
                 cut = info.max_step_reached
-                seen = _Seen(
+                seen = SeenAgent(
                     name, info.id, info.group_id, reward, behavior.observation(info), behavior.action_mask(info), cut
                 )
                 (ended if info.done else asking).append(seen)
@@ -357,7 +265,7 @@ class UnityVector(VectorEnvironment):
                 raise EnvError(f"an agent {what} twice in one exchange; ids of agents must differ")
         return ended, asking
 
-    def _write(self, number: int, ended: list[_Seen], asking: list[_Seen]) -> None:
+    def _write(self, number: int, ended: list[SeenAgent], asking: list[SeenAgent]) -> None:
         scene = self._scenes[number]
         for seen in ended:
             lane = scene.lane(seen.behavior, seen.agent)
@@ -388,7 +296,7 @@ class UnityVector(VectorEnvironment):
             self._columns[seen.behavior].show(self._row(number, lane), seen)
         self._asked[number] = [(seen.behavior, seen.agent) for seen in asking]
 
-    def _cut(self, number: int, area: int, now: Mapping[tuple[str, int], _Seen]) -> None:
+    def _cut(self, number: int, area: int, now: Mapping[tuple[str, int], SeenAgent]) -> None:
         """End the episode of an area in which agents go on: they are truncated, and go on in the next one."""
         scene = self._scenes[number]
         for name, agent, lane in scene.alive(area):
@@ -401,8 +309,9 @@ class UnityVector(VectorEnvironment):
         scene.begin(area)
         self._over[number * self._num_areas + area] = True
 
-    def _attempt(self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None) -> None:
-        """Do something with a simulator; where it fails, raise, or start it again and make its environments' step void."""
+    def _attempt(self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None) -> bool:
+        """Do something with a simulator. Where it fails, raise, or start it again, make its environments' step void, and give
+        False: new episodes have begun in it."""
         try:
             act()
         except EnvError as error:
@@ -415,11 +324,14 @@ class UnityVector(VectorEnvironment):
             if before is not None:
                 self._void(number, before)
             self._restart(number, failure)
+            return False
+        return True
 
     def _restart(self, number: int, failure: EnvFailure) -> None:
         self._simulators[number].close(failed=True)
         try:
             self._simulators[number] = self._start(number)
+            self._simulators[number].greet()
             self._simulators[number].set_parameters(self._parameters[number])
             self._begin_scene(number)
             self._take_in(number)
