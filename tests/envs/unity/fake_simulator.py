@@ -232,6 +232,32 @@ class Two(Scene):
                 self.end(agent)
 
 
+class Duel(Scene):
+    """Two areas with a group of two against a group of two; who does 1 takes 1 from the other group. Games of 3 ticks."""
+
+    specs = {"Duel?team=0": (0, [2]), "Duel?team=1": (0, [2])}
+
+    def reset(self) -> None:
+        self.areas = [[[Agent(f"Duel?team={t}", 1 + 2 * area + t) for _ in (0, 1)] for t in (0, 1)] for area in (0, 1)]
+
+    def observe(self, agent: Agent) -> list[bytes]:
+        return [vector([agent.steps])]
+
+    def ask(self) -> None:
+        for agent in (agent for area in self.areas for team in area for agent in team):
+            self.put(agent)
+
+    def act(self) -> None:
+        for area in self.areas:
+            done = [sum(agent.action[1][0] for agent in team) for team in area]
+            for t, team in enumerate(area):
+                for agent in team:
+                    agent.steps += 1
+                    agent.group_reward += done[t] - done[1 - t]
+                    if agent.steps == 3:
+                        self.end(agent)
+
+
 class Sensors(Scene):
     """One agent with every kind of sensor and both kinds of actions; rewards are what it did."""
 
@@ -351,7 +377,7 @@ class Spawn(Scene):
             self.time, self.workers = 0, []
 
 
-SCENES = {scene.__name__.lower(): scene for scene in (Walk, Stagger, Reach, Two, Sensors, Team, Spawn)}
+SCENES = {scene.__name__.lower(): scene for scene in (Walk, Stagger, Reach, Two, Duel, Sensors, Team, Spawn)}
 
 
 # --- the process --------------------------------------------------------------------------------------------------------------

@@ -74,6 +74,18 @@ def test_behaviours_decide_at_different_times(scenes: Scenes) -> None:
     assert returns == {"Runner": 12.0, "Aimer": 12.0}
 
 
+def test_two_teams_of_a_behaviour_meet_in_areas_and_share_a_policy(scenes: Scenes) -> None:
+    env = scenes.make("duel")
+    ids = ("Duel?team=0_0", "Duel?team=0_1", "Duel?team=1_0", "Duel?team=1_1")
+    assert {name: group.agent_ids for name, group in env.groups.items()} == {"Duel": ids}
+    assert env.num_envs == 2
+    env.reset()
+    for t in range(3):
+        step = env.step({"Duel": np.array([[1, 1, 0, 0], [0, 0, 1, 0]])})
+        assert step.groups["Duel"].reward.tolist() == [[2.0, 2.0, -2.0, -2.0], [-1.0, -1.0, 1.0, 1.0]]
+        assert step.episode_over.tolist() == [t == 2] * 2
+
+
 def test_rewards_and_ends_come_while_agents_have_not_asked(scenes: Scenes) -> None:
     env = scenes.make("stagger", "--agents", 2)
     view = env.reset().groups["Walk"]

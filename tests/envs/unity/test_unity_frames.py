@@ -21,7 +21,7 @@ from recorded_frames import (
     STATISTIC,
 )
 
-from relayrl.envs.unity.behaviors import group_names, read_behavior
+from relayrl.envs.unity.behaviors import Behavior, Sensor, SensorKind, form_groups, read_behavior
 from relayrl.envs.unity.png_images import decode
 from relayrl.envs.unity.side_channels import EngineSettings, SceneStatistics, parameter_messages, read_block
 from relayrl.envs.unity.unity_messages import message, read_message
@@ -261,6 +261,24 @@ def test_an_image_that_is_longer_than_its_header_says_stays_as_large_as_it() -> 
     assert decode(png_of(16, 16, rows), (3, 16, 16), []).shape == (3, 16, 16)
 
 
-def test_groups_are_named_plainly() -> None:
-    names = group_names(["Soccer?team=0", "Soccer?team=1", "My Ball!?team=0", "Plain"])
-    assert list(names.values()) == ["Soccer_team0", "Soccer_team1", "My_Ball", "Plain"]
+def test_teams_of_a_behaviour_share_a_group_where_they_are_alike() -> None:
+    def behavior(name: str, width: int) -> Behavior:
+        return Behavior(name, (Sensor("vector", SensorKind.NUMBERS, (width,)),), 2, ())
+
+    widths = {
+        "Soccer?team=0": 3,
+        "Soccer?team=1": 3,
+        "Chase?team=0": 3,
+        "Chase?team=1": 4,
+        "My Ball!?team=0": 3,
+        "Plain": 3,
+    }
+    members = form_groups({name: behavior(name, width) for name, width in widths.items()})
+    assert [(member.group, member.prefix) for member in members.values()] == [
+        ("Soccer", "Soccer?team=0"),
+        ("Soccer", "Soccer?team=1"),
+        ("Chase_team0", "Chase_team0"),
+        ("Chase_team1", "Chase_team1"),
+        ("My_Ball", "My_Ball"),
+        ("Plain", "Plain"),
+    ]

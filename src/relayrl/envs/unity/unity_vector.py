@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.data.trees import index, map_tree
+from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.environment_contract import (
     AgentGroup,
     VectorEnvironment,
@@ -29,7 +30,7 @@ from relayrl.envs.environment_contract import (
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.envs.failures import EnvFailure, FailureKind, RestartBudget
 from relayrl.envs.unity.agent_columns import AgentColumns, SeenAgent
-from relayrl.envs.unity.behaviors import Behavior, group_names
+from relayrl.envs.unity.behaviors import Behavior, Membership, form_groups
 from relayrl.envs.unity.scene_lanes import Census, Lane, LanePlan, SceneLanes
 from relayrl.envs.unity.unity_settings import UnitySettings
 from relayrl.envs.unity.unity_simulator import UnitySimulator
@@ -106,29 +107,31 @@ class UnityVector(VectorEnvironment):
             num_left -= 1
             simulator.act(idle)
         self._behaviors = {name: simulator.behaviors[name] for name in census.behaviors}
-        names = group_names(list(self._behaviors))
-        num_areas, plans = census.plan(self._options.areas, self._agents_per_area(names))
-        self._names, self._num_areas = names, num_areas
+        members = form_groups(self._behaviors)
+        num_areas, plans = census.plan(self._options.areas, self._agents_per_area(members))
+        self._num_areas = num_areas
         num_envs = num_areas * len(self._simulators)
-        self.groups: Mapping[str, AgentGroup] = {
-            names[name]: _group(names[name], behavior, plans[name]) for name, behavior in self._behaviors.items()
+        self.groups: Mapping[str, AgentGroup] = _groups(self._behaviors, members, plans)
+        self._all_columns = {
+            name: AgentColumns.of(group, mask_size(group.action_space), num_envs) for name, group in self.groups.items()
         }
-        self._columns = {
-            name: AgentColumns.of(self.groups[names[name]], sum(behavior.branches), num_envs)
-            for name, behavior in self._behaviors.items()
+        self._columns = {name: self._all_columns[member.group] for name, member in members.items()}
+        self._first_lane = {
+            name: self.groups[member.group].agent_ids.index(_agent_ids(member, plans[name])[0])
+            for name, member in members.items()
         }
         self._scenes = [SceneLanes(num_areas, plans) for _ in self._simulators]
         self._asked: list[list[tuple[str, int]]] = [[] for _ in self._simulators]
         self._over, self._failed = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
 
-    def _agents_per_area(self, names: Mapping[str, str]) -> dict[str, int]:
-        wanted = self._options.agents_per_area
+    def _agents_per_area(self, members: Mapping[str, Membership]) -> dict[str, int]:
+        wanted, groups = self._options.agents_per_area, {member.group for member in members.values()}
         if not isinstance(wanted, dict):
-            return {} if wanted is None else dict.fromkeys(names, wanted)
-        unknown = set(wanted) - set(names.values())
+            return {} if wanted is None else dict.fromkeys(members, wanted)
+        unknown = set(wanted) - groups
         if unknown:
-            raise ConfigError(f"agents_per_area names {sorted(unknown)}; the behaviours are {sorted(names.values())}")
-        return {name: wanted[plain] for name, plain in names.items() if plain in wanted}
+            raise ConfigError(f"agents_per_area names {sorted(unknown)}; the behaviours are {sorted(groups)}")
+        return {name: wanted[member.group] for name, member in members.items() if member.group in wanted}
 
     @property
     def built_num_envs(self) -> int:
@@ -148,7 +151,7 @@ class UnityVector(VectorEnvironment):
         if env_ids is not None and set(env_ids) != set(self.env_ids):
             raise PartialResetError("a Unity scene resets all of its areas at once; reset all environments")
         self._has_reset = False
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             columns.clear()
         numbers = range(len(self._simulators))
         well = [self._attempt(number, partial(self._begin_scene, number)) for number in numbers]
@@ -162,7 +165,7 @@ class UnityVector(VectorEnvironment):
         self._require_open()
         if not self._has_reset:
             raise EnvError("step() before reset(), or after an interrupted step; reset all environments first")
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             if columns.group.name not in actions:
                 raise EnvError(f"step() without actions for group {columns.group.name!r}; give every group's")
             map_tree(copy_exactly, columns.action, actions[columns.group.name])
@@ -173,7 +176,7 @@ class UnityVector(VectorEnvironment):
             [(name, lane) for area in range(self._num_areas) for name, _, lane in scene.alive(area)]
             for scene in self._scenes
         ]
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             columns.clear()
         self._over[:] = self._failed[:] = False
         numbers = range(len(self._simulators))
@@ -186,7 +189,7 @@ class UnityVector(VectorEnvironment):
                 self._attempt(number, partial(self._take_in, number), before[number])
         self._has_reset = True
         return VectorStep(
-            {columns.group.name: columns.step() for columns in self._columns.values()},
+            {columns.group.name: columns.step() for columns in self._all_columns.values()},
             episode_over=self._over,
             failed=self._failed if self._failed.any() else None,
             infos=self._report_statistics(),
@@ -194,7 +197,7 @@ class UnityVector(VectorEnvironment):
 
     def build_observation(self) -> VectorReset:
         """The current observations, as the last `reset` or `step` gave them."""
-        return VectorReset({columns.group.name: columns.observation() for columns in self._columns.values()})
+        return VectorReset({columns.group.name: columns.observation() for columns in self._all_columns.values()})
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
         """Send environment parameters to the scenes, with the next step or reset: one number for all, or one each.
@@ -220,7 +223,7 @@ class UnityVector(VectorEnvironment):
         for name, agent in self._asked[number]:
             lane = scene.lane(name, agent)
             assert lane is not None
-            taken = index(self._columns[name].action, self._row(number, lane))
+            taken = index(self._columns[name].action, self._row(number, name, lane))
             answers.setdefault(name, []).append(self._behaviors[name].action(taken))
         return answers
 
@@ -270,7 +273,7 @@ class UnityVector(VectorEnvironment):
         for seen in ended:
             lane = scene.lane(seen.behavior, seen.agent)
             if lane is not None:  # else it came and went without an action
-                columns, row = self._columns[seen.behavior], self._row(number, lane)
+                columns, row = self._columns[seen.behavior], self._row(number, seen.behavior, lane)
                 columns.reward[row] += seen.reward
                 columns.end(row, seen.observation, seen.mask, is_cut=seen.max_step_reached)
                 scene.end(seen.behavior, seen.agent)
@@ -284,7 +287,7 @@ class UnityVector(VectorEnvironment):
             if lane is None:
                 new.append(seen)
             else:
-                self._columns[seen.behavior].reward[self._row(number, lane)] += seen.reward
+                self._columns[seen.behavior].reward[self._row(number, seen.behavior, lane)] += seen.reward
         for seen in sorted(new, key=lambda one: (one.behavior, one.group, one.agent)):
             lane, is_used = scene.find(seen.behavior, seen.group)
             if is_used:
@@ -293,14 +296,14 @@ class UnityVector(VectorEnvironment):
         for seen in asking:
             lane = scene.lane(seen.behavior, seen.agent)
             assert lane is not None
-            self._columns[seen.behavior].show(self._row(number, lane), seen)
+            self._columns[seen.behavior].show(self._row(number, seen.behavior, lane), seen)
         self._asked[number] = [(seen.behavior, seen.agent) for seen in asking]
 
     def _cut(self, number: int, area: int, now: Mapping[tuple[str, int], SeenAgent]) -> None:
         """End the episode of an area in which agents go on: they are truncated, and go on in the next one."""
         scene = self._scenes[number]
         for name, agent, lane in scene.alive(area):
-            columns, row = self._columns[name], self._row(number, lane)
+            columns, row = self._columns[name], self._row(number, name, lane)
             if (name, agent) in now:
                 seen = now[name, agent]
                 columns.end(row, seen.observation, seen.mask, is_cut=True)
@@ -341,12 +344,12 @@ class UnityVector(VectorEnvironment):
     def _void(self, number: int, before: Sequence[tuple[str, Lane]]) -> None:
         """Make the present step of a simulator's environments a failed one: no rewards, and who was there is truncated."""
         rows = slice(number * self._num_areas, (number + 1) * self._num_areas)
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             columns.reward[rows] = 0.0
             columns.active[rows] = columns.terminated[rows] = columns.truncated[rows] = False
             columns.final = {row: last for row, last in columns.final.items() if not rows.start <= row[0] < rows.stop}
         for name, lane in before:
-            row = self._row(number, lane)
+            row = self._row(number, name, lane)
             self._columns[name].end(row, *self._columns[name].last(row), is_cut=True)
         self._over[rows] = self._failed[rows] = True
 
@@ -356,8 +359,9 @@ class UnityVector(VectorEnvironment):
             self.close()
         return failure.as_error(env_id, self._options.seed, self._num_steps, note)
 
-    def _row(self, number: int, lane: Lane) -> tuple[int, int]:
-        return number * self._num_areas + lane.area, lane.n
+    def _row(self, number: int, behavior: str, lane: Lane) -> tuple[int, int]:
+        """Environment and agent of a simulator's lane, in the columns of its group."""
+        return number * self._num_areas + lane.area, self._first_lane[behavior] + lane.n
 
     def _behavior(self, name: str) -> Behavior:
         if name not in self._behaviors:
@@ -405,6 +409,21 @@ def _plain(name: str) -> str:
     return f"scene/{name}"[:100]
 
 
-def _group(name: str, behavior: Behavior, plan: LanePlan) -> AgentGroup:
-    ids = tuple(f"{name}_{n}" for n in range(plan.num_lanes)) if plan.num_lanes > 1 else (name,)
-    return AgentGroup(name, ids, behavior.observation_space, behavior.action_space, bool(behavior.branches))
+def _agent_ids(member: Membership, plan: LanePlan) -> tuple[str, ...]:
+    is_alone = plan.num_lanes == 1
+    return (member.prefix,) if is_alone else tuple(f"{member.prefix}_{n}" for n in range(plan.num_lanes))
+
+
+def _groups(
+    behaviors: Mapping[str, Behavior], members: Mapping[str, Membership], plans: Mapping[str, LanePlan]
+) -> dict[str, AgentGroup]:
+    ids: dict[str, tuple[str, ...]] = {}
+    for name, member in members.items():
+        ids[member.group] = (*ids.get(member.group, ()), *_agent_ids(member, plans[name]))
+    first = {member.group: behaviors[name] for name, member in reversed(members.items())}
+    return {
+        group: AgentGroup(
+            group, own, first[group].observation_space, first[group].action_space, bool(first[group].branches)
+        )
+        for group, own in ids.items()
+    }
