@@ -235,8 +235,8 @@ class Membership:
 
 
 def form_groups(behaviors: Mapping[str, Behavior]) -> dict[str, Membership]:
-    """The groups of behaviours, by the behaviours' names. Teams of one behaviour share a group, and so a policy, where they see and
-    do the same; ids of their agents then name the team as Unity does. Odd characters become `_`."""
+    """The groups of behaviours, by the behaviours' names. Teams of one behaviour share a group, and so a policy, where they see
+    and do the same; ids of their agents then name the team as Unity does. Odd characters become `_`."""
     bases = {name: _TEAM.fullmatch(name) for name in behaviors}
     members: dict[str, list[str]] = {}
     for name in behaviors:

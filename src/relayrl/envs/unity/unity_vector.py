@@ -253,8 +253,8 @@ class UnityVector(VectorEnvironment):
         asking: list[SeenAgent] = []
         if sum(len(infos.value) for infos in rl_output.agentInfos.values()) > _MAX_AGENTS:
             raise EnvError(f"the simulator sent more than {_MAX_AGENTS:,} agents in one exchange")
-        for name, infos in rl_output.agentInfos.items():
-            for info in infos.value:
+        for name in sorted(rl_output.agentInfos):  # maps of messages have no order
+            for info in rl_output.agentInfos[name].value:
                 behavior, reward = self._behavior(name), info.reward + info.group_reward
                 if not np.isfinite(reward):
                     raise EnvError(f"the reward of agent {info.id} of {name!r} is {reward}")
@@ -420,10 +420,10 @@ def _groups(
     ids: dict[str, tuple[str, ...]] = {}
     for name, member in members.items():
         ids[member.group] = (*ids.get(member.group, ()), *_agent_ids(member, plans[name]))
-    first = {member.group: behaviors[name] for name, member in reversed(members.items())}
+    some = {member.group: behaviors[name] for name, member in members.items()}  # those of a group are alike
     return {
         group: AgentGroup(
-            group, own, first[group].observation_space, first[group].action_space, bool(first[group].branches)
+            group, own, some[group].observation_space, some[group].action_space, bool(some[group].branches)
         )
         for group, own in ids.items()
     }
