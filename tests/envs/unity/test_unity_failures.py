@@ -40,6 +40,14 @@ def test_a_crash_names_the_log_and_its_last_line(scenes: Scenes) -> None:
         env.reset()
 
 
+def test_a_killed_simulator_is_named_as_such(scenes: Scenes, tmp_path: Path) -> None:
+    env = scenes.make("walk", "--pid", tmp_path / "pid")
+    played(env, 5)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    with pytest.raises(EnvironmentFailedError, match="its process was killed by SIGKILL"):
+        played(env)
+
+
 def test_a_crash_before_the_greeting(scenes: Scenes) -> None:
     with pytest.raises(
         EnvError, match=r"its process ended with exit code 2.*output .*Player-\d+.out, which ends with: .*error"

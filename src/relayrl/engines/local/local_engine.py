@@ -34,6 +34,7 @@ from relayrl.engines.local.statistics_plan import make_statistics
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.envs.recipes import UNITY
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.exports.export import export_policy, metadata_of
 from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
@@ -395,7 +396,7 @@ class LocalEngine:
 
 
 def _with_number(settings: RunSettings, num_envs: int) -> RunSettings:
-    if settings.environment.num_envs == num_envs:
+    if settings.environment.num_envs == num_envs or settings.env.startswith(f"{UNITY}:"):  # there it counts simulators
         return settings
     return settings.model_copy(update={"environment": settings.environment.model_copy(update={"num_envs": num_envs})})
 
