@@ -65,7 +65,7 @@ def other_value(rule: KeyRule):
     if isinstance(rule.default, float):
         return rule.default / 2
     return {"vis_encode_type": "resnet", "goal_conditioning_type": "none"}.get(
-        rule.path.rsplit(".", 1)[-1], {"strength": 1} if "gail" in rule.path else 7
+        rule.path.rsplit(".", 1)[-1], "x.demo" if rule.path.endswith("demo_path") else 7
     )
 
 
@@ -77,14 +77,14 @@ def file_with(path: str, value) -> dict:
     for name in names[:-1]:
         own = own.setdefault(name, {})
     own[names[-1]] = value
+    for part in ("behavioral_cloning", "gail"):  # both need demonstrations
+        if part in names:
+            place = values["behaviors"]["Walker"]
+            (place if part == "behavioral_cloning" else place["reward_signals"])[part].setdefault("demo_path", "y.demo")
     return values
 
 
-SIMPLE = [
-    rule
-    for rule in KEYS.values()
-    if "." in rule.path and not rule.path.startswith(("environment_parameters", "behavior.self_play"))
-]
+SIMPLE = [rule for rule in KEYS.values() if "." in rule.path and not rule.path.startswith("environment_parameters")]
 
 
 @pytest.mark.parametrize("rule", SIMPLE, ids=lambda rule: rule.path)
@@ -92,7 +92,7 @@ def test_a_key_does_what_its_row_says(rule):
     path, value = rule.path, other_value(rule)
     assert value != rule.default
     given = file_with(path, value)
-    signal = re.match(r"behavior\.reward_signals\.(curiosity|rnd)\.", path)
+    signal = re.match(r"behavior\.reward_signals\.(curiosity|rnd|gail)\.", path)
     if signal or "extrinsic" in path:
         given["behaviors"]["Walker"]["reward_signals"].setdefault("extrinsic", {})
     values, notes = from_mlagents(given, "CartPole-v1")

@@ -81,7 +81,7 @@ behaviors:
     behavioral_cloning: {demo_path: Demos/Walker.demo, steps: 5000, strength: 0.5}
     max_steps: 9000
     summary_freq: 300
-    self_play: {window: 7, save_steps: 500, team_change: null, rivals: 3}
+    self_play: {window: 7, save_steps: 500, team_change: null}
   Goalie:
     hyperparameters: {batch_size: 64, buffer_size: 1024, learning_rate: 1.0e-3, beta: 0.01, epsilon: 0.3, lambd: 0.9,
       num_epoch: 4}
@@ -138,7 +138,6 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
         "Walker.reward_signals.curiosity.network_settings.normalize",
         "Goalie.reward_signals",
         "Goalie.behavioral_cloning",
-        "Walker.self_play.rivals",
         "Goalie.self_play",
         "Goalie.summary_freq",
         "env_settings.env_path",

@@ -155,6 +155,27 @@ class Walk(Scene):
         self.said += statistic("Walk/goal", self.parameters.get("goal", -1.0), 1) + channel_message(UNKNOWN, b"hello")
 
 
+class Stagger(Walk):
+    """The same, but agent k decides when the tick plus k is even, and walks on the tick after: it gets rewards, and ends, while
+    it has not asked."""
+
+    def reset(self) -> None:
+        self.time = 0
+        super().reset()
+
+    def ask(self) -> None:
+        for k, agent in enumerate(self.agents):
+            if (self.time + k) % 2 == 0:
+                self.put(agent, mask=[agent.place == 0, False, False])
+
+    def act(self) -> None:
+        self.time += 1
+        self.agents, everybody = [agent for k, agent in enumerate(self.agents) if (self.time + k) % 2 == 0], self.agents
+        if self.time > 1:
+            super().act()
+        self.agents = everybody
+
+
 class Reach(Scene):
     """One number to be driven to 0 by a continuous action: reward -|x|, cut after 10 steps."""
 
@@ -209,6 +230,32 @@ class Two(Scene):
             agent.reward += 1.0
             if agent.steps == 6:
                 self.end(agent)
+
+
+class Duel(Scene):
+    """Two areas with a group of two against a group of two; who does 1 takes 1 from the other group. Games of 3 ticks."""
+
+    specs = {"Duel?team=0": (0, [2]), "Duel?team=1": (0, [2])}
+
+    def reset(self) -> None:
+        self.areas = [[[Agent(f"Duel?team={t}", 1 + 2 * area + t) for _ in (0, 1)] for t in (0, 1)] for area in (0, 1)]
+
+    def observe(self, agent: Agent) -> list[bytes]:
+        return [vector([agent.steps])]
+
+    def ask(self) -> None:
+        for agent in (agent for area in self.areas for team in area for agent in team):
+            self.put(agent)
+
+    def act(self) -> None:
+        for area in self.areas:
+            done = [sum(agent.action[1][0] for agent in team) for team in area]
+            for t, team in enumerate(area):
+                for agent in team:
+                    agent.steps += 1
+                    agent.group_reward += done[t] - done[1 - t]
+                    if agent.steps == 3:
+                        self.end(agent)
 
 
 class Sensors(Scene):
@@ -330,7 +377,7 @@ class Spawn(Scene):
             self.time, self.workers = 0, []
 
 
-SCENES = {scene.__name__.lower(): scene for scene in (Walk, Reach, Two, Sensors, Team, Spawn)}
+SCENES = {scene.__name__.lower(): scene for scene in (Walk, Stagger, Reach, Two, Duel, Sensors, Team, Spawn)}
 
 
 # --- the process --------------------------------------------------------------------------------------------------------------
@@ -452,10 +499,6 @@ class Simulator:
         lies = {
             "nan": encode({10: decode(last)[10][0]}) + message(13, vector([float("nan"), 1.0])),
             "reward": last + encode({7: float("inf")}),
-            "shape": encode({10: 1}) + message(13, vector([1.0, 2.0, 3.0])),
-            "size": encode({10: 1}) + message(13, vector([1.0, 2.0, 3.0], shape=[2])),
-            "sensors": encode({10: 1}),
-            "mask": last + encode({11: [True, True]}),
         }
         if evil == "twice":
             return [*infos, last]

@@ -40,9 +40,17 @@ def test_a_crash_names_the_log_and_its_last_line(scenes: Scenes) -> None:
         env.reset()
 
 
+def test_a_killed_simulator_is_named_as_such(scenes: Scenes, tmp_path: Path) -> None:
+    env = scenes.make("walk", "--pid", tmp_path / "pid")
+    played(env, 5)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    with pytest.raises(EnvironmentFailedError, match="its process was killed by SIGKILL"):
+        played(env)
+
+
 def test_a_crash_before_the_greeting(scenes: Scenes) -> None:
     with pytest.raises(
-        EnvError, match=r"its process ended with exit code 2.*log .*Player-\d+.out, which ends with: .*error"
+        EnvError, match=r"its process ended with exit code 2.*output .*Player-\d+.out, which ends with: .*error"
     ):
         scenes.make("walk", "--no-such-flag")
 
@@ -103,11 +111,7 @@ def test_a_simulator_that_fails_too_often_is_an_error(scenes: Scenes) -> None:
 
 LIES = {
     "reward": "the reward of agent .* is inf",
-    "shape": r"has the shape \[3\], at first it was \[2\]",
-    "size": r"sent 3 numbers for the shape \[2\]",
     "twice": "an agent asks twice in one exchange",
-    "sensors": "has 0 sensors, the first had 1",
-    "mask": "masks 5 actions, there are 3",
     "crowd": "more agents of 'Walk.team=0' than the 1 in each of 4 areas",
     "behavior": "agents of 'Ghost.team=0' appeared, a behaviour that the simulator has not announced",
     "side_channel": "damaged side channel message",

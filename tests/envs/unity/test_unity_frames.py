@@ -22,7 +22,7 @@ from recorded_frames import (
 )
 
 from relayrl.data.mlagents.png_images import decode_images
-from relayrl.envs.unity.behaviors import group_names, read_behavior
+from relayrl.envs.unity.behaviors import Behavior, Sensor, SensorKind, form_groups, read_behavior
 from relayrl.envs.unity.side_channels import EngineSettings, SceneStatistics, parameter_messages, read_block
 from relayrl.envs.unity.unity_messages import message, read_message
 from relayrl.errors import ConfigError, DecodeError, EnvError
@@ -114,6 +114,64 @@ def test_actions_outside_the_space_are_refused() -> None:
         behavior.action({"continuous": np.array([0.0, np.nan]), "discrete": np.array([0, 0])})
 
 
+def test_agents_that_do_not_fit_their_announcement_are_refused() -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    first, ended = output.rl_output.agentInfos[STRIKER].value
+    behavior = read_behavior(brain, first)
+    with pytest.raises(EnvError, match="has 0 sensors, the first had 3"):
+        behavior.observation(ended)
+    vector, buffer, camera = first.observations
+    sensors = behavior.sensors
+    with pytest.raises(EnvError, match=r"has the shape \[2, 2\], at first it was \[3\]"):
+        sensors[0].read(buffer)
+    with pytest.raises(EnvError, match="no PNG"):
+        sensors[2].read(camera)
+    vector.float_data.data.append(1.0)
+    with pytest.raises(EnvError, match=r"sent 4 numbers for the shape \[3\]"):
+        sensors[0].read(vector)
+    buffer.float_data.data.append(1.0)
+    with pytest.raises(EnvError, match="sent 5 numbers for at most 2 rows of 2"):
+        sensors[1].read(buffer)
+    camera.compression_type = 0
+    with pytest.raises(EnvError, match="has changed its compression"):
+        sensors[2].read(camera)
+    first.action_mask.append(True)
+    with pytest.raises(EnvError, match="masks 6 actions, there are 5"):
+        behavior.action_mask(first)
+
+
+def test_a_buffer_may_be_shorter_than_its_most() -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    first = output.rl_output.agentInfos[STRIKER].value[0]
+    sensor = read_behavior(brain, first).sensors[1]
+    del first.observations[1].float_data.data[2:]
+    read = sensor.read(first.observations[1])
+    assert (read["Buffer"].tolist(), read["Buffer_present"].tolist()) == ([[1.0, 2.0], [0.0, 0.0]], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda brain, info: brain.action_spec.discrete_branch_sizes.append(0), "branches"),
+        (lambda brain, info: brain.action_spec.discrete_branch_sizes.append(1 << 20), "65536 are the limit"),
+        (lambda brain, info: info.observations[0].shape.extend([1 << 14, 1 << 14]), "16,777,216 numbers"),
+        (lambda brain, info: info.observations[0].shape.extend([1, 1, 1]), "1 to 3 axes"),
+        (lambda brain, info: info.observations[0].shape.append(-1), "1 to 3 axes"),
+        (lambda brain, info: setattr(info.observations[0], "compression_type", 5), "RelayRL reads PNG images"),
+        (lambda brain, info: info.observations.__delitem__(slice(None)), "see nothing"),
+    ],
+)
+def test_announcements_without_sense_are_refused(change: object, what: str) -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    info = output.rl_output.agentInfos[STRIKER].value[0]
+    change(brain, info)  # type: ignore[operator]
+    with pytest.raises(EnvError, match=what):
+        read_behavior(brain, info)
+
+
 def test_side_channels_are_the_published_ones() -> None:
     assert b"".join(parameter_messages({"goal_size": 2.5, "wind": -1})) == PARAMETERS
     assert b"".join(EngineSettings().messages()) == ENGINE
@@ -203,6 +261,24 @@ def test_an_image_that_is_longer_than_its_header_says_stays_as_large_as_it() -> 
     assert decode_images(png_of(16, 16, rows), (3, 16, 16), []).shape == (3, 16, 16)
 
 
-def test_groups_are_named_plainly() -> None:
-    names = group_names(["Soccer?team=0", "Soccer?team=1", "My Ball!?team=0", "Plain"])
-    assert list(names.values()) == ["Soccer_team0", "Soccer_team1", "My_Ball", "Plain"]
+def test_teams_of_a_behaviour_share_a_group_where_they_are_alike() -> None:
+    def behavior(name: str, width: int) -> Behavior:
+        return Behavior(name, (Sensor("vector", SensorKind.NUMBERS, (width,)),), 2, ())
+
+    widths = {
+        "Soccer?team=0": 3,
+        "Soccer?team=1": 3,
+        "Chase?team=0": 3,
+        "Chase?team=1": 4,
+        "My Ball!?team=0": 3,
+        "Plain": 3,
+    }
+    members = form_groups({name: behavior(name, width) for name, width in widths.items()})
+    assert [(member.group, member.prefix) for member in members.values()] == [
+        ("Soccer", "Soccer?team=0"),
+        ("Soccer", "Soccer?team=1"),
+        ("Chase_team0", "Chase_team0"),
+        ("Chase_team1", "Chase_team1"),
+        ("My_Ball", "My_Ball"),
+        ("Plain", "Plain"),
+    ]

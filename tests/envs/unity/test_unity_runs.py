@@ -42,7 +42,18 @@ def test_poca_credits_who_dies_for_the_group_and_ppo_does_not(scenes: Scenes, tm
     """Two survivors of three get 1 where the right one dies: 2/3 on average; 0.2 where nobody dies."""
     returns = {}
     for algo in ("poca", "ppo"):
-        more = ("--algo", algo, "--steps", "12288", "--set", "time_horizon=128", "--set", "pi_lr=0.003")
+        more = (
+            "--algo",
+            algo,
+            "--steps",
+            "6144",
+            "--set",
+            "time_horizon=32",
+            "--set",
+            "pi_lr=0.005",
+            "--set",
+            "num_minibatches=8",
+        )
         returns[algo] = trained(scenes, tmp_path / algo, *more, *flags(scenes, "team", "--agents", 8))["mean_return"]
     assert returns["poca"] > 0.6
     assert returns["ppo"] < 0.3
@@ -92,17 +103,22 @@ def test_a_crash_in_mid_run_is_one_line_and_a_restart_finishes_the_run(scenes: S
     assert result["num_env_steps"] == 512
 
 
-def test_simulators_end_when_the_run_is_killed(scenes: Scenes, tmp_path: Path) -> None:
-    child = tmp_path / "child"
-    command = [sys.executable, "-m", "relayrl", "train", scenes.name, "--run-dir", str(tmp_path / "run"), *SMALL]
-    command += ["--steps", "100000000", *flags(scenes, "walk", "--pid", child)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+def test_simulators_end_when_the_run_is_killed_and_it_is_resumed(scenes: Scenes, tmp_path: Path) -> None:
+    run, pid = tmp_path / "run", tmp_path / "pid"
+    command = [sys.executable, "-m", "relayrl", "train", scenes.name, "--run-dir", str(run), *SMALL]
+    command += ["--steps", "100000000", "--set", "time_horizon=32", "--set", "checkpoint_interval=512"]
+    command += flags(scenes, "walk", "--pid", pid)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: (tmp_path / "run" / "progress.csv").exists() or run.poll() is not None)
-            assert run.poll() is None
+            wait_until(lambda: len(list(run.rglob("*.ckpt"))) > 1 or process.poll() is not None)
+            assert process.poll() is None
         finally:
-            run.send_signal(signal.SIGKILL)
-    wait_until(lambda: not is_running(int(child.read_text())))
+            process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not is_running(int(pid.read_text())))
+    before = max(int(file.stem.removeprefix("step_")) for file in run.rglob("step_*.ckpt"))
+    done = relayrl("train", "--resume", "--run-dir", str(run), "--steps", str(before + 512), "--quiet", "--trust")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "result.json").read_text())["num_env_steps"] == before + 512
 
 
 def test_files_do_not_launch_programs(scenes: Scenes, tmp_path: Path) -> None:

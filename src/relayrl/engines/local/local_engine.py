@@ -45,6 +45,7 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
 from relayrl.engines.settings.number_schedules import built_in_schedule
 from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.envs.recipes import UNITY
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.exports.export import export_policy, metadata_of
 from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
@@ -475,7 +476,7 @@ def _built(settings: RunSettings, *, collects: bool) -> RunParts:
 
 
 def _with_number(settings: RunSettings, num_envs: int) -> RunSettings:
-    if settings.environment.num_envs == num_envs:
+    if settings.environment.num_envs == num_envs or settings.env.startswith(f"{UNITY}:"):  # there it counts simulators
         return settings
     return settings.model_copy(update={"environment": settings.environment.model_copy(update={"num_envs": num_envs})})
 

@@ -68,7 +68,9 @@ class PeriodicEvaluation:
         is in. Films are written into the folder `videos`."""
         groups, self._curriculum = env.groups, curriculum
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
-        self._judge = Judge(settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings, groups))
+        self._judge = Judge(
+            settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings, groups)
+        )
         self._judge.require_known(groups)
         self._opponents = settings.evaluation.opponents
         if env.rates_episodes and self._judge == EVERYBODY and self._opponents is None:

@@ -37,9 +37,6 @@ class KeyRule:
 
 _W, _L, _U, _N, _R = Status.WORKS, Status.LEARN, Status.UNITY, Status.NOTED, Status.REFUSED
 _ENGINE = "`environment.options.engine` of a `unity:` environment; others have no engine"
-_SELF_PLAY = "self-play is not here"
-_CLONING = "behavioural cloning is not here"
-_GAIL = "gail is not here"
 
 KEYS: dict[str, KeyRule] = {
     path: KeyRule(path, default, status, here)
@@ -171,7 +168,7 @@ KEYS: dict[str, KeyRule] = {
         ),
         *(
             (f"behavior.reward_signals.{signal}.{key}", default, status, here)
-            for signal in ("curiosity", "rnd")
+            for signal in ("curiosity", "rnd", "gail")
             for key, default, status, here in (
                 ("strength", 1.0, _W, "the same"),
                 ("gamma", 0.99, _W, "the same; one that is not `extrinsic`'s is refused"),
@@ -191,9 +188,31 @@ KEYS: dict[str, KeyRule] = {
                 ("network_settings.deterministic", False, _N, "signals do not act"),
             )
         ),
-        ("behavior.reward_signals.gail", None, _N, _GAIL),
-        ("behavior.behavioral_cloning", None, _N, _CLONING),
-        ("behavior.self_play", None, _N, _SELF_PLAY),
+        ("behavior.reward_signals.gail.demo_path", None, _W, "`options.demo_path`"),
+        ("behavior.reward_signals.gail.use_actions", False, _W, "`options.use_actions`"),
+        ("behavior.reward_signals.gail.use_vail", False, _W, "`options.use_vail`"),
+        ("behavior.behavioral_cloning.demo_path", None, _W, "`behavioral_cloning.demo_path`"),
+        ("behavior.behavioral_cloning.strength", 1.0, _W, "`behavioral_cloning.strength`"),
+        ("behavior.behavioral_cloning.steps", 0, _W, "`behavioral_cloning.steps`"),
+        (
+            "behavior.behavioral_cloning.batch_size",
+            None,
+            _W,
+            "`behavioral_cloning.batch_size`; not given: the algorithm's",
+        ),
+        (
+            "behavior.behavioral_cloning.num_epoch",
+            None,
+            _W,
+            "`behavioral_cloning.num_epoch`; not given: the algorithm's",
+        ),
+        ("behavior.behavioral_cloning.samples_per_update", 0, _W, "`behavioral_cloning.samples_per_update`"),
+        ("behavior.self_play.save_steps", 20_000, _W, "`self_play.save_steps`, of environments"),
+        ("behavior.self_play.team_change", None, _W, "`self_play.team_change`; not given: five times `save_steps`"),
+        ("behavior.self_play.swap_steps", 2_000, _W, "`self_play.swap_steps`, of environments"),
+        ("behavior.self_play.window", 10, _W, "`self_play.window`"),
+        ("behavior.self_play.play_against_latest_model_ratio", 0.5, _W, "the same in `self_play`"),
+        ("behavior.self_play.initial_elo", 1_200.0, _W, "`self_play.initial_elo`"),
         ("environment_parameters", None, _W, "`environment_parameters`: numbers, samplers and curricula"),
         ("environment_parameters.sampler_parameters.seed", -1, _N, "draws come from the run's seed"),
         ("checkpoint_settings.run_id", "ppo", _L, "`--run-dir results/RUN_ID`"),

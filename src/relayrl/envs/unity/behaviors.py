@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -120,6 +120,11 @@ class Behavior:
         if not self.branches:
             return box
         return spaces.Dict({CONTINUOUS: box, DISCRETE: choice}) if self.num_continuous else choice
+
+    def does_the_same(self, other: Behavior) -> bool:
+        """Whether one policy can act for both."""
+        mine, theirs = ((own.sensors, own.num_continuous, own.branches) for own in (self, other))
+        return mine == theirs
 
     def observation(self, info: Any) -> Tree:
         """What one agent sees, in the form of `observation_space`."""
@@ -224,21 +229,32 @@ def _read_sensor(key: str, proto: Any) -> Sensor:
     return Sensor(key, SensorKind.RAGGED if is_ragged else SensorKind.NUMBERS, shape)
 
 
-def group_names(behaviors: Sequence[str]) -> dict[str, str]:
-    """The names of the groups of agents: the behaviours' own, with the team where there are several, in plain letters."""
-    teams: dict[str, set[str]] = {}
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The group of agents that a behaviour belongs to, and how its agents are called there."""
+
+    group: str
+    prefix: str
+
+
+def form_groups(behaviors: Mapping[str, Behavior]) -> dict[str, Membership]:
+    """The groups of behaviours, by the behaviours' names. Teams of one behaviour share a group, and so a policy, where they see
+    and do the same; ids of their agents then name the team as Unity does. Odd characters become `_`."""
+    bases = {name: _TEAM.fullmatch(name) for name in behaviors}
+    members: dict[str, list[str]] = {}
     for name in behaviors:
-        base, team = _split_team(name)
-        teams.setdefault(base, set()).add(team)
-    names: dict[str, str] = {}
-    for name in behaviors:
-        base, team = _split_team(name)
+        match = bases[name]
+        members.setdefault(match.group(1) if match else name, []).append(name)
+    found: dict[str, Membership] = {}
+    for base, names in members.items():
         plain = _ODD.sub("_", base)[:60].strip("_") or "behavior"
-        plain = f"{plain}_team{team}" if len(teams[base]) > 1 else plain
-        names[name] = f"{plain}-{len(names)}" if plain in names.values() else plain
-    return names
-
-
-def _split_team(name: str) -> tuple[str, str]:
-    match = _TEAM.fullmatch(name)
-    return (match.group(1), match.group(2)) if match else (name, "0")
+        taken = {member.group for member in found.values()}
+        plain = f"{plain}-{len(taken)}" if plain in taken else plain
+        first = behaviors[names[0]]
+        is_alike = all(behaviors[name].does_the_same(first) for name in names)
+        for name in names:
+            match = bases[name]
+            team = match.group(2) if match else "0"
+            group = plain if is_alike else f"{plain}_team{team}"
+            found[name] = Membership(group, f"{plain}?team={team}" if is_alike and len(names) > 1 else group)
+    return found

@@ -51,8 +51,8 @@ class Census:
 
     @property
     def behaviors(self) -> list[str]:
-        """Those of which agents were seen."""
-        return list(self._num_units)
+        """Those of which agents were seen, in the order of their names: in messages they have none."""
+        return sorted(self._num_units)
 
     def leave(self, behavior: str, agent: int) -> None:
         """An agent has ended."""

@@ -48,7 +48,8 @@ class SimulatorLink:
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", size),
         ]
-        self._server = grpc.server(ThreadPoolExecutor(max_workers=4, thread_name_prefix="unity"), options=options)
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="unity")
+        self._server = grpc.server(self._threads, options=options)
         method = grpc.unary_unary_rpc_method_handler(self._exchange)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
         try:
@@ -95,6 +96,7 @@ class SimulatorLink:
         stopped = self._server.stop(0.5)
         self._closing.set()
         stopped.wait(_STOP_S)
+        self._threads.shutdown(wait=False)
 
     def _put(self, answer: bytes) -> None:
         try:

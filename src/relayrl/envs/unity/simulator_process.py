@@ -62,11 +62,13 @@ class SimulatorProcess:
         return f"its process {how}"
 
     def describe_log(self) -> str:
-        """Where to read on, with the last line."""
-        file = next((file for file in (self._log, self._output) if file.exists() and file.stat().st_size), self._output)
-        lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
-        last = f", which ends with: {lines[-1][:_MAX_SHOWN]}" if lines else ", which is empty"
-        return f"log {file}{last}"
+        """Where to read on: the log and what was printed, each with its last line."""
+        shown = []
+        for what, file in (("log", self._log), ("output", self._output)):
+            lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
+            if lines:
+                shown.append(f"{what} {file}, which ends with: {lines[-1][:_MAX_SHOWN]}")
+        return "; ".join(shown) or f"log {self._log}, which is empty"
 
     def close(self, timeout_s: float, *, keep_logs: bool = False) -> None:
         """Wait for an end of its own, then kill what is left of its process group; may be called again."""

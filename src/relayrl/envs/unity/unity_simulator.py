@@ -1,9 +1,10 @@
 """One Unity simulator: started or waited for, greeted, and spoken to until it is closed.
 
-    simulator = launch(place, settings, deadlines)      an executable, on a port of its own
-    simulator.reset()                                   answer with a reset; then
-    output = simulator.receive()                        what the agents see, and
-    simulator.act(actions)                              what they do
+    simulator = launch(executable, settings, 0, deadlines)      on a port of its own
+    simulator.greet()                                           wait for it, and shake hands
+    simulator.reset()                                           answer with a reset; then
+    output = simulator.receive()                                what the agents see, and
+    simulator.act(actions)                                      what they do
 
 A simulator that somebody else started cannot be started again by us, so closing it only sets it aside: who asks for its port
 next, in this process, goes on with it. It is told to quit when the process ends.
@@ -25,7 +26,7 @@ from relayrl.envs.unity.simulator_link import PortTakenError, SimulatorGoneError
 from relayrl.envs.unity.simulator_process import SimulatorProcess
 from relayrl.envs.unity.unity_messages import COMMUNICATION_VERSION, OK_STATUS, RESET, STEP, message
 from relayrl.envs.unity.unity_settings import UnitySettings
-from relayrl.errors import ConfigError, EnvError
+from relayrl.errors import ConfigError
 
 _PORTS_TRIED = 200
 _QUIT_S = 5.0
@@ -44,7 +45,7 @@ class Deadlines:
 
 
 class UnitySimulator:
-    """A simulator that has greeted and waits for its first reset."""
+    """A simulator that is about to greet; `advice` is for whom it keeps waiting."""
 
     def __init__(
         self,
@@ -53,18 +54,14 @@ class UnitySimulator:
         settings: UnitySettings,
         number: int,
         deadlines: Deadlines,
+        advice: str = "",
     ) -> None:
-        self._link, self._process, self._deadlines = link, process, deadlines
+        self._link, self._process, self._deadlines, self._advice = link, process, deadlines, advice
+        self._settings, self._number, self._has_greeted = settings, number, False
         self.behaviors: dict[str, Behavior] = {}
         """What it has announced so far: each behaviour once, with the first of its agents."""
         self.statistics = SceneStatistics()
         self._channels = SideChannels(self.statistics)
-        try:
-            self._greet(settings.seed + number, settings.num_areas)
-        except BaseException:
-            self.close(failed=True)
-            raise
-        self.prepare(settings)
 
     @property
     def port(self) -> int:
@@ -75,10 +72,22 @@ class UnitySimulator:
         """Whether it waits for an answer, as it does between two exchanges."""
         return self._link.is_waited_on
 
-    def prepare(self, settings: UnitySettings) -> None:
-        """Send engine configuration and parameters with the next answer."""
-        self._channels.send(settings.engine.messages())
-        self.set_parameters(settings.parameters)
+    def greet(self) -> None:
+        """Wait until it connects, unless it has, and tell it how to begin; logs of one that fails to are kept."""
+        try:
+            if not self._has_greeted:
+                self._shake_hands(self._settings.seed + self._number, self._settings.num_areas)
+                self._has_greeted = True
+        except BaseException:
+            self.close(failed=True)
+            raise
+        self._channels.send(self._settings.engine.messages())
+        self.set_parameters(self._settings.parameters)
+
+    def serve(self, settings: UnitySettings, deadlines: Deadlines) -> UnitySimulator:
+        """The same simulator for another environment."""
+        self._settings, self._deadlines = settings, deadlines
+        return self
 
     def set_parameters(self, parameters: Mapping[str, float]) -> None:
         """Send environment parameters with the next answer."""
@@ -114,7 +123,13 @@ class UnitySimulator:
             if received.HasField("header") and received.header.status != OK_STATUS:
                 raise SimulatorGoneError("it says that it quits")
         except SimulatorGoneError as error:
-            log = "" if self._process is None else f"; {self._process.describe_log()}"
+            log = (
+                f"; {self._process.describe_log()}"
+                if self._process is not None
+                else self._advice
+                if not self._has_greeted
+                else ""
+            )
             raise SimulatorGoneError(f"the Unity simulator on port {self.port} is gone: {error}{log}") from error
         output = received.unity_output
         self._channels.receive(output.rl_output.side_channel)
@@ -124,11 +139,16 @@ class UnitySimulator:
                 self.behaviors[parameters.brain_name] = read_behavior(parameters, infos[parameters.brain_name].value[0])
         return output
 
+    def _where_to_look(self) -> str:
+        if self._process is not None:
+            return f"; {self._process.describe_log()}"
+        return "" if self._has_greeted else self._advice
+
     def _find_end(self) -> str | None:
         return None if self._process is None else self._process.find_end()
 
-    def _greet(self, seed: int, num_areas: int) -> None:
-        """The handshake: who it is, who we are, and an empty message that is answered by the first reset."""
+    def _shake_hands(self, seed: int, num_areas: int) -> None:
+        """Who it is, who we are, and an empty message that is answered by the first reset."""
         them = self._receive(self._deadlines.start_s).rl_initialization_output
         version = them.communication_version
         if version != COMMUNICATION_VERSION:
@@ -159,7 +179,7 @@ class UnitySimulator:
 
 
 def launch(executable: Path, settings: UnitySettings, number: int, deadlines: Deadlines) -> UnitySimulator:
-    """Start simulator `number` on the first free port from `base_port` + `number`, and wait until it has greeted."""
+    """Start simulator `number` on the first free port from `base_port` + `number`."""
     link = _free_link(settings, number)
     arguments = [*(["-nographics", "-batchmode"] if settings.no_graphics else []), *settings.args]
     try:
@@ -184,12 +204,11 @@ _set_aside: dict[int, UnitySimulator] = {}
 
 
 def await_simulator(port: int, settings: UnitySettings, deadlines: Deadlines) -> UnitySimulator:
-    """Wait for a simulator to connect to `port`, unless one has before."""
+    """The simulator that connects to `port`, or has before."""
     known = _set_aside.pop(port, None)
     if known is not None:
         if known.is_waiting:
-            known.prepare(settings)
-            return known
+            return known.serve(settings, deadlines)
         known.close()
     try:
         link = SimulatorLink(settings.host, port)
@@ -199,10 +218,7 @@ def await_simulator(port: int, settings: UnitySettings, deadlines: Deadlines) ->
             "in the training environment"
         ) from error
     logger.warning("waiting for a Unity simulator; press Play in the editor", extra={"port": port})
-    try:
-        return UnitySimulator(link, None, settings, 0, deadlines)
-    except EnvError as error:
-        raise ConfigError(f"unity:{port}: {error}; press Play in the editor while RelayRL waits") from error
+    return UnitySimulator(link, None, settings, 0, deadlines, "; press Play in the editor while RelayRL waits")
 
 
 def set_aside(simulator: UnitySimulator) -> None:

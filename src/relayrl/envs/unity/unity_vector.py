@@ -13,17 +13,15 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from relayrl.data.trees import Array, Tree, allocate, index, map_tree, write
+from relayrl.data.trees import index, map_tree
+from relayrl.envs.agent_groups import mask_size
 from relayrl.envs.environment_contract import (
     AgentGroup,
-    FinalObservations,
-    GroupObservation,
-    GroupStep,
     VectorEnvironment,
     VectorReset,
     VectorStep,
@@ -31,7 +29,8 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.envs.failures import EnvFailure, FailureKind, RestartBudget
-from relayrl.envs.unity.behaviors import Behavior, group_names
+from relayrl.envs.unity.agent_columns import AgentColumns, SeenAgent
+from relayrl.envs.unity.behaviors import Behavior, Membership, form_groups
 from relayrl.envs.unity.scene_lanes import Census, Lane, LanePlan, SceneLanes
 from relayrl.envs.unity.unity_settings import UnitySettings
 from relayrl.envs.unity.unity_simulator import UnitySimulator
@@ -49,102 +48,6 @@ STATISTICS = "unity_statistics"
 logger = logging.getLogger(__name__)
 
 Start = Callable[[int], UnitySimulator]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One agent in one exchange."""
-
-    behavior: str
-    agent: int
-    group: int
-    reward: float
-    observation: Tree
-    mask: Array | None
-    max_step_reached: bool
-
-
-@dataclass(slots=True)
-class _Columns:
-    """The arrays of one group, and what its lanes that ended in the present step saw last."""
-
-    group: AgentGroup
-    obs: Tree
-    active: Array
-    mask: Array | None
-    action: Tree
-    reward: Array
-    terminated: Array
-    truncated: Array
-    final: dict[tuple[int, int], tuple[Tree, Array | None]]
-
-    @classmethod
-    def of(cls, group: AgentGroup, width: int, num_envs: int) -> _Columns:
-        lanes = (num_envs, group.num_agents)
-        return cls(
-            group,
-            allocate(group.observation_space, lanes),
-            np.zeros(lanes, np.bool_),
-            np.ones((*lanes, width), np.bool_) if width else None,
-            allocate(group.action_space, lanes),
-            np.zeros(lanes, np.float32),
-            np.zeros(lanes, np.bool_),
-            np.zeros(lanes, np.bool_),
-            {},
-        )
-
-    def clear(self) -> None:
-        self.reward[:] = 0.0
-        for flags in (self.active, self.terminated, self.truncated):
-            flags[:] = False
-        self.final = {}
-
-    def end(self, row: tuple[int, int], observation: Tree, mask: Array | None, *, is_cut: bool) -> None:
-        """The lane in `row` ends with what it saw last."""
-        self.terminated[row], self.truncated[row] = not is_cut, is_cut
-        self.final[row] = observation, mask
-
-    def show(self, row: tuple[int, int], seen: _Seen) -> None:
-        """The lane in `row` acts on what it sees."""
-        write(self.obs, row, seen.observation)
-        self.active[row] = True
-        if self.mask is not None:
-            self.mask[row] = seen.mask
-
-    def last(self, row: tuple[int, int]) -> tuple[Tree, Array | None]:
-        """What was shown last in a lane."""
-        return map_tree(np.copy, index(self.obs, row)), None if self.mask is None else self.mask[row].copy()
-
-    def observation(self) -> GroupObservation:
-        return GroupObservation(self.obs, self.active, self.mask)
-
-    def step(self) -> GroupStep:
-        rewards, flags = self.reward, (self.terminated, self.truncated)
-        return GroupStep(
-            self.obs,
-            self.active,
-            self.mask,
-            reward=rewards,
-            terminated=flags[0],
-            truncated=flags[1],
-            final=self._finals(),
-        )
-
-    def _finals(self) -> FinalObservations | None:
-        if not self.final:
-            return None
-        rows = sorted(self.final)
-        obs = allocate(self.group.observation_space, (len(rows),))
-        for k, row in enumerate(rows):
-            write(obs, k, self.final[row][0])
-        masks = None if self.mask is None else np.stack([_mask_of(self.final[row][1]) for row in rows])
-        env, agent = np.array(rows, np.int64).T
-        return FinalObservations(env, agent, obs, masks)
-
-
-def _mask_of(mask: Array | None) -> Array:
-    assert mask is not None
-    return mask
 
 
 class UnityVector(VectorEnvironment):
@@ -168,8 +71,10 @@ class UnityVector(VectorEnvironment):
         self._simulators: list[UnitySimulator] = []
         self._behaviors: dict[str, Behavior] = {}
         try:
-            for number in range(num_simulators):
+            for number in range(num_simulators):  # they load side by side
                 self._simulators.append(start(number))
+            for simulator in self._simulators:
+                simulator.greet()
             self._lay_out()
         except BaseException:
             self._closed = True
@@ -202,29 +107,31 @@ class UnityVector(VectorEnvironment):
             num_left -= 1
             simulator.act(idle)
         self._behaviors = {name: simulator.behaviors[name] for name in census.behaviors}
-        names = group_names(list(self._behaviors))
-        num_areas, plans = census.plan(self._options.areas, self._agents_per_area(names))
-        self._names, self._num_areas = names, num_areas
+        members = form_groups(self._behaviors)
+        num_areas, plans = census.plan(self._options.areas, self._agents_per_area(members))
+        self._num_areas = num_areas
         num_envs = num_areas * len(self._simulators)
-        self.groups: Mapping[str, AgentGroup] = {
-            names[name]: _group(names[name], behavior, plans[name]) for name, behavior in self._behaviors.items()
+        self.groups: Mapping[str, AgentGroup] = _groups(self._behaviors, members, plans)
+        self._all_columns = {
+            name: AgentColumns.of(group, mask_size(group.action_space), num_envs) for name, group in self.groups.items()
         }
-        self._columns = {
-            name: _Columns.of(self.groups[names[name]], sum(behavior.branches), num_envs)
-            for name, behavior in self._behaviors.items()
+        self._columns = {name: self._all_columns[member.group] for name, member in members.items()}
+        self._first_lane = {
+            name: self.groups[member.group].agent_ids.index(_agent_ids(member, plans[name])[0])
+            for name, member in members.items()
         }
         self._scenes = [SceneLanes(num_areas, plans) for _ in self._simulators]
         self._asked: list[list[tuple[str, int]]] = [[] for _ in self._simulators]
         self._over, self._failed = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
 
-    def _agents_per_area(self, names: Mapping[str, str]) -> dict[str, int]:
-        wanted = self._options.agents_per_area
+    def _agents_per_area(self, members: Mapping[str, Membership]) -> dict[str, int]:
+        wanted, groups = self._options.agents_per_area, {member.group for member in members.values()}
         if not isinstance(wanted, dict):
-            return {} if wanted is None else dict.fromkeys(names, wanted)
-        unknown = set(wanted) - set(names.values())
+            return {} if wanted is None else dict.fromkeys(members, wanted)
+        unknown = set(wanted) - groups
         if unknown:
-            raise ConfigError(f"agents_per_area names {sorted(unknown)}; the behaviours are {sorted(names.values())}")
-        return {name: wanted[plain] for name, plain in names.items() if plain in wanted}
+            raise ConfigError(f"agents_per_area names {sorted(unknown)}; the behaviours are {sorted(groups)}")
+        return {name: wanted[member.group] for name, member in members.items() if member.group in wanted}
 
     @property
     def built_num_envs(self) -> int:
@@ -244,12 +151,13 @@ class UnityVector(VectorEnvironment):
         if env_ids is not None and set(env_ids) != set(self.env_ids):
             raise PartialResetError("a Unity scene resets all of its areas at once; reset all environments")
         self._has_reset = False
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             columns.clear()
-        for number in range(len(self._simulators)):
-            self._attempt(number, lambda n=number: self._begin_scene(n))  # type: ignore[misc]
-        for number in range(len(self._simulators)):
-            self._attempt(number, lambda n=number: self._take_in(n))  # type: ignore[misc]
+        numbers = range(len(self._simulators))
+        well = [self._attempt(number, partial(self._begin_scene, number)) for number in numbers]
+        for number in numbers:
+            if well[number]:
+                self._attempt(number, partial(self._take_in, number))
         self._has_reset = True
         return self.build_observation()
 
@@ -257,7 +165,7 @@ class UnityVector(VectorEnvironment):
         self._require_open()
         if not self._has_reset:
             raise EnvError("step() before reset(), or after an interrupted step; reset all environments first")
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             if columns.group.name not in actions:
                 raise EnvError(f"step() without actions for group {columns.group.name!r}; give every group's")
             map_tree(copy_exactly, columns.action, actions[columns.group.name])
@@ -268,17 +176,20 @@ class UnityVector(VectorEnvironment):
             [(name, lane) for area in range(self._num_areas) for name, _, lane in scene.alive(area)]
             for scene in self._scenes
         ]
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             columns.clear()
         self._over[:] = self._failed[:] = False
-        for number, simulator in enumerate(self._simulators):
-            self._attempt(number, lambda s=simulator, n=number: s.act(answers[n]), before[number])  # type: ignore[misc]
-        for number in range(len(self._simulators)):
-            if not self._failed[number * self._num_areas]:
-                self._attempt(number, lambda n=number: self._take_in(n), before[number])  # type: ignore[misc]
+        numbers = range(len(self._simulators))
+        well = [
+            self._attempt(number, partial(self._simulators[number].act, answers[number]), before[number])
+            for number in numbers
+        ]
+        for number in numbers:
+            if well[number]:
+                self._attempt(number, partial(self._take_in, number), before[number])
         self._has_reset = True
         return VectorStep(
-            {columns.group.name: columns.step() for columns in self._columns.values()},
+            {columns.group.name: columns.step() for columns in self._all_columns.values()},
             episode_over=self._over,
             failed=self._failed if self._failed.any() else None,
             infos=self._report_statistics(),
@@ -286,7 +197,7 @@ class UnityVector(VectorEnvironment):
 
     def build_observation(self) -> VectorReset:
         """The current observations, as the last `reset` or `step` gave them."""
-        return VectorReset({columns.group.name: columns.observation() for columns in self._columns.values()})
+        return VectorReset({columns.group.name: columns.observation() for columns in self._all_columns.values()})
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
         """Send environment parameters to the scenes, with the next step or reset: one number for all, or one each.
@@ -312,7 +223,7 @@ class UnityVector(VectorEnvironment):
         for name, agent in self._asked[number]:
             lane = scene.lane(name, agent)
             assert lane is not None
-            taken = index(self._columns[name].action, self._row(number, lane))
+            taken = index(self._columns[name].action, self._row(number, name, lane))
             answers.setdefault(name, []).append(self._behaviors[name].action(taken))
         return answers
 
@@ -336,19 +247,19 @@ class UnityVector(VectorEnvironment):
             f"nobody asked for a decision in {_MAX_SILENT} exchanges with the simulator on port {simulator.port}"
         )
 
-    def _read(self, rl_output: Any) -> tuple[list[_Seen], list[_Seen]]:
+    def _read(self, rl_output: Any) -> tuple[list[SeenAgent], list[SeenAgent]]:
         """Who ended and who asks for a decision; everything is checked before anything is written."""
-        ended: list[_Seen] = []
-        asking: list[_Seen] = []
+        ended: list[SeenAgent] = []
+        asking: list[SeenAgent] = []
         if sum(len(infos.value) for infos in rl_output.agentInfos.values()) > _MAX_AGENTS:
             raise EnvError(f"the simulator sent more than {_MAX_AGENTS:,} agents in one exchange")
-        for name, infos in rl_output.agentInfos.items():
-            for info in infos.value:
+        for name in sorted(rl_output.agentInfos):  # maps of messages have no order
+            for info in rl_output.agentInfos[name].value:
                 behavior, reward = self._behavior(name), info.reward + info.group_reward
                 if not np.isfinite(reward):
                     raise EnvError(f"the reward of agent {info.id} of {name!r} is {reward}")
                 cut = info.max_step_reached
-                seen = _Seen(
+                seen = SeenAgent(
                     name, info.id, info.group_id, reward, behavior.observation(info), behavior.action_mask(info), cut
                 )
                 (ended if info.done else asking).append(seen)
@@ -357,12 +268,12 @@ class UnityVector(VectorEnvironment):
                 raise EnvError(f"an agent {what} twice in one exchange; ids of agents must differ")
         return ended, asking
 
-    def _write(self, number: int, ended: list[_Seen], asking: list[_Seen]) -> None:
+    def _write(self, number: int, ended: list[SeenAgent], asking: list[SeenAgent]) -> None:
         scene = self._scenes[number]
         for seen in ended:
             lane = scene.lane(seen.behavior, seen.agent)
             if lane is not None:  # else it came and went without an action
-                columns, row = self._columns[seen.behavior], self._row(number, lane)
+                columns, row = self._columns[seen.behavior], self._row(number, seen.behavior, lane)
                 columns.reward[row] += seen.reward
                 columns.end(row, seen.observation, seen.mask, is_cut=seen.max_step_reached)
                 scene.end(seen.behavior, seen.agent)
@@ -376,7 +287,7 @@ class UnityVector(VectorEnvironment):
             if lane is None:
                 new.append(seen)
             else:
-                self._columns[seen.behavior].reward[self._row(number, lane)] += seen.reward
+                self._columns[seen.behavior].reward[self._row(number, seen.behavior, lane)] += seen.reward
         for seen in sorted(new, key=lambda one: (one.behavior, one.group, one.agent)):
             lane, is_used = scene.find(seen.behavior, seen.group)
             if is_used:
@@ -385,14 +296,14 @@ class UnityVector(VectorEnvironment):
         for seen in asking:
             lane = scene.lane(seen.behavior, seen.agent)
             assert lane is not None
-            self._columns[seen.behavior].show(self._row(number, lane), seen)
+            self._columns[seen.behavior].show(self._row(number, seen.behavior, lane), seen)
         self._asked[number] = [(seen.behavior, seen.agent) for seen in asking]
 
-    def _cut(self, number: int, area: int, now: Mapping[tuple[str, int], _Seen]) -> None:
+    def _cut(self, number: int, area: int, now: Mapping[tuple[str, int], SeenAgent]) -> None:
         """End the episode of an area in which agents go on: they are truncated, and go on in the next one."""
         scene = self._scenes[number]
         for name, agent, lane in scene.alive(area):
-            columns, row = self._columns[name], self._row(number, lane)
+            columns, row = self._columns[name], self._row(number, name, lane)
             if (name, agent) in now:
                 seen = now[name, agent]
                 columns.end(row, seen.observation, seen.mask, is_cut=True)
@@ -401,8 +312,9 @@ class UnityVector(VectorEnvironment):
         scene.begin(area)
         self._over[number * self._num_areas + area] = True
 
-    def _attempt(self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None) -> None:
-        """Do something with a simulator; where it fails, raise, or start it again and make its environments' step void."""
+    def _attempt(self, number: int, act: Callable[[], None], before: Sequence[tuple[str, Lane]] | None = None) -> bool:
+        """Do something with a simulator. Where it fails, raise, or start it again, make its environments' step void, and give
+        False: new episodes have begun in it."""
         try:
             act()
         except EnvError as error:
@@ -415,11 +327,14 @@ class UnityVector(VectorEnvironment):
             if before is not None:
                 self._void(number, before)
             self._restart(number, failure)
+            return False
+        return True
 
     def _restart(self, number: int, failure: EnvFailure) -> None:
         self._simulators[number].close(failed=True)
         try:
             self._simulators[number] = self._start(number)
+            self._simulators[number].greet()
             self._simulators[number].set_parameters(self._parameters[number])
             self._begin_scene(number)
             self._take_in(number)
@@ -429,12 +344,12 @@ class UnityVector(VectorEnvironment):
     def _void(self, number: int, before: Sequence[tuple[str, Lane]]) -> None:
         """Make the present step of a simulator's environments a failed one: no rewards, and who was there is truncated."""
         rows = slice(number * self._num_areas, (number + 1) * self._num_areas)
-        for columns in self._columns.values():
+        for columns in self._all_columns.values():
             columns.reward[rows] = 0.0
             columns.active[rows] = columns.terminated[rows] = columns.truncated[rows] = False
             columns.final = {row: last for row, last in columns.final.items() if not rows.start <= row[0] < rows.stop}
         for name, lane in before:
-            row = self._row(number, lane)
+            row = self._row(number, name, lane)
             self._columns[name].end(row, *self._columns[name].last(row), is_cut=True)
         self._over[rows] = self._failed[rows] = True
 
@@ -444,8 +359,9 @@ class UnityVector(VectorEnvironment):
             self.close()
         return failure.as_error(env_id, self._options.seed, self._num_steps, note)
 
-    def _row(self, number: int, lane: Lane) -> tuple[int, int]:
-        return number * self._num_areas + lane.area, lane.n
+    def _row(self, number: int, behavior: str, lane: Lane) -> tuple[int, int]:
+        """Environment and agent of a simulator's lane, in the columns of its group."""
+        return number * self._num_areas + lane.area, self._first_lane[behavior] + lane.n
 
     def _behavior(self, name: str) -> Behavior:
         if name not in self._behaviors:
@@ -493,6 +409,21 @@ def _plain(name: str) -> str:
     return f"scene/{name}"[:100]
 
 
-def _group(name: str, behavior: Behavior, plan: LanePlan) -> AgentGroup:
-    ids = tuple(f"{name}_{n}" for n in range(plan.num_lanes)) if plan.num_lanes > 1 else (name,)
-    return AgentGroup(name, ids, behavior.observation_space, behavior.action_space, bool(behavior.branches))
+def _agent_ids(member: Membership, plan: LanePlan) -> tuple[str, ...]:
+    is_alone = plan.num_lanes == 1
+    return (member.prefix,) if is_alone else tuple(f"{member.prefix}_{n}" for n in range(plan.num_lanes))
+
+
+def _groups(
+    behaviors: Mapping[str, Behavior], members: Mapping[str, Membership], plans: Mapping[str, LanePlan]
+) -> dict[str, AgentGroup]:
+    ids: dict[str, tuple[str, ...]] = {}
+    for name, member in members.items():
+        ids[member.group] = (*ids.get(member.group, ()), *_agent_ids(member, plans[name]))
+    some = {member.group: behaviors[name] for name, member in members.items()}  # those of a group are alike
+    return {
+        group: AgentGroup(
+            group, own, some[group].observation_space, some[group].action_space, bool(some[group].branches)
+        )
+        for group, own in ids.items()
+    }
