@@ -11,6 +11,7 @@ from fake_trials import SHORT, Ended, FakeRunner
 import relayrl
 from cli_in_process import relayrl as command
 from relayrl.errors import ConfigError
+from relayrl.extend import register_trial_runner
 
 GRID = {
     "env": "CartPole-v1",
@@ -168,7 +169,7 @@ def test_sweeps_on_one_directory_share_the_work(tmp_path):
     config = {**GRID, "seeds": [1, 2, 3], "concurrency": 4}
     runners = [FakeRunner(value, seed) for seed in range(3)]
     for number, runner in enumerate(runners):
-        relayrl.register_trial_runner(f"shared-{number}", lambda runner=runner: runner)
+        register_trial_runner(f"shared-{number}", lambda runner=runner: runner)
     reports = []
 
     def work(number):
@@ -237,7 +238,7 @@ def test_a_sweep_without_a_value_says_so(tmp_path, monkeypatch):
     def fails(order):
         raise RuntimeError("never")
 
-    relayrl.register_trial_runner("never", lambda: FakeRunner(fails))
+    register_trial_runner("never", lambda: FakeRunner(fails))
     Path("s.yaml").write_text(yaml.safe_dump({**GRID, "runner": "never"}))
     done = command("sweep", "s.yaml", "--quiet", "--json")
     assert done.returncode == 1
