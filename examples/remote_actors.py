@@ -13,7 +13,7 @@ from pathlib import Path
 
 import relayrl
 
-STEPS = 8_000
+STEPS = 20_000
 
 
 def command(*arguments: object) -> list[str]:
@@ -30,6 +30,7 @@ def main() -> None:
         "serve", "training", "CartPole-v1", "--bind", address, "--run-dir", base, "--steps", STEPS, "--resume", *quiet
     )
     play = command("actor", "CartPole-v1", "--server", address, "--num-envs", 4, "--spool-dir", base / "spool")
+    play += ["--connect-timeout", "20", "--give-up-after", "20"]  # seconds; 60 and 600 unless told
 
     server = subprocess.Popen(serve)
     actors = [subprocess.Popen(play) for _ in range(2)]
@@ -40,7 +41,7 @@ def main() -> None:
 
     subprocess.run(serve, check=True)  # the same command goes on where it was
     for actor in actors:
-        actor.wait(timeout=60)
+        actor.wait(timeout=120)
     with relayrl.open_source(f"arrow:{base / 'journal'}") as source:
         ids = [trajectory.trajectory_id for trajectory in source]
     assert len(ids) == len(set(ids))

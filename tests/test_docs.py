@@ -142,8 +142,12 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.na
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(example, tmp_path):
     command = [sys.executable, str(example), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
+    with (tmp_path / "output").open(
+        "w+"
+    ) as output:  # a pipe would be waited for as long as a child of the example lives
+        done = subprocess.run(command, stdout=output, stderr=output, cwd=tmp_path, check=False)
+        output.seek(0)
+        assert done.returncode == 0, output.read()
 
 
 @pytest.mark.parametrize(

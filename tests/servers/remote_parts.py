@@ -32,7 +32,7 @@ def cartpole_server(tmp_path, *, steps=2_000, settings=None, server=None, **opti
         run_dir=tmp_path / "run",
         steps=steps,
         settings={**QUIET, **(settings or {})},
-        server=TrainingServerSettings(drain_s=5.0, **(server or {})),
+        server=TrainingServerSettings(**{"drain_s": 5.0, **(server or {})}),
         **options,
     )
     made.start()

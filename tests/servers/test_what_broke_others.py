@@ -81,6 +81,31 @@ def test_a_resumed_server_takes_data_at_once(tmp_path):
         assert again.metrics.received.value > before
 
 
+def test_a_server_that_has_all_its_steps_waits_for_the_actors_of_before(tmp_path):
+    with cartpole_server(tmp_path, steps=2_000) as server:
+        actor_of(tmp_path, server, max_steps=600)  # as if the server had been killed: this one knows of no end
+    with cartpole_server(tmp_path, steps=2_000, resume=True, server={"drain_s": DEADLINE_S}) as again:
+        other = RemoteActorSettings(link=QUICK)
+        run_remote_actor("CartPole-v1", again.address, spool_base=tmp_path / "other", settings=other)
+        assert again.wait(0.2) is None
+        late = actor_of(tmp_path, again)
+        assert late.num_left == 0
+        assert again.wait(DEADLINE_S).num_env_steps >= 2_000
+
+
+def test_an_actor_gives_up_a_server_that_stays_away(tmp_path):
+    server = cartpole_server(tmp_path, steps=1_000_000)
+    with pytest.raises(ServerUnreachableError, match=r"has not answered for 0.5 s; [0-9]+ messages wait in"):
+        actor_of(tmp_path, server, give_up_s=0.5, drain_s=0.0, on_progress=lambda _: server.close())
+
+
+def test_an_actor_gives_up_a_server_that_stays_away_while_its_spool_is_full(tmp_path):
+    server = cartpole_server(tmp_path, steps=1_000_000)
+    small = RemoteActorSettings(link=QUICK, spool=SpoolSettings(max_bytes=100_000))
+    with pytest.raises(ServerUnreachableError, match="has not answered for 2 s"):
+        actor_of(tmp_path, server, settings=small, give_up_s=2.0, drain_s=0.0, on_progress=lambda _: server.close())
+
+
 def test_a_lag_bound_of_zero_with_slow_weights_does_not_deadlock(tmp_path, monkeypatch):
     slow = threading.Event()
     take = ServerLink._take_model

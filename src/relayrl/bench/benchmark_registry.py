@@ -33,6 +33,12 @@ def _inference() -> list[Row]:
     return inference_rows()
 
 
+def _learners() -> list[Row]:
+    from relayrl.bench.workloads.learner_rows import learner_rows
+
+    return learner_rows()
+
+
 def _metrics() -> list[Row]:
     from relayrl.bench.metric_rows import metric_rows
 
@@ -111,6 +117,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "envs": _envs,
     "images": _images,
     "inference": _inference,
+    "learners": _learners,
     "metrics": _metrics,
     "recording": _recording,
     "replay": _replay,

@@ -144,9 +144,13 @@ class RecurrentSharedEncoderUpdate(SharedEncoderUpdate, RecurrentUpdate):
 def reference_update(
     policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam
 ) -> TorchUpdate:
-    """The update of any policy, with a memory or a shared encoder or without."""
+    """The update of any policy."""
+    return reference_update_of(policy)(policy, objective, pi_optimizer, vf_optimizer)
+
+
+def reference_update_of(policy: ActorCritic) -> type[TorchUpdate]:
+    """What updates a policy, with a memory or a shared encoder or without."""
     shares = policy.image_encoder is not None
     if isinstance(policy, RecurrentActorCritic):
-        recurrent = RecurrentSharedEncoderUpdate if shares else RecurrentUpdate
-        return recurrent(policy, objective, pi_optimizer, vf_optimizer)
-    return (SharedEncoderUpdate if shares else TorchUpdate)(policy, objective, pi_optimizer, vf_optimizer)
+        return RecurrentSharedEncoderUpdate if shares else RecurrentUpdate
+    return SharedEncoderUpdate if shares else TorchUpdate

@@ -61,6 +61,10 @@ class SequenceBatch(Batch):
     def __len__(self) -> int:
         return len(self.sequences)
 
+    @property
+    def num_rows(self) -> int:
+        return int(self.sequences.length.sum())
+
     def rows(self, where: Any) -> SequenceBatch:
         memory = {"actor_memory": self.actor_memory[where], "critic_memory": self.critic_memory[where]}
         return replace(self, sequences=self.sequences.some(where), **memory)

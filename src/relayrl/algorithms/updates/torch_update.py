@@ -81,6 +81,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.advantage)
 
+    @property
+    def num_rows(self) -> int:
+        """Over which losses are means."""
+        return len(self)
+
     def columns(self) -> tuple[Array | SharedRows | None, ...]:
         """All columns, in the order of the fields."""
         own = (self.features, self.action, self.mask, self.logp, self.advantage, self.target, self.old_value)
@@ -207,11 +212,7 @@ class TorchUpdate:
     def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
         """Step the policy, if its KL limit is not exceeded, and the value; gives the metrics of each that was stepped."""
         pi_metrics, vf_metrics = self.gradients(rows, trains_pi, trains_vf)
-        for metrics, network, rate in ((pi_metrics, "policy", "pi_lr"), (vf_metrics, "value", "vf_lr")):
-            if metrics is not None:
-                require_finite(metrics[f"{network}/loss"], network, rate)
-                optimizer = self._pi_optimizer if metrics is pi_metrics else self._vf_optimizer
-                metrics[f"{network}/gradient_norm"] = optimizer.step()
+        take_optimizer_steps(pi_metrics, self._pi_optimizer, vf_metrics, self._vf_optimizer)
         return pi_metrics, vf_metrics
 
     def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
@@ -265,6 +266,16 @@ class TorchUpdate:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
+
+
+def take_optimizer_steps(
+    pi: Metrics | None, pi_optimizer: FlatAdam, vf: Metrics | None, vf_optimizer: FlatAdam
+) -> None:
+    """Step by the gradients of those that have metrics, to which the gradients' norms are added."""
+    for metrics, optimizer, name, rate in ((pi, pi_optimizer, "policy", "pi_lr"), (vf, vf_optimizer, "value", "vf_lr")):
+        if metrics is not None:
+            require_finite(metrics[f"{name}/loss"], name, rate)
+            metrics[f"{name}/gradient_norm"] = optimizer.step()
 
 
 def _joined(columns: Sequence[Any]) -> Any:

@@ -41,6 +41,9 @@ def actor(
     key: Annotated[Path | None, typer.Option(help="This client's .key file; see `relayrl keys`.")] = None,
     server_key: Annotated[str | None, typer.Option(help="The server's public key, or its .pub file.")] = None,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the server's first answer.")] = 60.0,
+    give_up_after: Annotated[
+        float, typer.Option(help="Seconds without any answer after which the actor ends; its spool stays.")
+    ] = 600.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -70,6 +73,7 @@ def actor(
         max_steps=steps,
         block_steps=block_steps,
         connect_timeout_s=connect_timeout,
+        give_up_s=give_up_after,
         should_stop=lambda: bool(stopped),
     )
     if not quiet:

@@ -8,10 +8,11 @@ What records and replays trajectories is imported where a run asks for it: Arrow
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from relayrl.training.trainers.seeding import Stream, stream_seed
 
 if TYPE_CHECKING:
     from relayrl.engines.local.run_recorder import Recorder
+    from relayrl.training.learners.learner_group import LearnerGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Assembly:
     actors: dict[str, Actor]
     trainer: PolicyTrainer
     rollout_steps: int  # steps of each environment per rollout
+    learners: LearnerGroup | None = None  # where several learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class RunParts:
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
+    learners: LearnerGroup | None = None
 
     def collect(self, policy_version: int) -> Rollouts:
         """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
@@ -93,12 +97,11 @@ class RunParts:
         return self.signals.add_to(rollouts)
 
     def close(self) -> None:
-        """Release the environments, and make durable what was recorded."""
-        try:
-            if self.recorder is not None:
-                self.recorder.close()
-        finally:
-            self.env.close()
+        """Release the environments and other learners, and make durable what was recorded."""
+        with contextlib.ExitStack() as parts:
+            for part in (self.env, self.learners, self.recorder):
+                if part is not None:
+                    parts.callback(part.close)
 
     def pace(self, settings: RunSettings, statistics: Statistics, clock: PhaseClock, save: Callable[[], None]) -> Pace:
         """How collecting and learning share the time."""
@@ -157,10 +160,21 @@ def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironm
     horizon, max_steps = settings.trainer.time_horizon, settings.trainer.max_steps
     relabel = env.relabel if env.has_goals else None
     plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon, relabel)
+    learners = _learners(settings)
+    if learners is not None:
+        plan = replace(plan, backend=learners.backend)
     learner = build_learner(plan, [_plan(settings, group) for group in env.groups.values()])
     policies, trainer = dict(learner.policies), learner.trainer
     actors = {name: trainer.actor_for(policy) for name, policy in policies.items()}
-    return Assembly(policies, actors, trainer, trainer.rollout_steps(horizon, env.num_envs))
+    return Assembly(policies, actors, trainer, trainer.rollout_steps(horizon, env.num_envs), learners)
+
+
+def _learners(settings: RunSettings) -> LearnerGroup | None:
+    if settings.learners == 1:
+        return None
+    from relayrl.training.learners.learner_group import LearnerGroup  # torch.distributed, which few runs need
+
+    return LearnerGroup(settings.learners, settings.threads)
 
 
 def _plan(settings: RunSettings, group: AgentGroup) -> GroupPlan:
@@ -203,6 +217,8 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
     with one_thread():  # a plugin's networks too begin with the same numbers, whatever `threads` is
         parts = make(settings, env)
     _require_overrides_taken(settings, parts)
+    if settings.learners > 1 and parts.learners is None:
+        raise ConfigError(f"{settings.algo} learns in one process; leave learners at 1")
     acting, actors = parts.policies, parts.actors
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
@@ -226,7 +242,8 @@ def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> 
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
     signals = _reward_signals(settings, env)
-    return RunParts(env, parts.policies, acting, parts.trainer, collector, signals, block_steps, recorder)
+    own = (env, parts.policies, acting, parts.trainer, collector, signals, block_steps)
+    return RunParts(*own, recorder, parts.learners)
 
 
 def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:

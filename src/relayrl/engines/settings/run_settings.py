@@ -55,6 +55,12 @@ class RunSettings(Settings):
         le=1024,
         description="threads of torch and BLAS; small networks are fastest with one; 0: measured before the run",
     )
+    learners: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="processes that take each gradient step of an on-policy algorithm together, with `threads` each",
+    )
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the environments are run")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")

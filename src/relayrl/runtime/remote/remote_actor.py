@@ -6,7 +6,8 @@ Inference happens here, from ONNX files; torch is never loaded. Every block is o
 so that agents of one environment arrive together. What is sent is on disk before the next step is taken: killed at any moment,
 an actor that starts again in the same spool sends what was not acknowledged, once.
 
-Where the server cannot be reached, playing goes on until the spool is full, and then waits.
+Where the server cannot be reached, playing goes on until the spool is full, and then waits; after
+`give_up_s` it ends with an error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import SHOWN, EnvSettings
 from relayrl.envs.vector.on_host import on_host
 from relayrl.envs.wrappers.wrapper_names import is_installed_wrapper
-from relayrl.errors import ConfigError, SpoolFullError, UntrustedError
+from relayrl.errors import ConfigError, ServerUnreachableError, SpoolFullError, UntrustedError
 from relayrl.runtime.collector import Collector
 from relayrl.runtime.remote.model_follower import FollowedActor, ModelFollower
 from relayrl.runtime.remote.server_link import LinkSettings, ServerLink, Welcome
@@ -75,6 +76,7 @@ def run_remote_actor(
     max_steps: int | None = None,
     block_steps: int | None = None,
     connect_timeout_s: float = 60.0,
+    give_up_s: float = 600.0,
     drain_s: float = 10.0,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[ActorReport], None] = lambda _: None,
@@ -82,8 +84,9 @@ def run_remote_actor(
     """Play `env` for a training server at `server` (`tcp://HOST:PORT`) until its run is finished, `should_stop()`, or
     `max_steps` environment steps; gives what was done.
 
-    Unacknowledged trajectories wait below `spool_base`. `key` is this client's `.key` file and `server_key` the server's public
-    key, where it asks for keys. `settings` has `environment`, `spool` and `link`.
+    Unacknowledged trajectories wait below `spool_base`. A server that does not answer for `give_up_s` seconds is given up with
+    `ServerUnreachableError`; what waits is sent by the next actor that starts there. `key` is this client's `.key`
+    file and `server_key` the server's public key, where it asks for keys. `settings` has `environment`, `spool` and `link`.
     """
     if not isinstance(settings, RemoteActorSettings):
         settings = parse_settings(RemoteActorSettings, dict(settings or {}))
@@ -105,7 +108,13 @@ def run_remote_actor(
             try:
                 _require_same_spaces(envs, welcome)
                 actor = RemoteActor(
-                    envs, link, welcome, seed=seed, block_steps=block_steps, timeout_s=connect_timeout_s
+                    envs,
+                    link,
+                    welcome,
+                    seed=seed,
+                    block_steps=block_steps,
+                    timeout_s=connect_timeout_s,
+                    give_up_s=give_up_s,
                 )
                 report = actor.run(max_steps, should_stop, on_progress)
             finally:
@@ -128,8 +137,9 @@ class RemoteActor:
         seed: int | None,
         block_steps: int | None,
         timeout_s: float,
+        give_up_s: float,
     ) -> None:
-        self._envs, self._link, self._block_steps = envs, link, block_steps
+        self._envs, self._link, self._block_steps, self._give_up_s = envs, link, block_steps, give_up_s
         self._actors: dict[str, FollowedActor] = {}
         for name, group in envs.groups.items():
             follower = ModelFollower(link, name, group.observation_space, group.action_space)
@@ -160,6 +170,7 @@ class RemoteActor:
             if max_steps is not None and report.num_env_steps >= max_steps:
                 break
             self._play_block(should_stop)
+            self._require_reachable()
             on_progress(report)
             self._link.wait_for_turn(_TURN_TIMEOUT_S)
         self._send([rows for splitter in self._splitters.values() if (rows := splitter.take_open_rows())], should_stop)
@@ -200,11 +211,19 @@ class RemoteActor:
                     _log.warning("the environments wait: %s", error)
                     has_warned = True
                 spool.wait_for_room(sum(map(len, frames)) + 64, _ROOM_LOOK_S)
+                self._require_reachable()
                 if should_stop():
                     spool.append(frames, is_last=True)
                     break
         spool.sync()
         self._link.wake()
+
+    def _require_reachable(self) -> None:
+        if self._link.unreachable_s > self._give_up_s:
+            raise ServerUnreachableError(
+                f"{self._link.address} has not answered for {self._give_up_s:g} s; "
+                f"{self._link.spool.num_waiting} messages wait in {self._link.spool.directory}"
+            )
 
 
 def _as_the_run(own: EnvSettings, welcome: Welcome) -> EnvSettings:

@@ -154,7 +154,7 @@ class ServerLink:
         self._next = 0
         self._window = 1
         self._sent: dict[int, int] = {}  # request number → message number
-        self._heard_s = self._asked_s = self._status_s = time.monotonic()
+        self._heard_s = self._asked_s = self._status_s = self._well_s = time.monotonic()
         self._hello_at_s, self._num_failures, self._waits_for_welcome = 0.0, 0, False
         self._pause_until_s = 0.0
         self._fetching: dict[str, float] = {}  # group → when it was asked for
@@ -184,6 +184,11 @@ class ServerLink:
     def is_connected(self) -> bool:
         """Whether the server has answered lately."""
         return self._is_connected
+
+    @property
+    def unreachable_s(self) -> float:
+        """For how long the server has not answered; 0 while it is connected."""
+        return 0.0 if self._is_connected else time.monotonic() - self._well_s
 
     @property
     def is_finished(self) -> bool:
@@ -346,6 +351,8 @@ class ServerLink:
         self._sent.clear()
         self._fetching.clear()
         with self._changed:
+            if self._is_connected:
+                self._well_s = self._heard_s
             self._is_connected = False
             self._changed.notify_all()
 

@@ -150,6 +150,8 @@ class Ingest:
         self._clients: dict[bytes, _Client] = {}
         self._taken_through: dict[UUID, int] = {}
         """The last number of each client that was taken, durable or not; those of earlier processes are the journal's."""
+        self._missing = journal.clients
+        """Actors of earlier processes that have not come back."""
         self._commits = GroupCommits(journal, metrics, self._on_durable)
         self._handlers: Mapping[Kind, Callable[[Request], None]] = {
             Kind.HELLO: self._hello,
@@ -183,11 +185,17 @@ class Ingest:
         self._thread.join(timeout_s)
 
     def wait_until_alone(self, timeout_s: float) -> bool:
-        """Wait until no client is connected; False if that took too long."""
+        """Wait until no client is connected, and those of earlier processes have come back too; False if that took too long.
+
+        An actor whose server was killed notices late: it would look for a server that has ended."""
         end_s = time.monotonic() + timeout_s
-        while self.num_actors and self._thread.is_alive() and time.monotonic() < end_s:
+        while (self.num_actors or self._missing) and self._thread.is_alive() and time.monotonic() < end_s:
             time.sleep(0.01)
-        return not self.num_actors
+        return not (self.num_actors or self._missing)
+
+    def who_is_left(self) -> str:
+        """What `wait_until_alone` has waited for in vain."""
+        return f"{self.num_actors} actors are still connected; {len(self._missing)} of before have not come back"
 
     def _run_thread(self) -> None:
         try:
@@ -354,6 +362,7 @@ class Ingest:
         expected = max(taken_through + 1, oldest, 0 if known is None else known.expected)
         if known is not None:
             self._clients.pop(known.routing_id, None)
+        self._missing.discard(client_id)
         self._clients[request.client] = _Client(client_id, request.client, expected, time.monotonic())
         self._forget_silent()
         _log.info("actor %s is here; its next message is %d", client_id, expected)

@@ -73,6 +73,11 @@ class Journal:
         """Where the trajectories are, without a password."""
         return self._sink.url
 
+    @property
+    def clients(self) -> set[UUID]:
+        """All whose messages are here."""
+        return set(self._marks)
+
     def mark(self, client_id: UUID) -> int:
         """The last number of a client that is here; -1 where there is none."""
         return self._marks.get(client_id, -1)

@@ -338,7 +338,7 @@ class TrainingServer:
         try:
             if ingest is not None:
                 if drain_s > 0.0 and not ingest.wait_until_alone(drain_s):
-                    _log.warning("%d actors are still connected", ingest.num_actors)
+                    _log.warning("%s", ingest.who_is_left())
                 ingest.stop(_JOIN_TIMEOUT_S)
         finally:
             self._endpoint.close()

@@ -23,7 +23,7 @@ from relayrl.algorithms.critics.joint_observations import CentralCritics, Centra
 from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.losses import PolicyLoss
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
-from relayrl.algorithms.on_policy import OnPolicyAlgorithm
+from relayrl.algorithms.on_policy import Backend, OnPolicyAlgorithm
 from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
@@ -71,6 +71,7 @@ class LearnerPlan:
     state: StateOffer | None = None
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
     relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
+    backend: Backend = FASTEST  # of an on-policy algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             group.kernels,
             None if group.make_head is None else group.make_head(group.action_space),
         )
-        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), FASTEST)
+        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), plan.backend)
         own.rollout_steps, own.make_loss = plan.rollout_steps, group.make_loss
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
@@ -164,6 +165,8 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
 
 def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], groups: Sequence[GroupPlan]) -> Learner:
     params: Any = plan.params
+    if plan.backend is not FASTEST:
+        raise ConfigError(f"{plan.entry.name} learns in one process; several learners are for on-policy algorithms")
     if any(group.make_head or group.make_loss for group in groups):
         raise ConfigError(
             f"{plan.entry.name} takes no network.head and no loss: those are of on-policy algorithms; derive from "

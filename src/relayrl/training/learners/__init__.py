@@ -1,0 +1,1 @@
+"""Several learners: processes that take the gradient steps of an update together."""
