@@ -206,6 +206,26 @@ def test_a_search_may_grow(tmp_path, sweep_with):
         sweep_with(runner, {**search, "trials": 4}, sweep_dir=tmp_path / "s")
 
 
+def test_a_tpe_search_that_grows_is_the_one_that_began_with_as_many(tmp_path, sweep_with):
+    pytest.importorskip("optuna")
+    search = {"sampler": "tpe", "ranges": {"pi_lr": {"log": [1e-4, 1e-1]}}}
+    config = {"env": "CartPole-v1", "settings": SHORT, "search": search, "batch": 4}
+    sweep_with(FakeRunner(value), {**config, "trials": 6}, sweep_dir=tmp_path / "s")
+    grown = sweep_with(FakeRunner(value), {**config, "trials": 11}, sweep_dir=tmp_path / "s")
+    begun = sweep_with(FakeRunner(value), {**config, "trials": 11}, sweep_dir=tmp_path / "t")
+    assert told(grown) == told(begun)
+
+
+def test_what_would_make_results_depend_on_history_is_refused(tmp_path, sweep_with):
+    sweep_with(FakeRunner(value), {**HALVING, "trials": 6}, sweep_dir=tmp_path / "s")
+    with pytest.raises(ConfigError, match=r"from a multiple of batch \(4\)"):
+        sweep_with(FakeRunner(value), {**HALVING, "trials": 8}, sweep_dir=tmp_path / "s")
+    with pytest.raises(ConfigError, match="grids and random searches"):
+        sweep_with(FakeRunner(value), HALVING, sweep_dir=tmp_path / "s", retry_failed=True)
+    with pytest.raises(ConfigError, match="a population takes its size"):
+        sweep_with(FakeRunner(value), {**PBT, "budget": {"env_steps": 5}}, sweep_dir=tmp_path / "p")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
