@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import open_source as open_source
     from relayrl.sinks.fan_out import FanOutSink as FanOutSink
     from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
-    from relayrl.sweeps.runners.trial_runner import register_trial_runner as register_trial_runner
     from relayrl.sweeps.sweep_api import sweep as sweep
     from relayrl.training.facade.relayrl_trainer import RelayRLTrainer as RelayRLTrainer
     from relayrl.training.facade.trajectory_trainer import TrainerArgs as TrainerArgs
@@ -158,7 +157,6 @@ _HOMES = {
     "register_reward_signal": "relayrl.engines.plugins",
     "register_sink": "relayrl.engines.plugins",
     "register_writer": "relayrl.engines.plugins",
-    "register_trial_runner": "relayrl.sweeps.runners.trial_runner",
     # observability
     "configure_logging": "relayrl.observability.logs",
     "profile": "relayrl.observability.profiling",

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from relayrl.sweeps.results.sweep_table import TrialReport as TrialReport
     from relayrl.sweeps.runners.trial_runner import StartedTrial as StartedTrial
     from relayrl.sweeps.runners.trial_runner import TrialRunner as TrialRunner
+    from relayrl.sweeps.runners.trial_runner import register_trial_runner as register_trial_runner
     from relayrl.sweeps.trial_jobs import TrialOrder as TrialOrder
     from relayrl.sweeps.trial_jobs import TrialOutcome as TrialOutcome
     from relayrl.training.facade.relayrl_trainer import PPOTrainer as PPOTrainer
@@ -135,6 +136,7 @@ _HOMES = {
     "StartedTrial": "relayrl.sweeps.runners.trial_runner",
     "TrialOrder": "relayrl.sweeps.trial_jobs",
     "TrialOutcome": "relayrl.sweeps.trial_jobs",
+    "register_trial_runner": "relayrl.sweeps.runners.trial_runner",
     # servers
     "InferenceSettings": "relayrl.servers.inference.inference_server",
     "BatchSettings": "relayrl.servers.inference.request_batches",

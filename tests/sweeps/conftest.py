@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import relayrl
-from relayrl.extend import SweepReport, TrialRunner
+from relayrl.extend import SweepReport, TrialRunner, register_trial_runner
 from relayrl.sweeps import sweep_driver
 from relayrl.sweeps.results import sweep_picture
 
@@ -37,7 +37,7 @@ def sweep_with() -> Callable[..., SweepReport]:
 
     def run(runner: TrialRunner, config: dict[str, object], **options: object) -> SweepReport:
         name = f"fake-{next(_numbers)}"
-        relayrl.register_trial_runner(name, lambda: runner)
+        register_trial_runner(name, lambda: runner)
         return relayrl.sweep({**config, "runner": name}, progress=False, **options)
 
     return run

@@ -11,6 +11,7 @@ from fake_trials import SHORT, Ended, FakeRunner
 import relayrl
 from cli_in_process import relayrl as command
 from relayrl.errors import ConfigError
+from relayrl.extend import register_trial_runner
 
 GRID = {
     "env": "CartPole-v1",
@@ -168,7 +169,7 @@ def test_sweeps_on_one_directory_share_the_work(tmp_path):
     config = {**GRID, "seeds": [1, 2, 3], "concurrency": 4}
     runners = [FakeRunner(value, seed) for seed in range(3)]
     for number, runner in enumerate(runners):
-        relayrl.register_trial_runner(f"shared-{number}", lambda runner=runner: runner)
+        register_trial_runner(f"shared-{number}", lambda runner=runner: runner)
     reports = []
 
     def work(number):
@@ -205,6 +206,26 @@ def test_a_search_may_grow(tmp_path, sweep_with):
         sweep_with(runner, {**search, "trials": 4}, sweep_dir=tmp_path / "s")
 
 
+def test_a_tpe_search_that_grows_is_the_one_that_began_with_as_many(tmp_path, sweep_with):
+    pytest.importorskip("optuna")
+    search = {"sampler": "tpe", "ranges": {"pi_lr": {"log": [1e-4, 1e-1]}}}
+    config = {"env": "CartPole-v1", "settings": SHORT, "search": search, "batch": 4}
+    sweep_with(FakeRunner(value), {**config, "trials": 6}, sweep_dir=tmp_path / "s")
+    grown = sweep_with(FakeRunner(value), {**config, "trials": 11}, sweep_dir=tmp_path / "s")
+    begun = sweep_with(FakeRunner(value), {**config, "trials": 11}, sweep_dir=tmp_path / "t")
+    assert told(grown) == told(begun)
+
+
+def test_what_would_make_results_depend_on_history_is_refused(tmp_path, sweep_with):
+    sweep_with(FakeRunner(value), {**HALVING, "trials": 6}, sweep_dir=tmp_path / "s")
+    with pytest.raises(ConfigError, match=r"from a multiple of batch \(4\)"):
+        sweep_with(FakeRunner(value), {**HALVING, "trials": 8}, sweep_dir=tmp_path / "s")
+    with pytest.raises(ConfigError, match="grids and random searches"):
+        sweep_with(FakeRunner(value), HALVING, sweep_dir=tmp_path / "s", retry_failed=True)
+    with pytest.raises(ConfigError, match="a population takes its size"):
+        sweep_with(FakeRunner(value), {**PBT, "budget": {"env_steps": 5}}, sweep_dir=tmp_path / "p")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -237,7 +258,7 @@ def test_a_sweep_without_a_value_says_so(tmp_path, monkeypatch):
     def fails(order):
         raise RuntimeError("never")
 
-    relayrl.register_trial_runner("never", lambda: FakeRunner(fails))
+    register_trial_runner("never", lambda: FakeRunner(fails))
     Path("s.yaml").write_text(yaml.safe_dump({**GRID, "runner": "never"}))
     done = command("sweep", "s.yaml", "--quiet", "--json")
     assert done.returncode == 1

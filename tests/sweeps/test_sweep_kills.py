@@ -138,3 +138,21 @@ def test_ctrl_c_lets_the_trials_save_what_they_have(tmp_path, gate):
     assert list((tmp_path / "s" / "runs").glob("*/checkpoints/*.ckpt"))
     report = relayrl.sweep(file, sweep_dir=tmp_path / "s", progress=False, trust=True)
     assert report.best.num_env_steps == 64
+
+
+@pytest.mark.slow
+def test_trials_run_on_ray(tmp_path):
+    pytest.importorskip("ray")
+    config = {"env": "CartPole-v1", "settings": SHORT, "seeds": [1, 2], "runner": "ray", "concurrency": 2}
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "relayrl", "sweep", str(file), "--sweep-dir", str(tmp_path / "s"), "--json"]
+    own = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=TIMEOUT_S, env=own
+    )
+    assert done.returncode == 0, done.stderr
+    (trial,) = json.loads(done.stdout.splitlines()[-1])["trials"]
+    flat = {f"{group}.{name}": value for group, settings in SHORT.items() for name, value in settings.items()}
+    alone = relayrl.train("CartPole-v1", seed=2, run_dir=tmp_path / "alone", settings=flat, progress=False)
+    assert trial["stretches"][0]["parameter_hashes"]["2"] == alone.result.parameter_hash

@@ -65,6 +65,10 @@ class RolloutCollector(ABC):
         """What `collect` had when it raised `error`, ended behind its last good step; or nothing."""
 
     @abstractmethod
+    def restart(self) -> None:
+        """Begin new episodes in all environments, after `cut_off`."""
+
+    @abstractmethod
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
         """Let the groups' actors explore as a policy snapshot says."""
 
@@ -186,7 +190,6 @@ class Collector(RolloutCollector):
         return rollouts
 
     def restart(self) -> None:
-        """Begin new episodes in all environments, after `cut_off`."""
         self._see(self._env.reset())
 
     def _build(self, versions: Mapping[str, int]) -> dict[str, Rollout]:

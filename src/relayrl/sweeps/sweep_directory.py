@@ -9,6 +9,7 @@ best.yaml        the best settings                sweep.png   the picture
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -125,6 +126,15 @@ class SweepDirectory:
     def _run_dir(self, trial: int, seed: int, rung: int) -> Path:
         generation = f"-generation{rung:03d}" if self._sweep.is_population else ""
         return self.path / "runs" / f"trial{trial:04d}-seed{seed}{generation}"
+
+    def drop_old_checkpoints(self, jobs: Sequence[Job], new: Sequence[Job]) -> None:
+        """Remove checkpoints of a population that nobody copies any more: those before the newest generation that is over."""
+        if not self._sweep.is_population:
+            return
+        newest = min(job.rung for job in new)
+        for job in jobs:
+            if job.rung < newest - 1:
+                shutil.rmtree(RunDirectory(self.run_dir(job)).checkpoints, ignore_errors=True)
 
     def outcome(self, job: Job) -> Path:
         """Where a job's outcome is written."""

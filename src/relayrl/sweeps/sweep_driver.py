@@ -50,6 +50,10 @@ def run_sweep(request: SweepRequest, interrupt: Interrupt) -> SweepReport:
     directory = SweepDirectory(request.directory, sweep, trust=request.trust)
     if request.resume and not directory.config.exists():
         raise ConfigError(f"{request.directory} holds no sweep to resume; begin it without --resume")
+    if request.retry_failed and sweep.learns_from_trials:
+        raise ConfigError(
+            "--retry-failed is for grids and random searches: here, later trials were chosen by what earlier ones gave"
+        )
     require_sampler(sweep)
     directory.require_valid()
     num_here = min(sweep.concurrency, request.most_here or sweep.concurrency)
@@ -100,8 +104,10 @@ class _Driver:
         finally:
             for _, trial in self._started.values():
                 trial.kill()
-            self._state.free(lambda job: job.owner == self._owner.name)
-            self._owner.close()
+            try:
+                self._state.free(lambda job: job.owner == self._owner.name)
+            finally:
+                self._owner.close()
 
     def _advance(self) -> bool:
         """Collect what has ended and start what can begin; False when all is over."""
@@ -120,6 +126,7 @@ class _Driver:
         new = next_jobs(self._sweep, jobs, self._directory.max_steps)
         if new:
             self._state.add(new)
+            self._directory.drop_old_checkpoints(jobs, new)
         self._free(jobs)
         seconds = self._sweep.budget.seconds
         is_spent = seconds is not None and self._state.seconds > seconds

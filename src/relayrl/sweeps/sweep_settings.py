@@ -202,7 +202,14 @@ class SweepSettings(Settings):
             raise ConfigError("the seed is no setting that varies by grid or search; list seeds under seeds")
         if self.is_population and self.pruning is not None:
             raise ConfigError("population-based training replaces its worst members; leave out pruning")
+        if self.is_population and self.budget.env_steps is not None:
+            raise ConfigError("a population takes its size times max_steps; set these instead of budget.env_steps")
         return self
+
+    @property
+    def learns_from_trials(self) -> bool:
+        """Whether later trials depend on the results of earlier ones, or on each other's."""
+        return self.pruning is not None or (self.search is not None and self.search.sampler is not Sampler.RANDOM)
 
     @property
     def is_population(self) -> bool:

@@ -240,3 +240,8 @@ def _require_same(before: dict[str, Any], after: dict[str, Any], sweep: str) -> 
         )
     if after["trials"] < before["trials"]:
         raise ConfigError(f"sweep {sweep} has {before['trials']} trials already; give as many or more")
+    if after["trials"] > before["trials"] and after.get("pruning") and before["trials"] % before["batch"]:
+        raise ConfigError(
+            f"the last batch of sweep {sweep} is smaller than the others, and its trials were compared without the new ones; "
+            f"pruned sweeps grow from a multiple of batch ({before['batch']})"
+        )

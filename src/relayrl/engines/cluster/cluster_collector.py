@@ -19,6 +19,7 @@ from relayrl.engines.cluster.part_collector import CollectCall, PartPlan, State,
 from relayrl.engines.local.run_parts import Assembly
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.errors import EnvError
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import EndedEpisodes, RolloutCollector
@@ -151,6 +152,9 @@ class ClusterCollector(RolloutCollector):
     def cut_off(self, policy_version: int | Mapping[str, int], error: BaseException) -> dict[str, Rollout]:
         error.add_note("the steps of this rollout are lost: its collector is in another process")
         return {}
+
+    def restart(self) -> None:
+        raise EnvError("episodes of a cluster's collectors cannot be given up between two rollouts")
 
     def explore(self, exploration: Mapping[str, Exploration]) -> None:
         """Nothing: every call says how to explore."""

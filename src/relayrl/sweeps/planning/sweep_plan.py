@@ -39,11 +39,12 @@ def _batches(sweep: SweepSettings, jobs: Sequence[Job], max_steps: MaxSteps) -> 
     is_tpe = sweep.search is not None and sweep.search.sampler is Sampler.TPE
     num_steps_left = math.inf if sweep.budget.env_steps is None else sweep.budget.env_steps
     for batch in batches(sweep):
-        chosen = {number: trials[number].settings for number in batch if number in trials}
-        missing = [number for number in batch if number not in trials]
-        if missing:
+        known = {number: trials[number].settings for number in batch if number in trials}
+        if len(known) < len(batch):
             earlier = [_sampled(sweep, trials[number], max_steps) for number in range(batch[0])] if is_tpe else []
-            chosen |= dict(zip(missing, settings_of_trials(sweep, missing, earlier), strict=True))
+            chosen = dict(zip(batch, settings_of_trials(sweep, batch, earlier), strict=True)) | known
+        else:
+            chosen = known
         costs = {number: max_steps(chosen[number]) * len(sweep.seeds) for number in batch}
         sums = itertools.accumulate(costs.values())
         affordable = [number for number, cost in zip(batch, sums, strict=True) if cost <= num_steps_left]

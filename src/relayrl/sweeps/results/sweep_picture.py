@@ -71,6 +71,7 @@ def _by_trial(panel: Any, sweep: SweepSettings, trials: Sequence[TrialReport]) -
         if any(trial.state.value == state for trial in known):
             panel.plot([], [], "o", color=color, label=state)
     panel.set(xlabel="trial", ylabel=sweep.objective.metric)
+    panel.xaxis.get_major_locator().set_params(integer=True)
     panel.legend(fontsize="small")
 
 
@@ -101,7 +102,8 @@ def _by_generation(panel: Any, trials: Sequence[TrialReport], label: str, name: 
                 here = dict(drawn).get(number)
                 if here is not None:
                     panel.plot(number, here, "o", color=line.get_color(), markerfacecolor="white")
-    panel.set(xlabel="generation (circles: copied from another member)", ylabel=label)
+    panel.set(xlabel="generation (○ copied from another member)", ylabel=label)
+    panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _is_log(sweep: SweepSettings, name: str) -> bool:
