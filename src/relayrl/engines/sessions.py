@@ -179,22 +179,24 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
 
 def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
     from relayrl.engines.given_parts import require_parts_trusted, strings_in
-    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_cluster, require_trusted_wrappers
     from relayrl.engines.settings.run_settings import assigned, given_pair
     from relayrl.envs.environment_settings import EnvSettings
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
+    given = request.flags.keys() | {key for key, _ in map(given_pair, request.assignments)}
+    require_trusted_cluster(settings, file, named=given, trust=request.trust)
     written = {*strings_in(request.flags), *strings_in([given_pair(each) for each in request.assignments])}
     require_parts_trusted(settings, file, named=written, trust=request.trust)
     keys = ("environment.wrappers", "wrappers")
     lists = [request.flags.get(keys[0]), *(each for key in keys for each in assigned(request.assignments, key))]
-    given = [EnvSettings(wrappers=each).wrapper_names for each in lists if each]
+    wrappers = [EnvSettings(wrappers=each).wrapper_names for each in lists if each]
     require_trusted_wrappers(
         settings.environment.wrapper_names,
         file,
-        named=[name for names in given for name in names],
+        named=[name for names in wrappers for name in names],
         trust=request.trust,
         how="name it, as in --wrap {}, or add --trust",
     )

@@ -1,5 +1,6 @@
 """Runs whose environments are divided among collectors end with the local engine's parameters, bit for bit."""
 
+import json
 import pickle
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from fleet_in_process import build
 
 import relayrl
 from relayrl.config.plugin_registry import PluginKind, unregister_plugin
-from relayrl.errors import ConfigError, EnvironmentFailedError, UnknownNameError
+from relayrl.errors import ConfigError, EnvironmentFailedError, UnknownNameError, UntrustedError
 from relayrl.sinks.contract import open_source
 
 SMALL = {
@@ -152,3 +153,23 @@ def test_what_depends_on_the_number_of_collectors_is_said(tmp_path):
     settings = {**ON_POLICY, "environment.wrappers": ["NormalizeObservation"]}
     train(tmp_path / "run", "CartPole-v1", "ppo", settings, workers=2)
     assert "share NormalizeObservation: another number than 2 collectors" in (tmp_path / "run" / "run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("address", "198.51.100.7:6379", "names the Ray cluster"),
+        ("runtime_env", {"pip": ["x"]}, "installs and runs code"),
+    ],
+)
+def test_a_file_sends_nobody_to_a_cluster_without_their_word(setting, value, says, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps({"env": "CartPole-v1", "engine": "parts", "cluster": {setting: value}, **DOTTED}))
+    with pytest.raises(UntrustedError, match=says):
+        relayrl.train(config=file, steps=60, run_dir=tmp_path / "run", progress=False)
+    given = {f"cluster.{setting}": value}
+    assert relayrl.train(config=file, steps=60, run_dir=tmp_path / "a", settings=given, progress=False).result
+    assert relayrl.train(config=file, steps=60, run_dir=tmp_path / "b", trust=True, progress=False).result
+
+
+DOTTED = {"environment": {"num_envs": 5}, "trainer": {"time_horizon": 12}, "evaluation": {"episodes": 0}}

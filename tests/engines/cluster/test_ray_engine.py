@@ -153,7 +153,9 @@ def test_a_driver_that_is_killed_resumes_and_its_collectors_end_with_it(cluster,
     for late in (tmp_path / "run" / "checkpoints").glob("step_*"):
         if int(late.stem.removeprefix("step_")) > STEPS // 2:
             late.unlink()  # a fast machine has come further than the run that it is compared with
-    resumed = relayrl.train(run_dir=tmp_path / "run", resume=True, settings={"max_steps": STEPS}, progress=False).result
+    resumed = relayrl.train(
+        run_dir=tmp_path / "run", resume=True, settings={"max_steps": STEPS}, progress=False, trust=True
+    ).result
     assert resumed.parameter_hash == local.parameter_hash
 
 
