@@ -98,8 +98,10 @@ def build_cluster_parts(
 
 
 def _code_to_send(settings: RunSettings) -> dict[PluginKind, dict[str, Any]]:
-    """What this process has registered, and an environment of its script, which no other process can import."""
-    found = registrations()
+    """What this process has registered and the settings name, and an environment of its script, which no other process can
+    import. Whatever else it has registered may be of modules that the nodes do not have."""
+    text = settings.model_dump_json()
+    found = {kind: {name: each for name, each in own.items() if name in text} for kind, own in registrations().items()}
     if settings.env.partition(":")[0] == "__main__":
         found.setdefault(PluginKind.ENVIRONMENT, {}).setdefault(settings.env, find_factory(settings.env))
     return found
