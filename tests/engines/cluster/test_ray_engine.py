@@ -25,6 +25,7 @@ SETTINGS = {
     "checkpoint_interval": 384,
     "evaluation.episodes": 2,
     "network.hidden_sizes": [16],
+    "lr_schedule": "constant",  # runs of different lengths are compared
     "tensorboard": False,
 }
 ON_RAY = {**SETTINGS, "engine": "ray", "workers": 2}

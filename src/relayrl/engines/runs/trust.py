@@ -7,8 +7,8 @@
 - it leads to installed code that is known to make environments: a registered Gymnasium id, a library with an adapter here, an
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
-The same holds for wrappers around it: those of known, installed packages need no word, any other `module:callable` does. And for
-a Ray cluster of another machine, and what its collectors install.
+The same holds for wrappers around it: those of known, installed packages need no word, any other `module:callable` does.
+And for a Ray cluster of another machine, and for what its collectors install.
 
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
 networks, losses and other parts, for which `engines.given_parts` has the same rule, and algorithms and sinks, which are plugins
