@@ -41,7 +41,7 @@ class Game:
 
 GAMES = {
     "pong": Game("native:pong", 300_000, {"self_play.save_steps": 10_000, "self_play.swap_steps": 5_000}),
-    "soccer": Game("native:soccer", 400_000, {"self_play.save_steps": 20_000, "self_play.swap_steps": 4_000}, "poca"),
+    "soccer": Game("native:soccer", 200_000, {"self_play.save_steps": 20_000, "self_play.swap_steps": 4_000}),
     "tictactoe": Game(
         "pettingzoo:classic.tictactoe_v3",
         900_000,

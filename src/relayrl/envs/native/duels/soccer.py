@@ -26,8 +26,8 @@ from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.rasteriser import BLUE, INK, RED, SAND, Canvas
 
 GROUP = "player"
-HALF_WIDTH, HALF_HEIGHT, HALF_GOAL = 1.0, 0.6, 0.25
-PLAYER_SPEED, KICK_SPEED, TOUCH, SLOWING = 0.05, 0.1, 0.1, 0.92
+HALF_WIDTH, HALF_HEIGHT, HALF_GOAL = 1.0, 0.6, 0.4
+PLAYER_SPEED, KICK_SPEED, TOUCH, SLOWING = 0.08, 0.15, 0.15, 0.95
 _MOVES = np.array([[0, 0, 0, -1, 1], [0, 1, -1, 0, 0]])  # [2, A]
 
 
