@@ -173,17 +173,17 @@ def test_a_training_server_refuses_parameters(tmp_path):
 
 JOINED = """
 env: mpe2:simple_spread_v3
-environment: {num_envs: 4, workers: 2}
+environment: {num_envs: 2, workers: 2}
 network: {hidden_sizes: [8]}
 params: {num_minibatches: 2, train_pi_iters: 1, train_vf_iters: 1}
-trainer: {max_steps: 2400, time_horizon: 10, checkpoint_interval: 40}
+trainer: {max_steps: 800, time_horizon: 10, checkpoint_interval: 20}
 evaluation: {episodes: 2}
 statistics: {tensorboard: false}
 environment_parameters:
   local_ratio: {sampler_type: uniform, sampler_parameters: {min_value: 0.1, max_value: 0.9}}
   max_cycles:
     curriculum:
-    - {name: short, value: 5, completion_criteria: {behavior: agent, measure: progress, threshold: 0.3, require_reset: true}}
+    - {name: short, value: 5, completion_criteria: {behavior: agent, measure: progress, threshold: 0.2, require_reset: true}}
     - {name: long, value: {sampler_type: gaussian, sampler_parameters: {mean: 12, st_dev: 2}}}
 """
 
@@ -211,7 +211,7 @@ def test_lessons_workers_and_records_survive_a_kill(tmp_path):
     results = [json.loads((path / "result.json").read_text()) for path in (calm, fire)]
     assert results[0]["parameter_hash"] == results[1]["parameter_hash"]
     assert results[0]["returns"] == results[1]["returns"]
-    assert _steps(calm) == _steps(fire) == 2400 * 3
+    assert _steps(calm) == _steps(fire) == 800 * 3
 
 
 def _wait_for_lesson(log: Path, child: subprocess.Popen) -> None:
