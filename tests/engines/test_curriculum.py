@@ -143,6 +143,10 @@ def test_a_change_of_lesson_is_told_everywhere(tmp_path):
     assert command("train", "--resume", "--run-dir", str(path), "--steps", "1280", "--quiet").returncode == 0
     assert "lesson 2" not in (path / "run.log").read_text().split("resumed at")[1]
     assert command("evaluate", str(path), "--episodes", "2").returncode == 0
+    one = command(
+        "evaluate", str(path), "--episodes", "9", "--stochastic", "--set", "environment_parameters.num_rooms=1"
+    )
+    assert "return 0.00" not in one.stdout  # one room of four cells is found by chance
 
 
 def test_evaluations_play_the_current_lesson_and_targets_wait_for_the_last(tmp_path):
