@@ -80,7 +80,7 @@ def test_progress_and_elo_are_measured_by_name():
 class Competing(RunSettings):
     """A run with self-play."""
 
-    self_play: dict[str, int] = {"window": 10}
+    self_play: str = "on"
 
 
 def test_elo_is_the_metric_of_that_name():
