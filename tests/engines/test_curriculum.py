@@ -77,6 +77,20 @@ def test_progress_and_elo_are_measured_by_name():
         Curriculum(settings_with(elo), ["agent"])
 
 
+class Competing(RunSettings):
+    """A run with self-play."""
+
+    self_play: str = "on"
+
+
+def test_elo_is_the_metric_of_that_name():
+    elo = {"behavior": "agent", "measure": "Elo", "threshold": 1300, "signal_smoothing": False}
+    lessons = Curriculum(Competing.model_validate(settings_with(elo).model_dump()), ["agent"])
+    assert not lessons.advance(ended(), 1, 0.0, {})  # not rated yet
+    assert not lessons.advance(ended(), 2, 0.0, {"self_play/elo": 1300.0})
+    assert lessons.advance(ended(), 3, 0.0, {"self_play/elo": 1301.0})
+
+
 def test_behaviors_are_groups():
     criteria = {"behavior": "dog", "threshold": 0.5, "signal_smoothing": False}
     with pytest.raises(UnknownNameError, match="dog"):
@@ -143,6 +157,10 @@ def test_a_change_of_lesson_is_told_everywhere(tmp_path):
     assert command("train", "--resume", "--run-dir", str(path), "--steps", "1280", "--quiet").returncode == 0
     assert "lesson 2" not in (path / "run.log").read_text().split("resumed at")[1]
     assert command("evaluate", str(path), "--episodes", "2").returncode == 0
+    one = command(
+        "evaluate", str(path), "--episodes", "9", "--stochastic", "--set", "environment_parameters.num_rooms=1"
+    )
+    assert "return 0.00" not in one.stdout  # one room of four cells is found by chance
 
 
 def test_evaluations_play_the_current_lesson_and_targets_wait_for_the_last(tmp_path):
@@ -173,17 +191,17 @@ def test_a_training_server_refuses_parameters(tmp_path):
 
 JOINED = """
 env: mpe2:simple_spread_v3
-environment: {num_envs: 4, workers: 2}
+environment: {num_envs: 2, workers: 2}
 network: {hidden_sizes: [8]}
 params: {num_minibatches: 2, train_pi_iters: 1, train_vf_iters: 1}
-trainer: {max_steps: 2400, time_horizon: 10, checkpoint_interval: 40}
+trainer: {max_steps: 800, time_horizon: 10, checkpoint_interval: 20}
 evaluation: {episodes: 2}
 statistics: {tensorboard: false}
 environment_parameters:
   local_ratio: {sampler_type: uniform, sampler_parameters: {min_value: 0.1, max_value: 0.9}}
   max_cycles:
     curriculum:
-    - {name: short, value: 5, completion_criteria: {behavior: agent, measure: progress, threshold: 0.3, require_reset: true}}
+    - {name: short, value: 5, completion_criteria: {behavior: agent, measure: progress, threshold: 0.2, require_reset: true}}
     - {name: long, value: {sampler_type: gaussian, sampler_parameters: {mean: 12, st_dev: 2}}}
 """
 
@@ -211,7 +229,7 @@ def test_lessons_workers_and_records_survive_a_kill(tmp_path):
     results = [json.loads((path / "result.json").read_text()) for path in (calm, fire)]
     assert results[0]["parameter_hash"] == results[1]["parameter_hash"]
     assert results[0]["returns"] == results[1]["returns"]
-    assert _steps(calm) == _steps(fire) == 2400 * 3
+    assert _steps(calm) == _steps(fire) == 800 * 3
 
 
 def _wait_for_lesson(log: Path, child: subprocess.Popen) -> None:

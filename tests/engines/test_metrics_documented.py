@@ -14,11 +14,16 @@ DOCUMENTED = {
 COMMON = {"summary_freq": 32, "hidden_sizes": [8], "evaluation.episodes": 0, "evaluation.interval": 64}
 ON_POLICY = {"time_horizon": 16, "train_vf_iters": 1, "checkpoint_interval": 32}
 OFF_POLICY = {"learning_starts": 16, "batch_size": 8, "update_interval": 4, "train_iters": 1}
+LESSONS = [
+    {"name": "short", "value": 10, "completion_criteria": {"behavior": "agent", "threshold": 1e9}},
+    {"name": "long", "value": 20},
+]
 RUNS = {
     "ppo": (
         "native:CartPole",
         ON_POLICY
-        | {"train_pi_iters": 1, "reward_signals": {"extrinsic": {"strength": 0.5}, "rnd": {}, "curiosity": {}}},
+        | {"train_pi_iters": 1, "reward_signals": {"extrinsic": {"strength": 0.5}, "rnd": {}, "curiosity": {}}}
+        | {"environment_parameters": {"max_episode_steps": {"curriculum": LESSONS}}},
     ),
     "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
     "impala": ("native:CartPole", ON_POLICY | {"max_policy_lag": 2}),
@@ -40,6 +45,8 @@ def _without_names(name: str, groups: set[str]) -> str:
         return name.split("/", 2)[2]
     if name.startswith("signals/"):
         return f"signals/NAME/{name.split('/', 2)[2]}"
+    if name.startswith("curriculum/"):
+        return f"curriculum/NAME/{name.split('/', 2)[2]}"
     return name.split("/", 1)[1] if name.split("/")[0] in groups else name.replace("/random/", "/OPPONENT/")
 
 

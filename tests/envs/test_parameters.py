@@ -60,8 +60,7 @@ def test_every_episode_of_every_environment_has_a_value_of_its_own(way):
     np.testing.assert_array_equal(rows, shown(make(WAYS["method"][0], {"size": UNIFORM})))
 
 
-@pytest.mark.parametrize("way", ["method", "constructor", "PettingZoo"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("way", "workers"), [("method", 2), ("constructor", 1), ("PettingZoo", 2)])
 def test_workers_draw_the_same(way, workers):
     env, settings = WAYS[way]
     expected = shown(make(env, {"size": TWO_LESSONS}, **settings), lessons_at=4)

@@ -406,8 +406,8 @@ class VectorEnvironment(Environment):
         Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.
         """
 
-    def set_parameters(self, values: Mapping[str, Array]) -> None:
-        """What parameters are in the episodes that begin from now on, [B] float64 each; running ones keep what they have.
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """What parameters are in the episodes that begin from now on, arrays [B] float64; running ones keep what they have.
 
         Called before the first `reset`, and whenever values change.
         """

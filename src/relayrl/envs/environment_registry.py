@@ -81,6 +81,8 @@ def make_vector(
     outer = [*together, *([WrapperSpec(FLATTEN)] if settings.flatten else [])]
     if settings.ignore_keys and not isinstance(made, VectorisedWorlds):
         outer.insert(0, WrapperSpec(DROP_KEYS, {"keys": settings.ignore_keys}))
+    if settings.parameters:
+        made.begin_lessons([0] * len(settings.parameters))  # raises where an environment was made without parameters
     return regrouped(wrapped(made, outer), settings.sharing)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from relayrl.config.settings import Settings, parse_settings
-from relayrl.envs.parameters.parameter_settings import Delivery, ParameterSettings, parameter_of
+from relayrl.envs.parameters.parameter_settings import PARAMETER_SCHEMA, Delivery, ParameterSettings, parameter_of
 
 
 class ObservationCheck(Enum):
@@ -72,7 +72,7 @@ class EnvSettings(Settings):
         "the training environments, which begin new episodes afterwards where their state cannot be saved",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
-    parameters: dict[str, ParameterSettings] = Field(
+    parameters: dict[str, Annotated[ParameterSettings, WithJsonSchema(PARAMETER_SCHEMA)]] = Field(
         default_factory=dict,
         description="what episodes begin with, by name: a number, a sampler, or a curriculum of lessons; "
         "`environment_parameters` of the file is the same",

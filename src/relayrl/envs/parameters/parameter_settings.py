@@ -203,6 +203,13 @@ class ParameterSettings(Settings):
         return self
 
 
+PARAMETER_SCHEMA: dict[str, Any] = {
+    "description": "a number, a sampler, or a curriculum",
+    "anyOf": [{"type": "number"}, {"type": "object"}],
+}
+"""What a file may write for a `ParameterSettings`."""
+
+
 def parameter_of(name: str, given: Any) -> Any:
     """What a file says of a parameter, as a curriculum."""
     if isinstance(given, dict) and "curriculum" not in given and "sampler_type" not in given:
