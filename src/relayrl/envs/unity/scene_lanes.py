@@ -31,10 +31,12 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """Lanes of one behaviour in every area: for `num_units` units of at most `unit_size` agents."""
+    """Lanes of one behaviour in every area: for `num_units` units of at most `unit_size` agents, some of them spare."""
 
     num_units: int
     unit_size: int
+    num_spare: int = 0
+    """Units that nobody had at first."""
 
     @property
     def num_lanes(self) -> int:
@@ -73,7 +75,12 @@ class Census:
         count = math.gcd(*self._num_units.values()) if areas is None else areas
         plans = {}
         for behavior, units in self._num_units.items():
-            each, size = -(-units // count), self._unit_size[behavior]
+            if units % count:
+                raise ConfigError(
+                    f"areas is {count}; the {units} groups or agents of {behavior!r} cannot be dealt out to so many"
+                )
+            found = each = units // count
+            size = self._unit_size[behavior]
             wanted = agents_per_area.get(behavior)
             if wanted is not None:
                 if wanted < each * size:
@@ -81,7 +88,7 @@ class Census:
                         f"agents_per_area of {behavior!r} is {wanted}; {each * size} agents were seen in one of {count} areas"
                     )
                 each, size = (wanted, 1) if size == 1 else (each, wanted // each)
-            plans[behavior] = LanePlan(each, size)
+            plans[behavior] = LanePlan(each, size, each - found)
         return count, plans
 
 
@@ -93,7 +100,19 @@ class _Places:
     lane_of: dict[int, Lane] = field(default_factory=dict)  # agent → lane
     slot_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # group → area and number of its unit
     free: dict[tuple[int, int], None] = field(default_factory=dict)  # slots without an agent, longest free first
+    spare: dict[tuple[int, int], None] = field(default_factory=dict)  # slots that never had one
     ended: set[Lane] = field(default_factory=set)  # in the episodes that run
+
+    def open_slot(self) -> tuple[int, int] | None:
+        """Where a new unit goes: the slot that is free for longest and unused in its area's episode, else a spare one, of the
+        same area if there is one, else one that was used; None where all are taken."""
+        size = self.plan.unit_size
+        for area, u in self.free:
+            if any(Lane(area, n) not in self.ended for n in range(u * size, (u + 1) * size)):
+                return area, u
+        used = next(iter(self.free), None)
+        beside = [slot for slot in self.spare if used is not None and slot[0] == used[0]]
+        return next(iter([*beside, *self.spare]), used)
 
 
 class SceneLanes:
@@ -107,7 +126,10 @@ class SceneLanes:
         """The scene was reset: all agents are new, and all areas before an episode."""
         self._places = {name: _Places(plan) for name, plan in self._plans.items()}
         for places in self._places.values():
-            places.free = {(area, u): None for area in range(self.num_areas) for u in range(places.plan.num_units)}
+            num_units, areas = places.plan.num_units, range(self.num_areas)
+            num_used = num_units - places.plan.num_spare
+            places.free = {(area, u): None for area in areas for u in range(num_used)}
+            places.spare = {(area, u): None for area in areas for u in range(num_used, num_units)}
         self._is_running = [False] * self.num_areas
 
     def lane(self, behavior: str, agent: int) -> Lane | None:
@@ -128,7 +150,7 @@ class SceneLanes:
         places, size = self._places[behavior], self._places[behavior].plan.unit_size
         slot = places.slot_of.get(group) if group else None
         if slot is None:
-            slot = next(iter(places.free), None)
+            slot = places.open_slot()
         if slot is not None:
             area, first = slot[0], slot[1] * size
             taken = {lane.n for lane in places.lane_of.values() if lane.area == area}
@@ -146,6 +168,7 @@ class SceneLanes:
         places = self._places[behavior]
         slot = lane.area, lane.n // places.plan.unit_size
         places.free.pop(slot, None)
+        places.spare.pop(slot, None)
         if group:
             for other in [number for number, own in places.slot_of.items() if own == slot and number != group]:
                 del places.slot_of[other]
