@@ -33,7 +33,11 @@ def test_numbers_of_agents_decide_how_many_share_an_area() -> None:
     agents = [("Wolf", n, 0) for n in range(6)] + [("Sheep", n, 0) for n in range(2)]
     assert census(*agents).plan(None, {}) == (2, {"Wolf": LanePlan(3, 1), "Sheep": LanePlan(1, 1)})
     assert census(*agents).plan(1, {}) == (1, {"Wolf": LanePlan(6, 1), "Sheep": LanePlan(2, 1)})
-    assert census(*agents).plan(None, {"Wolf": 5})[1]["Wolf"] == LanePlan(5, 1)
+    assert census(*agents).plan(None, {"Wolf": 5})[1]["Wolf"] == LanePlan(5, 1, num_spare=2)
+    with pytest.raises(
+        ConfigError, match="areas is 4; the 6 groups or agents of 'Wolf' cannot be dealt out to so many"
+    ):
+        census(*agents).plan(4, {})
     with pytest.raises(ConfigError, match="3 agents were seen in one of 2 areas"):
         census(*agents).plan(None, {"Wolf": 2})
 
@@ -86,6 +90,18 @@ def test_a_new_group_takes_the_place_that_is_free_for_longest() -> None:
         lanes.begin(area)
     assert placed(lanes, "A", 3, 9)[0].area == 1
     assert placed(lanes, "A", 4, 8)[0].area == 0  # its own was given away
+
+
+def test_spare_lanes_are_for_those_who_come_on_top() -> None:
+    lanes = SceneLanes(2, {"A": LanePlan(2, 1, num_spare=1)})
+    assert [placed(lanes, "A", agent)[0] for agent in (1, 2)] == [Lane(0, 0), Lane(1, 0)]
+    lanes.end("A", 2)
+    assert placed(lanes, "A", 3) == (Lane(1, 1), False)  # agent 2 has ended in an episode that its area has not
+    lanes.end("A", 3)
+    for area in lanes.over():
+        lanes.begin(area)
+    assert placed(lanes, "A", 4) == (Lane(1, 0), False)  # not beside agent 1
+    assert [placed(lanes, "A", agent)[0] for agent in (5, 6)] == [Lane(1, 1), Lane(0, 1)]
 
 
 def test_too_many_agents_are_an_error_that_says_what_to_set() -> None:

@@ -13,7 +13,8 @@ from scenes import Scenes, actions, flags, scenes
 from cli_in_process import relayrl
 from relayrl.envs.unity.side_channels import EngineSettings
 from relayrl.envs.unity.unity_settings import UnitySettings
-from relayrl.errors import ConfigError, PartialResetError, UnknownNameError
+from relayrl.envs.unity.unity_simulator import UnitySimulator
+from relayrl.errors import ConfigError, EnvError, PartialResetError, UnknownNameError
 
 __all__ = ["scenes"]
 
@@ -233,6 +234,24 @@ def test_only_all_areas_can_be_reset(scenes: Scenes) -> None:
     with pytest.raises(PartialResetError, match="reset all environments"):
         env.reset(env_ids=env.env_ids[:1])
     env.reset(env_ids=env.env_ids)
+
+
+def test_a_reset_after_an_interrupted_step_is_a_reset(scenes: Scenes, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = scenes.make("walk", "--agents", 2)
+    env.reset()
+
+    def interrupted(simulator: UnitySimulator) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnitySimulator, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(actions(env, lambda _: 2))
+    with pytest.raises(EnvError, match="after an interrupted step"):
+        env.step(actions(env, lambda _: 2))
+    before = env.reset().groups["Walk"].obs[:, 0, 0].copy()
+    after = env.step(actions(env, lambda _: 1)).groups["Walk"].obs[:, 0, 0]
+    assert (before == after).all()  # they stand where the reset has put them
 
 
 def test_options_are_checked(scenes: Scenes) -> None:

@@ -121,9 +121,10 @@ def test_simulators_end_when_the_run_is_killed_and_it_is_resumed(scenes: Scenes,
     assert json.loads((run / "result.json").read_text())["num_env_steps"] == before + 512
 
 
-def test_files_do_not_launch_programs(scenes: Scenes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_port", [False, True])
+def test_files_do_not_launch_programs_or_open_ports(scenes: Scenes, tmp_path: Path, is_port: bool) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(f"env: {scenes.name}\n")
+    file.write_text(f"env: {f'unity:{free_port()}' if is_port else scenes.name}\n")
     done = relayrl("train", "--config", str(file), "--run-dir", str(tmp_path / "run"))
     assert done.returncode != 0
     assert "which runs code of that name; if you trust it" in done.complaint

@@ -26,7 +26,6 @@ from relayrl.config.plugin_registry import PluginKind, current_env, plugin_envir
 from relayrl.engines.plugins import LOCAL_ENGINE
 from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
 from relayrl.envs.recipes import LIBRARIES, UNITY
-from relayrl.envs.unity.unity_settings import is_launched
 from relayrl.envs.wrappers.wrapper_names import comes_from_here, is_installed_wrapper
 from relayrl.errors import UntrustedError
 
@@ -110,7 +109,7 @@ def is_installed_environment(env: str) -> bool:
     if module == "native":
         return True
     if module == UNITY:
-        return not is_launched(name)
+        return False  # it launches a program, or listens on a port
     known = (
         module in LIBRARIES
         or made_by in plugin_values(PluginKind.ENVIRONMENT)

@@ -31,10 +31,12 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """Lanes of one behaviour in every area: for `num_units` units of at most `unit_size` agents."""
+    """Lanes of one behaviour in every area: for `num_units` units of at most `unit_size` agents, some of them spare."""
 
     num_units: int
     unit_size: int
+    num_spare: int = 0
+    """Units that nobody had at first."""
 
     @property
     def num_lanes(self) -> int:
@@ -73,7 +75,12 @@ class Census:
         count = math.gcd(*self._num_units.values()) if areas is None else areas
         plans = {}
         for behavior, units in self._num_units.items():
-            each, size = -(-units // count), self._unit_size[behavior]
+            if units % count:
+                raise ConfigError(
+                    f"areas is {count}; the {units} groups or agents of {behavior!r} cannot be dealt out to so many"
+                )
+            found = each = units // count
+            size = self._unit_size[behavior]
             wanted = agents_per_area.get(behavior)
             if wanted is not None:
                 if wanted < each * size:
@@ -81,7 +88,7 @@ class Census:
                         f"agents_per_area of {behavior!r} is {wanted}; {each * size} agents were seen in one of {count} areas"
                     )
                 each, size = (wanted, 1) if size == 1 else (each, wanted // each)
-            plans[behavior] = LanePlan(each, size)
+            plans[behavior] = LanePlan(each, size, each - found)
         return count, plans
 
 
@@ -91,9 +98,30 @@ class _Places:
 
     plan: LanePlan
     lane_of: dict[int, Lane] = field(default_factory=dict)  # agent → lane
+    taken: set[Lane] = field(default_factory=set)  # those lanes
     slot_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # group → area and number of its unit
     free: dict[tuple[int, int], None] = field(default_factory=dict)  # slots without an agent, longest free first
+    spare: dict[tuple[int, int], None] = field(default_factory=dict)  # slots that never had one
     ended: set[Lane] = field(default_factory=set)  # in the episodes that run
+
+    def lanes_of(self, slot: tuple[int, int]) -> list[Lane]:
+        """The lanes of a unit."""
+        area, first = slot[0], slot[1] * self.plan.unit_size
+        return [Lane(area, n) for n in range(first, first + self.plan.unit_size)]
+
+    def slot_at(self, lane: Lane) -> tuple[int, int]:
+        """The area and the number of the unit that a lane is of."""
+        return lane.area, lane.n // self.plan.unit_size
+
+    def open_slot(self) -> tuple[int, int] | None:
+        """Where a new unit goes: the slot that is free for longest and unused in its area's episode, else a spare one, of the
+        same area if there is one, else one that was used; None where all are taken."""
+        for slot in self.free:
+            if not self.ended.issuperset(self.lanes_of(slot)):
+                return slot
+        used = next(iter(self.free), None)
+        beside = [slot for slot in self.spare if used is not None and slot[0] == used[0]]
+        return next(iter([*beside, *self.spare]), used)
 
 
 class SceneLanes:
@@ -107,7 +135,10 @@ class SceneLanes:
         """The scene was reset: all agents are new, and all areas before an episode."""
         self._places = {name: _Places(plan) for name, plan in self._plans.items()}
         for places in self._places.values():
-            places.free = {(area, u): None for area in range(self.num_areas) for u in range(places.plan.num_units)}
+            num_units, areas = places.plan.num_units, range(self.num_areas)
+            num_used = num_units - places.plan.num_spare
+            places.free = {(area, u): None for area in areas for u in range(num_used)}
+            places.spare = {(area, u): None for area in areas for u in range(num_used, num_units)}
         self._is_running = [False] * self.num_areas
 
     def lane(self, behavior: str, agent: int) -> Lane | None:
@@ -118,21 +149,20 @@ class SceneLanes:
         """An agent has ended: its lane stays unused for the rest of the episode."""
         places = self._places[behavior]
         lane = places.lane_of.pop(agent)
+        places.taken.remove(lane)
         places.ended.add(lane)
-        slot = lane.area, lane.n // places.plan.unit_size
-        if not any((other.area, other.n // places.plan.unit_size) == slot for other in places.lane_of.values()):
+        slot = places.slot_at(lane)
+        if places.taken.isdisjoint(places.lanes_of(slot)):
             places.free[slot] = None
 
     def find(self, behavior: str, group: int) -> tuple[Lane, bool]:
         """A lane for a new agent, and whether somebody has ended in it in the area's episode; `EnvError` where none is left."""
-        places, size = self._places[behavior], self._places[behavior].plan.unit_size
+        places = self._places[behavior]
         slot = places.slot_of.get(group) if group else None
         if slot is None:
-            slot = next(iter(places.free), None)
+            slot = places.open_slot()
         if slot is not None:
-            area, first = slot[0], slot[1] * size
-            taken = {lane.n for lane in places.lane_of.values() if lane.area == area}
-            lanes = [Lane(area, n) for n in range(first, first + size) if n not in taken]
+            lanes = [lane for lane in places.lanes_of(slot) if lane not in places.taken]
             lanes.sort(key=lambda lane: lane in places.ended)
             if lanes:
                 return lanes[0], lanes[0] in places.ended
@@ -144,13 +174,15 @@ class SceneLanes:
     def take(self, behavior: str, agent: int, group: int, lane: Lane) -> None:
         """Give a lane that `find` gave to an agent."""
         places = self._places[behavior]
-        slot = lane.area, lane.n // places.plan.unit_size
+        slot = places.slot_at(lane)
         places.free.pop(slot, None)
+        places.spare.pop(slot, None)
         if group:
             for other in [number for number, own in places.slot_of.items() if own == slot and number != group]:
                 del places.slot_of[other]
             places.slot_of[group] = slot
         places.lane_of[agent] = lane
+        places.taken.add(lane)
         self._is_running[lane.area] = True
 
     def alive(self, area: int) -> list[tuple[str, int, Lane]]:
@@ -164,7 +196,7 @@ class SceneLanes:
 
     def over(self) -> list[int]:
         """Areas whose episode runs without anybody left in it."""
-        busy = {lane.area for places in self._places.values() for lane in places.lane_of.values()}
+        busy = {lane.area for places in self._places.values() for lane in places.taken}
         return [area for area, is_running in enumerate(self._is_running) if is_running and area not in busy]
 
     def begin(self, area: int) -> None:

@@ -56,8 +56,3 @@ def port_of(name: str) -> int | None:
     if name == EDITOR:
         return EDITOR_PORT
     return int(name) if name.isascii() and name.isdigit() and 0 < int(name) < 65536 else None
-
-
-def is_launched(name: str) -> bool:
-    """Whether `unity:` and this name start a program, which a file may not do without the user's word."""
-    return port_of(name) is None

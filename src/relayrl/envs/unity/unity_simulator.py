@@ -58,6 +58,7 @@ class UnitySimulator:
     ) -> None:
         self._link, self._process, self._deadlines, self._advice = link, process, deadlines, advice
         self._settings, self._number, self._has_greeted = settings, number, False
+        self._is_answered = False  # and has not sent what came of it
         self.behaviors: dict[str, Behavior] = {}
         """What it has announced so far: each behaviour once, with the first of its agents."""
         self.statistics = SceneStatistics()
@@ -94,7 +95,9 @@ class UnitySimulator:
         self._channels.send(parameter_messages(parameters))
 
     def reset(self) -> None:
-        """Answer with a reset of the scene."""
+        """Answer with a reset of the scene; what it may still have to say, after an interrupted step, is dropped."""
+        if self._is_answered:
+            self.receive()
         self._answer(RESET, {})
 
     def act(self, actions: Mapping[str, Sequence[Any]]) -> None:
@@ -116,6 +119,7 @@ class UnitySimulator:
         for behavior, own in actions.items():
             rl_input.agent_actions[behavior].value.extend(own)
         self._link.answer(message("UnityInputProto", rl_input=rl_input))
+        self._is_answered = True
 
     def _receive(self, timeout_s: float) -> Any:
         try:
@@ -131,6 +135,7 @@ class UnitySimulator:
                 else ""
             )
             raise SimulatorGoneError(f"the Unity simulator on port {self.port} is gone: {error}{log}") from error
+        self._is_answered = False
         output = received.unity_output
         self._channels.receive(output.rl_output.side_channel)
         for parameters in output.rl_initialization_output.brain_parameters:
