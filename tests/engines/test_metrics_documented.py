@@ -35,7 +35,6 @@ RUNS = {
     ),
     "poca": ("native:simple_spread", ON_POLICY | {"train_pi_iters": 1}),
     "reinforce": ("native:CartPole", ON_POLICY | {"with_vf_baseline": True}),
-    "bc": ("native:CartPole", {"batch_size": 8, "learn_from": "demos"}),
     "td3": ("native:Pendulum", OFF_POLICY),
     "sac": ("native:Pendulum", OFF_POLICY),
 }
