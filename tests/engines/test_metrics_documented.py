@@ -1,5 +1,6 @@
 """Every metric that a run writes has its line in docs/metrics.md."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -18,11 +19,16 @@ LESSONS = [
     {"name": "short", "value": 10, "completion_criteria": {"behavior": "agent", "threshold": 1e9}},
     {"name": "long", "value": 20},
 ]
+GAIL = {"options": {"demo_path": "demos", "use_vail": True}}
 RUNS = {
     "ppo": (
         "native:CartPole",
         ON_POLICY
-        | {"train_pi_iters": 1, "reward_signals": {"extrinsic": {"strength": 0.5}, "rnd": {}, "curiosity": {}}}
+        | {
+            "train_pi_iters": 1,
+            "reward_signals": {"extrinsic": {"strength": 0.5}, "rnd": {}, "curiosity": {}, "gail": GAIL},
+        }
+        | {"behavioral_cloning": {"demo_path": "demos"}}
         | {"environment_parameters": {"max_episode_steps": {"curriculum": LESSONS}}},
     ),
     "ippo": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "threaded": True}),
@@ -53,6 +59,11 @@ def _without_names(name: str, groups: set[str]) -> str:
 @pytest.mark.parametrize("algo", RUNS)
 def test_every_metric_is_documented(algo, tmp_path):
     env, settings = RUNS[algo]
+    if "demos" in str(settings):  # recorded here
+        url = f"arrow:{tmp_path / 'demos'}"
+        first = COMMON | ON_POLICY | {"record": url, "train_pi_iters": 1}
+        relayrl.train(env, algo="ppo", steps=64, run_dir=tmp_path / "first", settings=first, progress=False)
+        settings = ast.literal_eval(repr(settings).replace("'demos'", repr(url)))
     given = {"algo": algo, "steps": 128, "num_envs": 2, "progress": False}
     run = relayrl.train(env, run_dir=tmp_path / "run", settings=COMMON | settings, **given)
     groups = {group.removesuffix("/") for group in run.policies}

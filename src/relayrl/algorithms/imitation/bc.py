@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from relayrl.algorithms.imitation.bc_params import BCParams
-from relayrl.algorithms.imitation.cloning import Cloner
+from relayrl.algorithms.imitation.cloning import Cloner, observe
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.on_policy import REFERENCE, Backend
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.torch_update import Metrics, TorchUpdate
-from relayrl.data.trees import map_tree
 
 if TYPE_CHECKING:
     from relayrl.data.columns import Rollout
@@ -39,14 +35,8 @@ class BC:
 
     def demonstrate(self, rollout: Rollout) -> None:
         """Keep demonstrations; the normalisation of observations takes them in too."""
-        self._observe(rollout)
+        observe(self.policy, rollout)
         self._cloner.add(rollout)
-
-    def _observe(self, rollout: Rollout) -> None:
-        if self.policy.normalizer is not None and rollout.valid.any():
-            device = self.policy.normalizer.scale.device
-            raw = self.policy.encoder(map_tree(torch.from_numpy, rollout.obs))
-            self.policy.normalizer.update(raw[torch.from_numpy(np.asarray(rollout.valid, bool))].to(device))
 
     def learn(self, num_steps: int, progress: float) -> Metrics:
         """Take gradient steps, when `progress` in [0, 1] of the run is over."""
@@ -57,7 +47,7 @@ class BC:
         """Pass over rollouts that are not kept."""
         self._optimizer.lr = self.params.pi_lr * self.params.lr_schedule.factor(progress)
         for rollout in rollouts:
-            self._observe(rollout)
+            observe(self.policy, rollout)
         return self._cloner.pass_over(rollouts, self.params.batch_size)
 
     def state_dict(self) -> dict[str, Any]:

@@ -36,6 +36,14 @@ MakeUpdate = Callable[[Objective], TorchUpdate]
 _REPORTED = ("policy/loss", "policy/entropy", "policy/gradient_norm")
 
 
+def observe(policy: Any, rollout: Rollout) -> None:
+    """Take the valid rows of a rollout into the moments that a policy normalises by, if it does."""
+    if policy.normalizer is not None and rollout.valid.any():
+        raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
+        rows = raw[torch.from_numpy(np.asarray(rollout.valid, bool))]
+        policy.normalizer.update(rows.to(policy.normalizer.scale.device))
+
+
 class Rows(ABC):
     """Demonstrations that minibatches are taken of."""
 

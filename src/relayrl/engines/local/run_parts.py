@@ -343,6 +343,8 @@ def _cloning(
 ) -> BehavioralCloning:
     from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
 
+    if settings.learners > 1:
+        raise ConfigError("behavioral_cloning steps the policies of one process; leave learners at 1")
     headers = {
         group.name: LaneHeader(group.name, env.env_ids, group.agent_ids, group.observation_space, group.action_space)
         for group in env.groups.values()

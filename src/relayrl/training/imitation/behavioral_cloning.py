@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from relayrl.algorithms.imitation.cloning import Cloner
+from relayrl.algorithms.imitation.cloning import Cloner, observe
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.image_update import reference_update
 from relayrl.algorithms.updates.torch_update import Metrics, TorchUpdate
 from relayrl.data.columns import LaneHeader
-from relayrl.data.trees import map_tree
 from relayrl.training.imitation.demonstrations import read_demonstrations
 from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
 
@@ -56,8 +55,8 @@ class BehavioralCloning:
             self._cloners[name] = cloner = _cloner(policies[name], seeds[name])
             for rollout in rollouts:
                 cloner.add(rollout)
-                if not self._is_pretrained:
-                    _normalize(policies[name].policy, rollout)
+                if not self._is_pretrained:  # a policy that is cloned before it has seen anything normalises by this
+                    observe(policies[name].policy, rollout)
             cloner.require_likelihoods()
 
     def pretrain(self) -> None:
@@ -109,10 +108,3 @@ def _cloner(own: ClonedPolicy, seed: int) -> Cloner:
         return reference_update(own.policy, objective, optimizer, optimizer)
 
     return Cloner(own.policy, optimizer, make_update, seed=seed)
-
-
-def _normalize(policy: Any, rollout: Any) -> None:
-    """A policy that is cloned before it has seen anything normalises by what was demonstrated."""
-    if policy.normalizer is not None:
-        raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
-        policy.normalizer.update(raw[torch.from_numpy(rollout.valid)].to(policy.normalizer.scale.device))

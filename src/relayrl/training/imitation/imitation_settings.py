@@ -12,7 +12,9 @@ class BehavioralCloningSettings(Settings):
     """Cloning steps between the updates of a run, with ML-Agents' keys."""
 
     demo_path: str = Field(
-        min_length=1, description="demonstrations: URL of a sink, a folder, or a file; ML-Agents' .demo files too"
+        min_length=1,
+        repr=False,
+        description="demonstrations: URL of a sink, a folder, or a file; ML-Agents' .demo files too",
     )
     strength: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="learning rate of the cloning steps, as a multiple of the policy's"

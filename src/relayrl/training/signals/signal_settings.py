@@ -33,7 +33,9 @@ class RewardSignalSettings(Settings):
     gamma: float | None = Field(
         None, ge=0.0, le=1.0, description="the signal's discount, which must be the algorithm's; null: that one"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the signal itself")
+    options: dict[str, Any] = Field(
+        default_factory=dict, repr=False, description="keyword arguments for the signal itself"
+    )
 
     @field_serializer("options", when_used="json")
     def _hide_passwords(self, options: dict[str, Any]) -> dict[str, Any]:
