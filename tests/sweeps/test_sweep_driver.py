@@ -233,6 +233,8 @@ def test_what_would_make_results_depend_on_history_is_refused(tmp_path, sweep_wi
         ({"grid": {"pi_lr": [1.0, -1.0]}}, "greater than"),
         ({"settings": {"trainer": {"max_stepz": 1}}}, "did you mean"),
         ({"env": "CartPol-v1"}, "CartPol"),
+        ({"env": "my_module:factory"}, "add --trust"),
+        ({"settings": {"schedules": {"pi_lr": "my_module:rate"}}}, "--trust"),
         ({"runner": "moon"}, "unknown trial runner"),
         ({"concurrncy": 2}, "did you mean"),
     ],
