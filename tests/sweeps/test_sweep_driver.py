@@ -233,6 +233,8 @@ def test_what_would_make_results_depend_on_history_is_refused(tmp_path, sweep_wi
         ({"grid": {"pi_lr": [1.0, -1.0]}}, "greater than"),
         ({"settings": {"trainer": {"max_stepz": 1}}}, "did you mean"),
         ({"env": "CartPol-v1"}, "CartPol"),
+        ({"env": "my_module:factory"}, "add --trust"),
+        ({"settings": {"schedules": {"pi_lr": "my_module:rate"}}}, "--trust"),
         ({"runner": "moon"}, "unknown trial runner"),
         ({"concurrncy": 2}, "did you mean"),
     ],
@@ -252,7 +254,7 @@ def test_a_population_varies_only_what_may_change_inside_of_a_run(tmp_path, swee
         sweep_with(FakeRunner(value), {**PBT, "search": search}, sweep_dir=tmp_path / "s")
 
 
-def test_a_sweep_without_a_value_says_so(tmp_path, monkeypatch):
+def test_a_sweep_without_a_value_says_so(tmp_path, monkeypatch, pictures):
     monkeypatch.chdir(tmp_path)
 
     def fails(order):
@@ -263,4 +265,7 @@ def test_a_sweep_without_a_value_says_so(tmp_path, monkeypatch):
     done = command("sweep", "s.yaml", "--quiet", "--json")
     assert done.returncode == 1
     assert {trial["error"] for trial in json.loads(done.stdout)["trials"]} == {"seed 1: never"}
+    shown = command("sweep", "show", "sweeps/s", "-o", "empty.svg")
+    assert (shown.returncode, Path("empty.svg").exists()) == (0, True)
+    assert "no trial has a value" in shown.stdout
     assert command("sweep", "show", "nowhere").complaint.endswith("run one with: relayrl sweep CONFIG.yaml")

@@ -135,7 +135,7 @@ class _Trial:
         """The environment, closed again; whatever keeps it from being made is raised."""
         if self._env is None:
             if self.request.config is not None:
-                _require_trusted(self.request, settings, self.request.config)
+                require_trusted_request(self.request, settings, self.request.config)
             from relayrl.engines.settings.generic_presets import one_env
 
             self._env = one_env(settings)
@@ -171,13 +171,14 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
         )
         trials: list[str] = []
         if create:
-            _require_trusted(request, after, base)
+            require_trusted_request(request, after, base)
             after = _with_measured_threads(after, trials)
         notes = trials + check_changes(before, after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
 
 
-def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+def require_trusted_request(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+    """Raise `UntrustedError` where `file` names code to run that the request does not."""
     from relayrl.engines.given_parts import require_parts_trusted, strings_in
     from relayrl.engines.runs.trust import require_trusted, require_trusted_cluster, require_trusted_wrappers
     from relayrl.engines.settings.run_settings import assigned, given_pair

@@ -20,7 +20,7 @@ import yaml
 
 from relayrl.engines.runs.resume_rules import check_changes
 from relayrl.engines.runs.run_directory import RunDirectory
-from relayrl.engines.sessions import TrainRequest, open_session
+from relayrl.engines.sessions import TrainRequest, open_session, require_trusted_request
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings, merged
 from relayrl.errors import ConfigError
 from relayrl.sweeps.planning.population import generation_ends
@@ -68,7 +68,10 @@ class SweepDirectory:
     def base_settings(self) -> RunSettings:
         """The settings of a run in which nothing varies. The environment is made once, as `relayrl train` would."""
         with _as_file(self._given) as file:
-            return open_session(TrainRequest(config=file, trust=self._trust), create=False).settings
+            request = TrainRequest(config=file, trust=self._trust)
+            settings = open_session(request, create=False).settings
+            require_trusted_request(request, settings, self.config)
+            return settings
 
     @cached_property
     def _base_values(self) -> dict[str, Any]:

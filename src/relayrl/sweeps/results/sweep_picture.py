@@ -66,7 +66,8 @@ def _by_trial(panel: Any, sweep: SweepSettings, trials: Sequence[TrialReport]) -
             best = trial.value if best is None else max(best, trial.value, key=sweep.objective.key)
         bests.append(best)
     reached = [(trial.trial, value) for trial, value in zip(known, bests, strict=True) if value is not None]
-    panel.step(*zip(*reached, strict=True), where="post", color="black", linewidth=1, label="best so far")
+    steps = [number for number, _ in reached]
+    panel.step(steps, [value for _, value in reached], where="post", color="black", linewidth=1, label="best so far")
     for state, color in _COLORS.items():
         if any(trial.state.value == state for trial in known):
             panel.plot([], [], "o", color=color, label=state)
