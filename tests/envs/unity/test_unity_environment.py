@@ -11,6 +11,9 @@ import pytest
 from scenes import Scenes, actions, flags, scenes
 
 from cli_in_process import relayrl
+from relayrl.config.settings import parse_settings
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.unity.side_channels import EngineSettings
 from relayrl.envs.unity.unity_settings import UnitySettings
 from relayrl.envs.unity.unity_simulator import UnitySimulator
@@ -272,3 +275,13 @@ def test_every_option_is_in_the_docs() -> None:
     documented = set(re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE))
     assert documented == set(UnitySettings.model_fields)
     assert all(f"`{name}`" in page for name in EngineSettings.model_fields)
+
+
+def test_keys_are_dropped_and_observations_flattened(scenes: Scenes) -> None:
+    kept = {"ignore_keys": ["stack", "colour", "grid"], "flatten": True}
+    env = make_vector(scenes.name, parse_settings(EnvSettings, {"options": scenes.options("sensors"), **kept}))
+    try:
+        assert env.groups["Sensors"].observation_space.shape == (6 + 3 + 2,)
+        assert env.reset().groups["Sensors"].obs.shape == (1, 1, 11)
+    finally:
+        env.close()
