@@ -136,7 +136,6 @@ CASES = {
     "ppo with lessons and masks": ("relayrl.testing:FollowSignal", "ppo", PPO | MASKED),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
     "self-play of ppo": ("native:pong", "ppo", PPO | SELF_PLAY | SHORT_GAMES),
-    "self-play of poca": ("native:soccer", "poca", PPO | SELF_PLAY | SHORT_GAMES),
     "self-play of sac between groups": ("native:simple_tag", "sac", OFF_POLICY | SELF_PLAY | BOX_SPREAD),
 }
 

@@ -173,6 +173,14 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path):
     assert sizes == [1024, 1024]
 
 
+def test_a_team_that_was_stopped_and_resumed_is_the_team_that_was_not(tmp_path):
+    settings = {"environment.options": {"max_episode_steps": 20}, "evaluation.episodes": 0}
+    whole = train("native:soccer", tmp_path / "whole", settings, algo="poca", steps=256)
+    train("native:soccer", tmp_path / "parts", settings, algo="poca", steps=128)
+    parts = relayrl.train(run_dir=tmp_path / "parts", resume=True, steps=256, progress=False)
+    assert parts.result.parameter_hash == whole.result.parameter_hash
+
+
 def test_evaluation_and_export_are_of_the_learner(tmp_path):
     run = train("native:pong", tmp_path / "run", {"evaluation.interval": 256}, steps=512)
     assert run.result.judged_by == "every side in turn, against random"
