@@ -7,6 +7,7 @@ made of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -267,9 +268,14 @@ KEYS: dict[str, KeyRule] = {
 }
 
 
+_OTHER_SIGNAL = re.compile(r"^(behavior\.reward_signals\.)(?!extrinsic|rnd)[^.]+")
+"""Signals that are not listed have the keys of those that are."""
+
+
 def notes_of(left: Mapping[str, Any], path: str, shown: str) -> list[str]:
     """One line for each key of a mapping at `path` that was not used; raises where one is unknown or refused."""
     notes = []
+    path = _OTHER_SIGNAL.sub(r"\1curiosity", path)
     for key, value in left.items():
         own = f"{path}.{key}" if path else key
         rule = KEYS.get(own)
