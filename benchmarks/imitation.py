@@ -19,7 +19,6 @@ import relayrl
 
 EXPERT_STEPS = {"CartPole": 100_000, "Pendulum": 400_000}
 GAIL_STEPS = {"CartPole": 200_000, "Pendulum": 300_000}
-FASTER = {"learning_rate": 1e-3, "num_epochs": 2}
 METHODS = ("bc", "gail", "gail+vail")
 COMMON = {"evaluation.episodes": 100, "statistics.tensorboard": False}
 
@@ -28,7 +27,7 @@ def method_settings(method: str, demos: str) -> dict[str, Any]:
     """What a learner is given besides the environment."""
     if method == "bc":
         return {"learn_from": demos}
-    options = {"demo_path": demos, "use_actions": True, "use_vail": method.endswith("vail"), **FASTER}
+    options = {"demo_path": demos, "use_actions": True, "use_vail": method.endswith("vail")}
     return {"reward_signals": {"extrinsic": {"strength": 0.0}, "gail": {"options": options}}}
 
 

@@ -26,9 +26,8 @@ def main(folder: Path) -> None:
     given = {"steps": 8_192, "run_dir": folder / "warm", "init_from": clone.path, "progress": False}
     signals = {"gail": {"strength": 0.1, "options": {"demo_path": demos}}}
     warm = relayrl.train(ENV, algo="ppo", settings=NETWORK | {"reward_signals": signals}, **given)
-    first_episodes = warm.history["episode/return_mean"][0]
-    print(f"PPO's first episodes: {first_episodes:.0f}")
-    assert first_episodes > 50.0  # of an untrained policy: about 20
+    print(f"PPO's first episodes: {warm.result.train_return:.0f}")
+    assert warm.result.train_return > 100.0  # those of an untrained policy: about 20
 
 
 if __name__ == "__main__":
