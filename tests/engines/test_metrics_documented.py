@@ -38,7 +38,10 @@ RUNS = {
         "relayrl.testing.toy_environments:MatrixGame",
         ON_POLICY | {"train_pi_iters": 1, "opponents": ["random"]},
     ),
-    "poca": ("native:simple_tag", ON_POLICY | {"train_pi_iters": 1, "self_play.window": 3, "max_cycles": 5}),
+    "poca": (
+        "native:simple_tag",
+        ON_POLICY | {"train_pi_iters": 1, "self_play.window": 3, "environment.options.max_cycles": 5},
+    ),
     "reinforce": ("native:CartPole", ON_POLICY | {"with_vf_baseline": True}),
     "td3": ("native:Pendulum", OFF_POLICY),
     "sac": ("native:Pendulum", OFF_POLICY),
