@@ -74,7 +74,7 @@ class LearnerPlan:
     state: StateOffer | None = None
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
     relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
-    backend: Backend = FASTEST  # of an on-policy algorithm
+    backend: Backend | None = None  # of an on-policy algorithm; None: the fastest
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             group.kernels,
             None if group.make_head is None else group.make_head(group.action_space),
         )
-        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), plan.backend)
+        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), plan.backend or FASTEST)
         own.rollout_steps, own.make_loss = plan.rollout_steps, group.make_loss
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
 
@@ -185,7 +185,7 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
 
 def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], groups: Sequence[GroupPlan]) -> Learner:
     params: Any = plan.params
-    if plan.backend is not FASTEST:
+    if plan.backend is not None:
         raise ConfigError(f"{plan.entry.name} learns in one process; several learners are for on-policy algorithms")
     if any(group.make_head or group.make_loss for group in groups):
         raise ConfigError(
