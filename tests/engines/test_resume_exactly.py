@@ -162,7 +162,7 @@ def train_under_fire(settings: RunSettings, path: Path, rng: np.random.Generator
     for kills in range(40):
         child = context.Process(target=train, args=(settings, path))
         child.start()
-        child.join(timeout=float(rng.uniform(0.05, 0.5)) * (1 + 0.15 * kills))
+        child.join(timeout=float(rng.uniform(0.05, 0.5)) * 1.15**kills)
         if child.exitcode is None:
             os.kill(child.pid, signal.SIGKILL)
             child.join()
