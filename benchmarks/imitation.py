@@ -19,15 +19,16 @@ import relayrl
 
 EXPERT_STEPS = {"CartPole": 100_000, "Pendulum": 400_000}
 GAIL_STEPS = {"CartPole": 200_000, "Pendulum": 300_000}
+SEES_ACTIONS = {"CartPole": True, "Pendulum": False}
 METHODS = ("bc", "gail", "gail+vail")
 COMMON = {"evaluation.episodes": 100, "statistics.tensorboard": False}
 
 
-def method_settings(method: str, demos: str) -> dict[str, Any]:
+def method_settings(env: str, method: str, demos: str) -> dict[str, Any]:
     """What a learner is given besides the environment."""
     if method == "bc":
         return {"learn_from": demos}
-    options = {"demo_path": demos, "use_actions": True, "use_vail": method.endswith("vail")}
+    options = {"demo_path": demos, "use_actions": SEES_ACTIONS[env], "use_vail": method.endswith("vail")}
     return {"reward_signals": {"extrinsic": {"strength": 0.0}, "gail": {"options": options}}}
 
 
@@ -39,7 +40,7 @@ def run_seed(env: str, method: str, seed: int, demos: str, folder: Path) -> str:
         steps=GAIL_STEPS[env],
         seed=seed,
         run_dir=folder / f"{env}-{method}-{seed}",
-        settings=COMMON | method_settings(method, demos),
+        settings=COMMON | method_settings(env, method, demos),
         progress=False,
     )
     training = "" if method == "bc" else f"{run.result.train_return:.0f}"
