@@ -67,11 +67,11 @@ PACKAGES = (
     Package("flappy-bird-gymnasium", "flappy_bird_gymnasium:FlappyBird-v0"),
     Package("lbforaging", "lbforaging:Foraging-8x8-2p-3f-v3"),
     Package("rware", "rware:rware-tiny-2ag-v2"),
-    Package("mo-gymnasium", "mo_gymnasium:deep-sea-treasure-v0"),
+    Package("mo-gymnasium", "mo_gymnasium:deep-sea-treasure-v0", ("environment.reward_weights=[1.0, 1.0]",)),
     Package("gymnasium-robotics", "gymnasium_robotics:FetchReach-v4"),
     Package("panda-gym", "panda_gym:PandaReach-v3"),
     Package("miniworld", "miniworld:MiniWorld-Hallway-v0"),
-    Package("metadrive-simulator", "metadrive:MetaDrive-v0"),
+    Package("metadrive-simulator", "metadrive:MetaDriveEnv"),
     Package("sumo-rl", "sumo_rl:sumo-rl-v0"),
     Package("magent2", "magent2.environments.battle_v4:parallel_env"),
 )
@@ -132,7 +132,7 @@ def _tried(package: Package, python: str, folder: Path) -> dict[str, str]:
     trained = ["--steps", str(TRAIN_STEPS), "--run-dir", str(run), "--quiet", "--set", "evaluation.episodes=0"]
     play = ["evaluate", str(run), "--env", package.env, "--max-episode-steps", "200"]
     commands = {
-        "check": ["check-env", package.env, "--timeout-s", f"{CHECK_S:g}", "--num-envs", "2", "--json"],
+        "check": ["check-env", package.env, "--timeout-s", f"{CHECK_S:g}", "--num-envs", "2", "--json", *settings],
         "train": ["train", package.env, *trained, *settings],
         "evaluate": [*play, "--episodes", "2"],
         "render": [*play, "--episodes", "1", "--render", "gif"],

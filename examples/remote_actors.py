@@ -30,18 +30,19 @@ def main() -> None:
         "serve", "training", "CartPole-v1", "--bind", address, "--run-dir", base, "--steps", STEPS, "--resume", *quiet
     )
     play = command("actor", "CartPole-v1", "--server", address, "--num-envs", 4, "--spool-dir", base / "spool")
-    play += ["--connect-timeout", "20", "--give-up-after", "20"]  # seconds; 60 and 600 unless told
+    play += ["--connect-timeout", "120", "--give-up-after", "120"]  # seconds; 60 and 600 unless told
 
     server = subprocess.Popen(serve)
     actors = [subprocess.Popen(play) for _ in range(2)]
-    while not (base / "journal.index").exists() or (base / "journal.index").stat().st_size < 1_000:
+    journal = base / "journal.index"
+    while server.poll() is None and not (journal.exists() and journal.stat().st_size >= 1_000):
         time.sleep(0.05)
     server.send_signal(signal.SIGKILL)
     server.wait()
 
     subprocess.run(serve, check=True)  # the same command goes on where it was
     for actor in actors:
-        actor.wait(timeout=120)
+        actor.wait(timeout=150)
     with relayrl.open_source(f"arrow:{base / 'journal'}") as source:
         ids = [trajectory.trajectory_id for trajectory in source]
     assert len(ids) == len(set(ids))

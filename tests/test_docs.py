@@ -12,6 +12,8 @@ import pytest
 
 from relayrl.engines.local.run_parts import build_parts
 from relayrl.engines.settings.run_settings import build_run_settings
+from relayrl.sweeps.sweep_directory import SweepDirectory
+from relayrl.sweeps.sweep_settings import PopulationSettings, SearchSettings, SweepSettings
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = {"write-a-batched-environment.md"}
@@ -35,10 +37,12 @@ def test_code_of_a_page_runs(page, tmp_path):
 
 
 YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SWEEPS = ROOT / "docs" / "sweeps.md"
 YAML_BLOCKS = [
     pytest.param(block, id=f"{page.name}-{i}")
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for i, block in enumerate(YAML_BLOCK.findall(page.read_text()))
+    if page != SWEEPS
 ]
 GROUP = re.compile(r"`evaluation\.group: (\w+)`|`(\w+)/episode/return_mean`")
 
@@ -54,6 +58,19 @@ def test_settings_of_a_page_fit_their_environment(block, tmp_path):
         named = {name for page in pages for pair in GROUP.findall(page) for name in pair if name}
         assert named
         assert named <= set(parts.env.groups)
+
+
+def test_sweeps_of_their_page_can_begin_and_every_key_is_there(tmp_path):
+    import yaml
+
+    blocks = YAML_BLOCK.findall(SWEEPS.read_text())
+    assert len(blocks) == 4
+    for block in blocks:
+        sweep = SweepSettings.model_validate(yaml.safe_load(block))
+        SweepDirectory(tmp_path, sweep).require_valid()
+    keys = [*SweepSettings.model_fields, *SearchSettings.model_fields, *PopulationSettings.model_fields]
+    table = SWEEPS.read_text().partition("## Keys of the file")[2]
+    assert [key for key in keys if f"`{key}`" not in table] == []
 
 
 PLAIN_BLOCK = re.compile(r"^```(?:bash|sh|console)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -75,8 +92,9 @@ def test_commands_of_pages_have_options_that_exist():
     for page, line in commands():
         command, words = typer.main.get_command(app), shlex.split(line.replace("\\\n", " "))[1:]
         while getattr(command, "commands", None) and words:
-            assert words[0] in command.commands, f"{page}: {line}"
-            command = command.commands[words.pop(0)]
+            by_default = getattr(command, "default_command", None)
+            assert words[0] in command.commands or by_default, f"{page}: {line}"
+            command = command.commands[words.pop(0) if words[0] in command.commands else by_default]
         known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         given = {word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
         assert given <= known | {"--help", "-h"}, f"{page}: {line}"

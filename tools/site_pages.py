@@ -128,14 +128,20 @@ def _parameter_row(parameter: Any) -> str:
 def settings_page() -> str:
     """Every key of a run's settings, its type, default and meaning."""
     from relayrl.engines.settings.settings_schema import settings_schema
+    from relayrl.sweeps.sweep_settings import SweepSettings
 
-    schema = settings_schema()
-    definitions = schema.get("$defs", {})
-    lines = ["# All settings", "", "Made from the JSON schema that `relayrl list schema` prints.", ""]
-    lines += _settings_table("run", schema, definitions)
-    named = {name: each for name, each in definitions.items() if each.get("type") == "object"}
-    for name, definition in sorted(named.items()):
-        lines += _settings_table(name, definition, definitions)
+    lines = [
+        "# All settings",
+        "",
+        "Made from the JSON schema that `relayrl list schema` prints, and that of sweeps.",
+        "",
+    ]
+    for title, schema in {"run": settings_schema(), "sweep": SweepSettings.model_json_schema()}.items():
+        definitions = schema.get("$defs", {})
+        lines += _settings_table(title, schema, definitions)
+        named = {name: each for name, each in definitions.items() if each.get("type") == "object"}
+        for name, definition in sorted(named.items()):
+            lines += _settings_table(name, definition, definitions)
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relayrl import errors as errors
     from relayrl import extend as extend
     from relayrl import testing as testing
+    from relayrl.algorithms.imitation.bc_params import BCParams as BCParams
     from relayrl.algorithms.on_policy_params import IPPOParams as IPPOParams
     from relayrl.algorithms.on_policy_params import IREINFORCEParams as IREINFORCEParams
     from relayrl.algorithms.on_policy_params import MAPPOParams as MAPPOParams
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from relayrl.data.columns import Trajectory as Trajectory
     from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.callbacks.callback import Callback as Callback
+    from relayrl.engines.demos.demo_recording import record_demonstrations as record_demonstrations
     from relayrl.engines.plugins import register_algorithm as register_algorithm
+    from relayrl.engines.plugins import register_engine as register_engine
     from relayrl.engines.plugins import register_environment as register_environment
     from relayrl.engines.plugins import register_network as register_network
     from relayrl.engines.plugins import register_reward_signal as register_reward_signal
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import open_source as open_source
     from relayrl.sinks.fan_out import FanOutSink as FanOutSink
     from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
+    from relayrl.sweeps.sweep_api import sweep as sweep
     from relayrl.training.facade.relayrl_trainer import RelayRLTrainer as RelayRLTrainer
     from relayrl.training.facade.trajectory_trainer import TrainerArgs as TrainerArgs
     from relayrl.training.queued.behavior_trainer import Trainer as Trainer
@@ -86,13 +90,16 @@ _HOMES = {
     "train": "relayrl.api",
     "load_run": "relayrl.api",
     "Run": "relayrl.api",
+    "record_demonstrations": "relayrl.engines.demos.demo_recording",
     "Callback": "relayrl.engines.callbacks.callback",
+    "sweep": "relayrl.sweeps.sweep_api",
     # training from trajectories
     "RelayRLTrainer": "relayrl.training.facade.relayrl_trainer",
     "TrainerArgs": "relayrl.training.facade.trajectory_trainer",
     "NetworkSettings": "relayrl.models.network_settings",
     "REINFORCEParams": "relayrl.algorithms.on_policy_params",
     "PPOParams": "relayrl.algorithms.on_policy_params",
+    "BCParams": "relayrl.algorithms.imitation.bc_params",
     "POCAParams": "relayrl.algorithms.poca.poca_params",
     "IMPALAParams": "relayrl.algorithms.vtrace.vtrace_params",
     "APPOParams": "relayrl.algorithms.vtrace.vtrace_params",
@@ -145,6 +152,7 @@ _HOMES = {
     # registration
     "register_environment": "relayrl.engines.plugins",
     "register_algorithm": "relayrl.engines.plugins",
+    "register_engine": "relayrl.engines.plugins",
     "register_network": "relayrl.engines.plugins",
     "register_reward_signal": "relayrl.engines.plugins",
     "register_sink": "relayrl.engines.plugins",

@@ -213,7 +213,7 @@ class Run:
         watcher = None if render is None else watcher_of(render, tiles)
         most = 1 if isinstance(watcher, Window) else own.max_envs if num_envs is None else num_envs
         mode = None if watcher is None else watcher.mode
-        environment = self.settings.environment
+        environment = self.settings.environment_here
         if env is not None or options is not None:
             kept = {} if env is not None else environment.options
             environment = environment.model_copy(update={"options": {**kept, **(options or {})}})
@@ -252,7 +252,7 @@ class Run:
         self._require_parts_trusted()
         from relayrl.engines.local.local_engine import LocalEngine
 
-        not_recording = self.settings.model_copy(update={"record": None})
+        not_recording = self.settings.here().model_copy(update={"record": None})
         with explaining_registrations(self.path):
             engine = LocalEngine(not_recording, self.directory, tensorboard=False)
         try:

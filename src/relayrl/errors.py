@@ -47,7 +47,16 @@ class StoppedBySignal(BaseException):
 
 
 class RelayRLError(Exception):
-    """Base of all errors that RelayRL raises on purpose."""
+    """Base of all errors that RelayRL raises on purpose. They can be pickled, whatever their constructors ask for."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _with_message, (type(self), self.args, self.__dict__)
+
+
+def _with_message(kind: type[RelayRLError], args: tuple[object, ...], own: dict[str, object]) -> RelayRLError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(own)
+    return error
 
 
 class ConfigError(RelayRLError):

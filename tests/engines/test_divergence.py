@@ -45,7 +45,7 @@ def engine_for(settings: RunSettings, path: Path, *, resume: bool = False) -> Lo
     return engine
 
 
-@pytest.mark.parametrize("algo", sorted(algorithms()))
+@pytest.mark.parametrize("algo", sorted(set(algorithms()) - {"bc"}))  # which does not collect: test_bc_runs
 def test_a_diverged_run_says_so_and_keeps_its_last_good_state(algo: str, tmp_path: Path) -> None:
     updates: list[Any] = []
     with pytest.raises(RunInterrupted):

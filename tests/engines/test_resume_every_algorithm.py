@@ -46,7 +46,7 @@ def run(settings: RunSettings, path: Path, *, interrupted_at: int | None = None)
     )
 
 
-@pytest.mark.parametrize("algo", sorted(algorithms()))
+@pytest.mark.parametrize("algo", sorted(set(algorithms()) - {"bc"}))  # which does not collect: test_bc_runs
 def test_a_resumed_run_ends_as_if_it_had_not_stopped(algo, tmp_path):
     settings = settings_of(algo)
     whole = run(settings, tmp_path / "whole")

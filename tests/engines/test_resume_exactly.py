@@ -56,6 +56,64 @@ WRAPPED = {
     "environment.max_episode_steps": 30,
     "environment.flatten": True,
 }
+LESSONS = {
+    "environment.parameters": {
+        "local_ratio": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.2, "max_value": 0.8}},
+        "max_cycles": {
+            "curriculum": [
+                {"name": "short", "value": 5, "completion_criteria": {"behavior": "agent", "threshold": -1e9}},
+                {
+                    "name": "mixed",
+                    "value": {
+                        "sampler_type": "multirangeuniform",
+                        "sampler_parameters": {"intervals": [[6, 7], [9, 12]]},
+                    },
+                    "completion_criteria": {"behavior": "agent", "measure": "progress", "threshold": 0.5},
+                },
+                {"name": "long", "value": 15},
+            ]
+        },
+    },
+}
+ROOMS = {
+    "environment.options": {"num_rooms": 3, "room_size": 3},
+    "environment.parameters": {
+        "max_episode_steps": {"sampler_type": "gaussian", "sampler_parameters": {"mean": 20, "st_dev": 5}},
+        "num_rooms": {
+            "curriculum": [
+                {
+                    "name": "one",
+                    "value": 1,
+                    "completion_criteria": {"behavior": "agent", "threshold": 0.3, "min_lesson_length": 20},
+                },
+                {
+                    "name": "all",
+                    "value": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 3}},
+                },
+            ]
+        },
+    },
+}
+MASKED = {
+    "environment.options": {"masks": True},
+    "environment.parameters": {
+        "episode_length": {
+            "curriculum": [
+                {
+                    "name": "short",
+                    "value": 3,
+                    "completion_criteria": {
+                        "behavior": "agent",
+                        "threshold": 1.6,
+                        "min_lesson_length": 30,
+                        "require_reset": True,
+                    },
+                },
+                {"name": "long", "value": 9},
+            ]
+        }
+    },
+}
 SELF_PLAY = {
     "self_play": {"save_steps": 96, "team_change": 256, "swap_steps": 32, "window": 3},
     "trainer.max_steps": 960,
@@ -73,6 +131,9 @@ CASES = {
     "ddpg on mpe2": ("mpe2:simple_spread_v3", "ddpg", OFF_POLICY | BOX_SPREAD),
     "ppo with signals": ("native:simple_tag", "ppo", PPO | SIGNALS),
     "sac with signals": ("Pendulum-v1", "sac", OFF_POLICY | SIGNALS | {"trainer.max_steps": 500}),
+    "ppo with lessons": ("mpe2:simple_spread_v3", "ppo", PPO | LESSONS),
+    "ppo with lessons in rooms": ("native:rooms", "ppo", PPO | ROOMS),
+    "ppo with lessons and masks": ("relayrl.testing:FollowSignal", "ppo", PPO | MASKED),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
     "self-play of ppo": ("native:pong", "ppo", PPO | SELF_PLAY | SHORT_GAMES),
     "self-play of sac between groups": ("native:simple_tag", "sac", OFF_POLICY | SELF_PLAY | BOX_SPREAD),
@@ -101,7 +162,7 @@ def train_under_fire(settings: RunSettings, path: Path, rng: np.random.Generator
     for kills in range(40):
         child = context.Process(target=train, args=(settings, path))
         child.start()
-        child.join(timeout=float(rng.uniform(0.05, 0.5)) * (1 + 0.15 * kills))
+        child.join(timeout=float(rng.uniform(0.05, 0.5)) * 1.15**kills)
         if child.exitcode is None:
             os.kill(child.pid, signal.SIGKILL)
             child.join()

@@ -77,10 +77,11 @@ behaviors:
       extrinsic: {gamma: 0.95, strength: 0.5}
       curiosity: {gamma: 0.95, strength: 0.02, learning_rate: 1.0e-4, network_settings: {hidden_units: 32, normalize: true}}
       rnd: {strength: 0.03}
-      gail: {strength: 0.1}
+      gail: {strength: 0.1, demo_path: Demos/Walker.demo, use_vail: true, learning_rate: 2.0e-4}
+    behavioral_cloning: {demo_path: Demos/Walker.demo, steps: 5000, strength: 0.5}
     max_steps: 9000
     summary_freq: 300
-    self_play: {window: 7, save_steps: 500, team_change: null, rivals: 3}
+    self_play: {window: 7, save_steps: 500, team_change: null}
   Goalie:
     hyperparameters: {batch_size: 64, buffer_size: 1024, learning_rate: 1.0e-3, beta: 0.01, epsilon: 0.3, lambd: 0.9,
       num_epoch: 4}
@@ -116,17 +117,27 @@ def test_an_mlagents_ppo_file_is_mapped(tmp_path):
     assert settings.network_of("Goalie").hidden_sizes == (16, 16, 16)
     assert settings.params_of("Goalie").pi_lr == 1e-3
     signals = settings.reward_signals
-    assert list(signals) == ["extrinsic", "rnd", "curiosity"]
-    assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.02]
-    assert signals["curiosity"].options == {"learning_rate": 1e-4, "network": {"hidden_sizes": [32, 32]}}
+    assert list(signals) == ["extrinsic", "rnd", "gail", "curiosity"]
+    assert [each.strength for each in signals.values()] == [0.5, 0.03, 0.1, 0.02]
+    assert signals["curiosity"].options == {
+        "learning_rate": 1e-4,
+        "network": {"hidden_sizes": [32, 32], "encoder": "simple", "encoder_size": 32},
+    }
+    assert signals["gail"].options == {"learning_rate": 2e-4, "demo_path": "Demos/Walker.demo", "use_vail": True}
+    cloning = settings.behavioral_cloning
+    assert (cloning.demo_path, cloning.strength, cloning.steps) == ("Demos/Walker.demo", 0.5, 5000)
+    assert (cloning.batch_size, cloning.num_epoch) == (64, 4)  # the algorithm's own there
+    assert cloning.samples_per_update == 0
+    assert settings.schedules == {
+        "entropy_coef": "linear(0.01, 1e-05)",
+        "Goalie.clip_ratio": "linear(0.3, 0.1)",  # not given: as its learning rate's, which is linear by default
+    }
     assert (settings.self_play.window, settings.self_play.team_change, settings.self_play.swap_steps) == (7, 2500, 2000)
     told = {note.split()[2] for note in notes}
     assert told == {
-        "Walker.hyperparameters.beta_schedule",
-        "Walker.reward_signals.gail",
         "Walker.reward_signals.curiosity.network_settings.normalize",
         "Goalie.reward_signals",
-        "Walker.self_play.rivals",
+        "Goalie.behavioral_cloning",
         "Goalie.self_play",
         "Goalie.summary_freq",
         "env_settings.env_path",

@@ -31,8 +31,8 @@ ACTIONS = {
     "multi_binary": spaces.MultiBinary(3),
 }
 BASES = ("reinforce", "ppo", "impala", "appo", "ddpg", "td3", "sac")
-ALONE = ("poca",)
-"""Algorithms for several agents only, without other forms."""
+ALONE = ("poca", "bc")
+"""Algorithms without other forms."""
 TAKES = {"ddpg": ("box",), "td3": ("box",), "sac": ("box", "discrete", "multi_discrete")}
 """Action spaces of algorithms that do not take all; they refuse the others by name."""
 MATRIX = [

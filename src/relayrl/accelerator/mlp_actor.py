@@ -49,6 +49,8 @@ Draw: TypeAlias = Callable[[Array, Array | None, np.random.Generator, Array, int
 class MlpActor(ForwardActor):
     """Acts with a policy of MLPs; made by `live_actor` and `accelerated`, which know whose actor it can be."""
 
+    equal_from_rows = 3  # one and two rows are multiplied in another order (FEW_ROWS in compiled/acting.h)
+
     def __init__(
         self, mlp: MlpDescription, head: ActionHead, features: Features, reference: Actor | None = None
     ) -> None:
@@ -114,7 +116,8 @@ class MlpActor(ForwardActor):
         def draw(x: Array, mask: Array | None, rng: np.random.Generator, logp: Array, threads: int) -> Array:
             num_rows = len(logp)
             choice: Array = empty(num_rows if is_single else (num_rows, num_parts), INTEGER)
-            draws = rng.random(num_rows if is_single else (num_parts, num_rows), FLOAT)
+            # Part by part, as heads draw them: the first axis of what is drawn is always that of rows.
+            draws = rng.random(num_rows, FLOAT) if is_single else np.stack([rng.random(num_rows, FLOAT) for _ in sizes])
             allowed = None if mask is None else np.ascontiguousarray(mask)
             choose_by(x, sizes, draws, allowed, choice, logp, threads)
             return choice if start is None else choice + start
@@ -208,10 +211,6 @@ class RowGenerator(np.random.Generator):
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         if not ((size == 1 or size == (1,)) and dtype is FLOAT):
-            if dtype is FLOAT and type(size) is tuple and len(size) == 2 and size[1] == 1:
-                return np.stack(
-                    [self.random(1, FLOAT) for _ in range(size[0])]
-                )  # the parts of an action, as heads draw them
             return super().random(size, dtype, out)
         try:
             return self._uniform.pop()

@@ -99,6 +99,11 @@ class OnPolicyAlgorithm(ABC):
         """Made when it is first asked for, so that it sees what was changed between construction and training."""
         return self._backend.update(self.policy, self._minimised(), self._pi_optimizer, self._vf_optimizer)
 
+    @property
+    def actor_optimizer(self) -> FlatAdam:
+        """What steps the policy's actor."""
+        return self._pi_optimizer
+
     @abstractmethod
     def objective(self) -> Objective:
         """What an update minimises, by the params as they are."""

@@ -10,6 +10,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from relayrl.algorithms.imitation.bc_params import BCParams
 from relayrl.algorithms.on_policy_params import PPOParams, REINFORCEParams
 from relayrl.algorithms.params import DDPGParams, MADDPGParams, SACParams, TD3Params
 from relayrl.algorithms.poca.poca_params import POCAParams
@@ -30,7 +31,7 @@ class AlgorithmEntry:
     """The class, or `module:Class`, which is imported when it is built: reading this table loads no torch."""
 
     def load(self) -> type[Any]:
-        """The algorithm: an `OnPolicyAlgorithm` or an `OffPolicyAlgorithm`."""
+        """The algorithm: an `OnPolicyAlgorithm`, an `OffPolicyAlgorithm` or `BC`."""
         if not isinstance(self.algorithm, str):
             return self.algorithm
         if not self.algorithm:
@@ -98,6 +99,12 @@ _ENTRIES = [
         "DDPG with twin critics, smoothed targets and a delayed policy, Box actions",
     ),
     *_forms("sac", "relayrl.algorithms.sac:SAC", SACParams, "maximum-entropy actor-critic from replay, Box actions"),
+    AlgorithmEntry(
+        "bc",
+        BCParams,
+        "supervised cloning of recorded trajectories (--from), for one agent or several",
+        algorithm="relayrl.algorithms.imitation.bc:BC",
+    ),
 ]
 
 

@@ -36,18 +36,17 @@ def given_environment(
     from relayrl.errors import UnknownNameError
 
     given: dict[str, Any] = {}
-    own = dict(parse_assignment(each, "--env-option") for each in options or [])
+    own = {"options": dict(parse_assignment(each, "--env-option") for each in options or []), "parameters": {}}
     for each in assignments or []:
         key, value = parse_assignment(each, "--set")
-        name, _, option = key.removeprefix(_PREFIX).partition(".")
-        if name == "options" and option:
-            own[option] = value
+        name, _, option = key.replace("environment_parameters", "parameters", 1).removeprefix(_PREFIX).partition(".")
+        if name in own and option:
+            own[name][option] = value
         elif name in EnvSettings.model_fields and not option:
             given[name] = value
         else:
             raise UnknownNameError("setting", key, [_PREFIX + field for field in EnvSettings.model_fields])
-    if own:
-        given["options"] = {**given.get("options", {}), **own}
+    given |= {name: {**given.get(name, {}), **values} for name, values in own.items() if values}
     if wraps:
         given["wrappers"] = [parse_wrap(each) for each in wraps]
     return given
@@ -61,10 +60,10 @@ def environment_flags(options: Sequence[str] | None, wraps: Sequence[str] | None
 
 
 def with_given(settings: EnvSettings, given: dict[str, Any]) -> EnvSettings:
-    """Settings with what was given in place of theirs; options are added to theirs."""
+    """Settings with what was given in place of theirs; options and parameters are added to theirs."""
     from relayrl.config.settings import parse_settings
     from relayrl.envs.environment_settings import EnvSettings
 
     before = settings.model_dump(exclude_unset=True)
-    options = {**before.get("options", {}), **given.get("options", {})}
-    return parse_settings(EnvSettings, {**before, **given, **({"options": options} if options else {})})
+    added = {name: {**before.get(name, {}), **given.get(name, {})} for name in ("options", "parameters")}
+    return parse_settings(EnvSettings, {**before, **given, **{name: own for name, own in added.items() if own}})

@@ -149,7 +149,7 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     if not models:
         raise ConfigError(f"{path} has no exported model yet; finish the run or write one with: relayrl export {path}")
     actors = [ExportedActor(model) for model in models]
-    return {actor.metadata.group: actor for actor in actors}, settings.environment, settings.evaluation
+    return {actor.metadata.group: actor for actor in actors}, settings.environment_here, settings.evaluation
 
 
 def _settings_around(path: Path, text: str) -> EnvSettings:

@@ -18,6 +18,7 @@ import typer
 from relayrl import __version__
 from relayrl.cli.data_command import data_app
 from relayrl.cli.debug_option import DebugFlag, shows_traceback
+from relayrl.cli.demos.demo_command import demo_app
 from relayrl.cli.environment_options import (
     EnvAssignments,
     EnvOptions,
@@ -27,10 +28,12 @@ from relayrl.cli.environment_options import (
     given_environment,
 )
 from relayrl.cli.keys_command import keys_app
+from relayrl.cli.mlagents.learn_command import learn, with_env_args
 from relayrl.cli.servers.actor_command import actor
 from relayrl.cli.servers.models_command import models_app
 from relayrl.cli.servers.serve_command import serve_app
 from relayrl.cli.servers.serve_inference_command import inference
+from relayrl.cli.sweeps.sweep_command import sweep_app
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -43,11 +46,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(demo_app, name="demo")
 app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
 app.add_typer(serve_app, name="serve")
+app.add_typer(sweep_app, name="sweep")
 serve_app.command()(inference)
 app.command()(actor)
+app.command()(learn)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 TrustFlag = Annotated[bool, typer.Option("--trust", help="Run the code that a file names as its environment.")]
@@ -74,12 +80,16 @@ def train(
         int | None, typer.Option(help="Environments stepped together. [default: the preset's, or 8]")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Worker processes for the environments; 0: this process. [default: 0]")
+        int | None,
+        typer.Option(help="Worker processes for the environments; 0: this process. With ray: collectors. [default: 0]"),
     ] = None,
     env_options: EnvOptions = None,
     wraps: Wraps = None,
     engine: Annotated[
-        str | None, typer.Option(help="Where the run's parts are placed: local. [default: local]")
+        str | None, typer.Option(help="Where environments are: local, ray, or a plugin's. [default: local]")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster of --engine ray: auto or HOST:PORT. [default: one for this run]")
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-ALGO-seedSEED-TIME]")
@@ -116,6 +126,7 @@ def train(
         "environment.workers": workers,
         "trainer.threaded": threaded,
         "engine": engine,
+        "cluster.address": address,
         "record": record,
         "learn_from": learn_from,
         **environment_flags(env_options, wraps),
@@ -334,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: turns errors into one line and an exit code; the parser does so for its own."""
     shows_traceback.set(False)
     try:
-        app(arguments, prog_name="relayrl")
+        app(with_env_args(list(sys.argv[1:] if arguments is None else arguments)), prog_name="relayrl")
     except KeyboardInterrupt:
         print("relayrl: interrupted", file=sys.stderr)
         sys.exit(130)

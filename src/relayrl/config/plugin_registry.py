@@ -10,6 +10,8 @@
     relayrl.heads                  `make(action_space) -> LikelihoodHead`
     relayrl.losses                 a `PolicyLoss` class, or a function of `(log_ratio, advantage)`
     relayrl.schedules              a function of the share of the run that is over
+    relayrl.engines                `build(run_settings) -> RunParts`, wherever these are
+    relayrl.trial_runners          `make() -> TrialRunner`: where the runs of a sweep go
 
 An entry point is imported when its name is asked for, not before. A registration is an object that exists already, in this
 process only: another process that needs it, such as one that resumes the run, registers it again. Not its job: which names
@@ -19,7 +21,7 @@ RelayRL has itself and what a plugin of a kind must be, which `engines.plugins` 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -39,6 +41,8 @@ class PluginKind(Enum):
     HEAD = "relayrl.heads"
     LOSS = "relayrl.losses"
     SCHEDULE = "relayrl.schedules"
+    ENGINE = "relayrl.engines"
+    TRIAL_RUNNER = "relayrl.trial_runners"
 
     @property
     def noun(self) -> str:
@@ -82,6 +86,17 @@ def unregister_plugin(kind: PluginKind, name: str) -> None:
 def has_plugin(kind: PluginKind, name: str) -> bool:
     """Whether a name is registered or installed."""
     return name in _registered[kind] or _find(kind, name) is not None
+
+
+def registrations() -> dict[PluginKind, dict[str, Any]]:
+    """Everything that this process has registered, for another one that works for it."""
+    return {kind: dict(own) for kind, own in _registered.items() if own}
+
+
+def take_registrations(registered: Mapping[PluginKind, Mapping[str, Any]]) -> None:
+    """Know what another process has registered."""
+    for kind, own in registered.items():
+        _registered[kind].update(own)
 
 
 def plugin_names(kind: PluginKind) -> list[str]:

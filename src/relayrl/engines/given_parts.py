@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from relayrl.config.plugin_registry import PluginKind, give_plugin, has_plugin, load_plugin
+from relayrl.engines.settings.number_schedules import built_in_schedule
 from relayrl.envs.recipes import search_here_first
 from relayrl.errors import ConfigError, UntrustedError
 
@@ -112,7 +113,7 @@ def named_parts(settings: RunSettings) -> Iterator[tuple[PluginKind, str]]:
     for kind, names in (
         (PluginKind.STATISTICS_WRITER, settings.statistics.writers),
         (PluginKind.REWARD_SIGNAL, settings.reward_signals),
-        (PluginKind.SCHEDULE, settings.schedules.values()),
+        (PluginKind.SCHEDULE, [each for each in settings.schedules.values() if built_in_schedule(each) is None]),
     ):
         yield from ((kind, name) for name in names)
 

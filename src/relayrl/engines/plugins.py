@@ -20,7 +20,7 @@ from relayrl.training.signals.signal_registry import signal_names
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relayrl.engines.local.run_parts import Assembly
+    from relayrl.engines.local.run_parts import Assembly, RunParts
     from relayrl.engines.settings.run_settings import RunSettings
     from relayrl.envs.environment_contract import VectorEnvironment
     from relayrl.models.network_settings import NetworkSettings
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from relayrl.sinks.contract import SinkPlugin
     from relayrl.training.signals.reward_signals import RewardSignal
     from relayrl.training.statistics.statistics_writers import StatisticsWriter
+
+
+LOCAL_ENGINE, RAY_ENGINE = "local", "ray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,19 @@ def register_writer(name: str, make: Callable[[Path], StatisticsWriter]) -> None
     _register(PluginKind.STATISTICS_WRITER, name, make)
 
 
+def register_engine(name: str, build: Callable[[RunSettings], RunParts]) -> None:
+    """Make `name` an engine for this process, as in `train(settings={"engine": name})`: `build(settings)` gives the parts of
+    a run, wherever they are, and their `close()` ends what it started."""
+    if name in (LOCAL_ENGINE, RAY_ENGINE):
+        raise ConfigError(f"{name!r} is an engine of RelayRL; choose another name")
+    _register(PluginKind.ENGINE, name, build)
+
+
 def register_sink(scheme: str, plugin: SinkPlugin) -> None:
     """Make `scheme:…` a URL of sinks and sources for this process."""
-    from relayrl.sinks.contract import SCHEMES, SinkPlugin
+    from relayrl.sinks.contract import READ_ONLY, SCHEMES, SinkPlugin
 
-    if re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme) is None or scheme in (*SCHEMES, "postgres"):
+    if re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme) is None or scheme in (*SCHEMES, *READ_ONLY, "postgres"):
         raise ConfigError(
             f"{scheme!r} cannot be the scheme of a sink; choose two or more of a-z, 0-9, +.- that are not taken"
         )
@@ -95,6 +106,27 @@ def network_factory(network: NetworkSettings) -> NetworkFactory | None:
     make = load_part(PluginKind.NETWORK, network.kernel)
     kernels: NetworkFactory = make if takes_layout(make) else make(network)
     return kernels
+
+
+def require_engine(name: str) -> None:
+    """Raise where there is no engine of this name."""
+    own = (LOCAL_ENGINE, RAY_ENGINE)
+    if name not in own and not has_plugin(PluginKind.ENGINE, name):
+        raise UnknownNameError(PluginKind.ENGINE.noun, name, [*own, *plugin_names(PluginKind.ENGINE)])
+
+
+def engine_builder(name: str) -> Callable[[RunSettings], RunParts]:
+    """What builds the parts of a run with an engine."""
+    if name == LOCAL_ENGINE:
+        from relayrl.engines.local.run_parts import build_parts
+
+        return build_parts
+    if name == RAY_ENGINE:
+        from relayrl.engines.cluster.ray_engine import build_ray_parts
+
+        return build_ray_parts
+    build: Callable[[RunSettings], RunParts] = load_plugin(PluginKind.ENGINE, name)
+    return build
 
 
 def algorithm_entry(name: str) -> AlgorithmEntry:

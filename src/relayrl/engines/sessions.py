@@ -44,6 +44,8 @@ class TrainRequest:
     init_from: Path | None = None
     trust: bool = False
     overwrite: bool = False
+    overlay: Mapping[str, Any] = field(default_factory=dict)
+    """What goes over `config`, in its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,13 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     notes: list[str] = []
     trial = _Trial(request, notes, must_run=create)
     settings = build_run_settings(
-        request.env, request.config, request.flags, request.assignments, notes, trial.generic_preset
+        request.env,
+        request.config,
+        request.flags,
+        request.assignments,
+        notes,
+        trial.generic_preset,
+        overlay=request.overlay,
     )
     _check_learning_starts(settings, notes)
     if request.init_from is not None and not request.init_from.exists():
@@ -127,7 +135,7 @@ class _Trial:
         """The environment, closed again; whatever keeps it from being made is raised."""
         if self._env is None:
             if self.request.config is not None:
-                _require_trusted(self.request, settings, self.request.config)
+                require_trusted_request(self.request, settings, self.request.config)
             from relayrl.engines.settings.generic_presets import one_env
 
             self._env = one_env(settings)
@@ -158,33 +166,38 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
     base = request.config or directory.require()
     with _locked_on_return(directory) if create else contextlib.nullcontext():
         before = directory.settings()
-        after = build_run_settings(request.env, base, request.flags, request.assignments, is_whole=True)
+        after = build_run_settings(
+            request.env, base, request.flags, request.assignments, is_whole=True, overlay=request.overlay
+        )
         trials: list[str] = []
         if create:
-            _require_trusted(request, after, base)
+            require_trusted_request(request, after, base)
             after = _with_measured_threads(after, trials)
         notes = trials + check_changes(before, after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
 
 
-def _require_trusted(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+def require_trusted_request(request: TrainRequest, settings: RunSettings, file: Path) -> None:
+    """Raise `UntrustedError` where `file` names code to run that the request does not."""
     from relayrl.engines.given_parts import require_parts_trusted, strings_in
-    from relayrl.engines.runs.trust import require_trusted, require_trusted_wrappers
+    from relayrl.engines.runs.trust import require_trusted, require_trusted_cluster, require_trusted_wrappers
     from relayrl.engines.settings.run_settings import assigned, given_pair
     from relayrl.envs.environment_settings import EnvSettings
 
     named = (request.env, request.flags.get("env"), *assigned(request.assignments, "env"))
     how = "name it, as in relayrl train {}, or add --trust"
     require_trusted(settings.env, file, named=named, trust=request.trust, how=how)
+    given = request.flags.keys() | {key for key, _ in map(given_pair, request.assignments)}
+    require_trusted_cluster(settings, file, named=given, trust=request.trust)
     written = {*strings_in(request.flags), *strings_in([given_pair(each) for each in request.assignments])}
     require_parts_trusted(settings, file, named=written, trust=request.trust)
     keys = ("environment.wrappers", "wrappers")
     lists = [request.flags.get(keys[0]), *(each for key in keys for each in assigned(request.assignments, key))]
-    given = [EnvSettings(wrappers=each).wrapper_names for each in lists if each]
+    wrappers = [EnvSettings(wrappers=each).wrapper_names for each in lists if each]
     require_trusted_wrappers(
         settings.environment.wrapper_names,
         file,
-        named=[name for names in given for name in names],
+        named=[name for names in wrappers for name in names],
         trust=request.trust,
         how="name it, as in --wrap {}, or add --trust",
     )
@@ -232,7 +245,7 @@ def run_session(
                 if on_note is not None:
                     on_note(note)
             with living_set_aside():
-                return engine.run(on_progress, interrupt.is_requested)
+                return engine.run(on_progress, interrupt.is_requested, on_note)
     finally:
         session.directory.release()
 

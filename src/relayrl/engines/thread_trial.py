@@ -58,7 +58,7 @@ def _trial_settings(settings: RunSettings, threads: int) -> RunSettings:
     no_evaluation = settings.evaluation.model_copy(update={"episodes": 0, "interval": None})
     endless = settings.trainer.model_copy(update={"max_steps": 2**62, "checkpoint_interval": 2**62})
     changes = {"params": params, "evaluation": no_evaluation, "trainer": endless, "record": None, "threads": threads}
-    return settings.model_copy(update=changes)
+    return settings.here().model_copy(update=changes)
 
 
 def _rate(settings: RunSettings) -> float:

@@ -406,6 +406,21 @@ class VectorEnvironment(Environment):
         Called before a `reset`. Where it is not wanted, `state` and `final_state` may be None.
         """
 
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """What parameters are in the episodes that begin from now on, arrays [B] float64; running ones keep what they have.
+
+        Called before the first `reset`, and whenever values change.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} steps all environments in one call and has no set_parameters(values): it offers no "
+            f"environment parameters ({', '.join(values)})"
+        )
+
+    def begin_lessons(self, lessons: Sequence[int]) -> None:
+        """Which lesson of each parameter the episodes that begin from now on are in; of environments with parameters."""
+        if lessons:
+            raise ConfigError(f"{type(self).__name__} was made without environment parameters and has no lessons")
+
     @property
     def rates_episodes(self) -> bool:
         return type(self).performance_return is not VectorEnvironment.performance_return
@@ -496,12 +511,30 @@ def actions_by_group(env: VectorEnvironment, actions: Mapping[uuid.UUID, Any]) -
     return joined
 
 
+class PartSeed(int):
+    """The seed of a vector environment whose environments are a part of more: they are numbered from `first_env` on."""
+
+    first_env: int
+
+    def __new__(cls, seed: int, first_env: int) -> PartSeed:
+        made = super().__new__(cls, seed)
+        made.first_env = first_env
+        return made
+
+
+def first_env_of(seed: int) -> int:
+    """The number of the first environment that is reset with a seed."""
+    return seed.first_env if isinstance(seed, PartSeed) else 0
+
+
 def env_seeds(seed: int | None, num_envs: int) -> list[int | None]:
     """The seed of each environment: depends on `(seed, b)` alone, so it does not change when others are added."""
     if seed is None:
         return [None] * num_envs
+    first = first_env_of(seed)
     return [
-        int(np.random.SeedSequence([seed, b]).generate_state(1, np.uint32)[0]) & 0x7FFF_FFFF for b in range(num_envs)
+        int(np.random.SeedSequence([int(seed), first + b]).generate_state(1, np.uint32)[0]) & 0x7FFF_FFFF
+        for b in range(num_envs)
     ]
 
 

@@ -6,6 +6,7 @@
     vmas:simple_spread                     VMAS
     native:simple_spread                   RelayRL's own batched environments
     envpool:CartPole-v1                    EnvPool
+    unity:PATH, unity:PORT, unity:editor   a Unity scene: an executable, or a simulator that connects
     corridor                               a plugin: an entry point, or what `relayrl.register_environment` named
     package.module:factory                 a function or class of yours; the current directory is searched
 
@@ -31,7 +32,17 @@ from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
 from relayrl.envs.failures import EnvFailure
-from relayrl.envs.recipes import PETTINGZOO_LIBRARIES, VECTOR_LIBRARIES, EnvRecipe, Factory, find_factory, gymnasium_id
+from relayrl.envs.parameters.episode_parameters import ParameterPlan
+from relayrl.envs.parameters.parameterised_vector import with_parameters
+from relayrl.envs.recipes import (
+    PETTINGZOO_LIBRARIES,
+    UNITY,
+    VECTOR_LIBRARIES,
+    EnvRecipe,
+    Factory,
+    find_factory,
+    gymnasium_id,
+)
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
@@ -64,11 +75,14 @@ def make_vector(
         tuple(settings.ignore_keys),
         settings.max_episode_steps,
         settings.reward_weights,
+        ParameterPlan(settings.parameters, settings.parameters_through) if settings.parameters else None,
     )
     made = _make_envs(recipe, settings, own_number=own_number, render=render)
     outer = [*together, *([WrapperSpec(FLATTEN)] if settings.flatten else [])]
     if settings.ignore_keys and not isinstance(made, VectorisedWorlds):
         outer.insert(0, WrapperSpec(DROP_KEYS, {"keys": settings.ignore_keys}))
+    if settings.parameters:
+        made.begin_lessons([0] * len(settings.parameters))  # raises where an environment was made without parameters
     return regrouped(wrapped(made, outer), settings.sharing)
 
 
@@ -93,6 +107,8 @@ def _make_envs(
         from relayrl.envs.workers.worker_pool import WorkerPool
 
         return vectorise(lambda: WorkerPool(recipe, settings), settings)
+    if recipe.library == UNITY:
+        return _unity_scenes(recipe, settings, own_number=own_number)
     find_factory(env)
     own = _own_vector(recipe, settings)
     if own is not None:
@@ -121,6 +137,13 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
     env_id = gymnasium_id(recipe.env)
     if env_id is None:
         return None
+    if recipe.parameters is not None:
+        if settings.vector is VectorChoice.OWN:
+            raise ConfigError(
+                f"the vector implementation of {recipe.name} steps all environments in one call and takes no environment "
+                "parameters; set environment.vector to 'auto'"
+            )
+        return None
     if recipe.wrappers:
         if settings.vector is VectorChoice.OWN:
             names = ", ".join(spec.name for spec in recipe.wrappers)
@@ -140,6 +163,24 @@ def _own_vector(recipe: EnvRecipe, settings: EnvSettings) -> VectorEnvironment |
     return gymnasium_adapter.equal_vector(env_id, settings.num_envs, recipe.limited_options())
 
 
+def _unity_scenes(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
+    """The areas of a Unity scene. `num_envs` counts simulators, which are heavy: one, unless more were asked for; and one
+    where the caller takes any number."""
+    from relayrl.envs.unity import unity_environment
+
+    if recipe.wrappers or recipe.max_episode_steps is not None:
+        raise ConfigError(
+            f"{recipe.name} steps all environments in one call and limits their episodes itself; leave out "
+            "environment.max_episode_steps and wrappers of single environments"
+        )
+    is_asked = "num_envs" in settings.model_fields_set and not own_number
+    number = settings.num_envs if is_asked else 1
+    scene = recipe.name.partition(":")[2]
+    envs = _built(lambda: unity_environment.make(scene, settings, recipe.options, num_simulators=number))
+    offered = envs if recipe.parameters is None else with_parameters(envs, recipe.parameters.parameters)
+    return _ready(guard(offered, settings.observation_check), envs.built_num_envs)
+
+
 def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -> VectorEnvironment:
     first = _built(recipe.build)
     if not isinstance(first, VectorEnvironment):
@@ -148,14 +189,13 @@ def _in_process(recipe: EnvRecipe, settings: EnvSettings, *, own_number: bool) -
             raise ConfigError(
                 f"{recipe.name} has no vector implementation of its own; set environment.vector to 'auto'"
             )
-        return vectorise(
-            lambda: run_in_process(recipe.build, first, settings.num_envs, settings.observation_check), settings
-        )
+        return vectorise(lambda: run_in_process(recipe, first, settings.num_envs, settings.observation_check), settings)
     if settings.on_failure is FailurePolicy.RESTART:
         first.close()
         raise _cannot_restart(recipe)
     is_ours = recipe.library is not None and not isinstance(first, GymnasiumVector)
-    envs = first if is_ours else guard(first, settings.observation_check)
+    offered = first if recipe.parameters is None else with_parameters(first, recipe.parameters.parameters)
+    envs = offered if is_ours else guard(offered, settings.observation_check)
     if isinstance(first, GymnasiumVector) and first.built_num_envs != settings.num_envs:
         if "num_envs" in settings.model_fields_set and not own_number:
             first.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from relayrl.config.settings import Settings, parse_settings
+from relayrl.envs.parameters.parameter_settings import PARAMETER_SCHEMA, Delivery, ParameterSettings, parameter_of
 
 
 class ObservationCheck(Enum):
@@ -71,6 +72,16 @@ class EnvSettings(Settings):
         "the training environments, which begin new episodes afterwards where their state cannot be saved",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the environment itself")
+    parameters: dict[str, Annotated[ParameterSettings, WithJsonSchema(PARAMETER_SCHEMA)]] = Field(
+        default_factory=dict,
+        description="what episodes begin with, by name: a number, a sampler, or a curriculum of lessons; "
+        "`environment_parameters` of the file is the same",
+    )
+    parameters_through: Delivery = Field(
+        Delivery.AUTO,
+        description="how parameters reach the environment: set_parameters (a method), reset_options (`reset(options=…)`), "
+        "constructor (it is built anew); auto: set_parameters where there is one, else constructor",
+    )
     wrappers: list[dict[str, dict[str, Any]]] = Field(
         default_factory=list,
         description="wrappers around the environment, from the inside outwards, each with its keyword arguments: of "
@@ -107,6 +118,11 @@ class EnvSettings(Settings):
             if not isinstance(each, dict) or len(each) != 1:
                 raise ValueError("each wrapper is its name, or a mapping of its name to keyword arguments")
         return [{name: options or {} for name, options in each.items()} for each in entries]
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _as_curricula(cls, value: Any) -> Any:
+        return {name: parameter_of(name, own) for name, own in value.items()} if isinstance(value, dict) else value
 
     @field_validator("sharing")
     @classmethod

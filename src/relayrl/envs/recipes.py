@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import PathFinder
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import gymnasium
@@ -30,6 +30,7 @@ from relayrl.envs.conversions.tuple_agents import TupleAgents, has_tuple_agents
 from relayrl.envs.conversions.vector_rewards import with_plain_rewards
 from relayrl.envs.environment_contract import MultiAgentEnvironment, ScalarEnvironment, VectorEnvironment
 from relayrl.envs.failures import failure_set_aside
+from relayrl.envs.parameters.episode_parameters import ParameterPlan
 from relayrl.envs.wrappers.wrapper_names import WrapperSpec
 from relayrl.envs.wrappers.wrapping import with_time_limit, with_wrappers, without_keys
 from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
@@ -37,7 +38,8 @@ from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
 Factory = Callable[..., Any]
 
 PETTINGZOO_LIBRARIES = ("mpe2", "pettingzoo")
-VECTOR_LIBRARIES = ("vmas", "native", "envpool")
+UNITY = "unity"
+VECTOR_LIBRARIES = ("vmas", "native", "envpool", UNITY)
 LIBRARIES = (*PETTINGZOO_LIBRARIES, *VECTOR_LIBRARIES)
 
 
@@ -58,6 +60,8 @@ class EnvRecipe:
     max_episode_steps: int | None = None
     reward_weights: tuple[float, ...] | None = None
     """Of the numbers of a reward, where it is a vector."""
+    parameters: ParameterPlan | None = None
+    """What environments are given when their episodes begin."""
 
     @property
     def name(self) -> str:
@@ -70,10 +74,10 @@ class EnvRecipe:
         prefix = self.env.partition(":")[0] if isinstance(self.env, str) else None
         return prefix if prefix in LIBRARIES else None
 
-    def build(self) -> Any:
-        """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector."""
+    def build(self, parameters: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """A new environment: scalar (ours or `gymnasium.Env`), multi-agent or vector. `parameters` go over its options."""
         factory = find_factory(self.env)
-        options = self.limited_options()
+        options = {**self.limited_options(), **parameters}
         if self.render_mode is not None and self._takes_render_mode(factory):
             options["render_mode"] = self.render_mode
         if self.num_envs is not None and self.library in (None, "envpool") and _takes(factory, "num_envs"):

@@ -43,6 +43,7 @@ class EncoderKind(Enum):
     NATURE_CNN = "nature_cnn"
     SIMPLE = "simple"
     RESNET = "resnet"
+    MATCH3 = "match3"
 
 
 class ImageAxes(Enum):
@@ -88,7 +89,8 @@ class NetworkSettings(Settings):
     )
     encoder: EncoderKind = Field(
         EncoderKind.NATURE_CNN,
-        description="convolutions of images: nature_cnn (Mnih et al., 2015), simple (two layers), resnet (IMPALA's, dearer)",
+        description="convolutions of images: nature_cnn (Mnih et al., 2015), simple (two layers), resnet (IMPALA's, dearer), "
+        "match3 (for boards)",
     )
     encoder_size: int = Field(512, ge=1, le=MAX_UNITS, description="features that the encoder makes of an image")
     shared_encoder: bool = Field(

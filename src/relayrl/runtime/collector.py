@@ -6,6 +6,7 @@ reshape that copies nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,13 +44,53 @@ class EndedEpisodes:
     group_returns: dict[str, list[float]] = field(default_factory=dict)
     # [E, N] of each group, an array for every step in which episodes ended.
     agent_returns: dict[str, list[Array]] = field(default_factory=dict, compare=False)
+    # The steps that the collector had taken when they began, and when they ended.
+    began_at: list[int] = field(default_factory=list, compare=False)
+    num_steps: list[int] = field(default_factory=list, compare=False)
 
 
 OnEnded = Callable[[Array, Array, Mapping[str, Array]], None]
 """Takes environments [E] whose episodes ended, whether they did so without a failure [E], and returns [E, N] by group."""
 
 
-class Collector:
+class RolloutCollector(ABC):
+    """Where rollouts come from: environments of this process (`Collector`), or of others."""
+
+    @abstractmethod
+    def collect(self, policy_version: int | Mapping[str, int], num_steps: int | None = None) -> dict[str, Rollout]:
+        """A rollout per group, of at most `num_steps` steps of every environment."""
+
+    @abstractmethod
+    def cut_off(self, policy_version: int | Mapping[str, int], error: BaseException) -> dict[str, Rollout]:
+        """What `collect` had when it raised `error`, ended behind its last good step; or nothing."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Begin new episodes in all environments, after `cut_off`."""
+
+    @abstractmethod
+    def explore(self, exploration: Mapping[str, Exploration]) -> None:
+        """Let the groups' actors explore as a policy snapshot says."""
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """Steps of each environment so far."""
+
+    @abstractmethod
+    def take_ended(self) -> EndedEpisodes:
+        """Episodes that ended since the last call."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the next block."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
+        """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
+
+
+class Collector(RolloutCollector):
     """Collects blocks of `num_steps` steps; episodes run on from block to block.
 
     With `records_logp`, rows hold the log-probability that the acting policy gave: needed where a rollout is learned from by a
@@ -149,7 +190,6 @@ class Collector:
         return rollouts
 
     def restart(self) -> None:
-        """Begin new episodes in all environments, after `cut_off`."""
         self._see(self._env.reset())
 
     def _build(self, versions: Mapping[str, int]) -> dict[str, Rollout]:
@@ -202,6 +242,11 @@ class Collector:
         """The same, with the returns of each group as well."""
         return self._episodes.take()
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of each environment since the collector was made."""
+        return self._episodes.num_steps
+
     def state_dict(self) -> dict[str, Any]:
         """What decides the next block: the generator, ids of environments, numbers of episodes, memories and, where it can be
         saved, the environment."""
@@ -214,15 +259,19 @@ class Collector:
             "environment": self._env.get_state() if isinstance(self._env, StatefulEnvironment) else None,
         }
 
+    def name_envs(self, env_ids: tuple[UUID, ...]) -> None:
+        """Give the environments of the next blocks these ids."""
+        self._env_ids = env_ids
+        for builder in self._builders.values():
+            builder.name_envs(env_ids)
+
     def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
         """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
         self._rng.bit_generator.state = state["rng"]
         if self._states is not None:
             self._states.clear()
         if "env_ids" in state:  # older versions kept none
-            self._env_ids = tuple(UUID(text) for text in state["env_ids"])
-            for builder in self._builders.values():
-                builder.name_envs(self._env_ids)
+            self.name_envs(tuple(UUID(text) for text in state["env_ids"]))
         saved = state["environment"]
         if saved is not None and isinstance(self._env, StatefulEnvironment):
             for name, builder in self._builders.items():
@@ -249,7 +298,7 @@ class _EpisodeTracker:
         self._on_ended = on_ended
         self._num_agents = {name: group.num_agents for name, group in env.groups.items()}
         self._sums = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
-        self._num_steps = 0
+        self.num_steps = 0
         self._began_at = np.zeros(env.num_envs, np.int64)
         self._ended = self._none()
         self._rating = EpisodeRating.of(env)
@@ -263,7 +312,7 @@ class _EpisodeTracker:
         scores = step.scores
         for name, sums in self._sums.items():
             sums += step.groups[name].reward if scores is None else scores[name]
-        self._num_steps += 1
+        self.num_steps += 1
         if self._rating is not None:
             self._rating.add(step)
         if np.count_nonzero(step.episode_over):
@@ -278,14 +327,16 @@ class _EpisodeTracker:
         ended = {name: own.sum(1) for name, own in agents.items()}
         total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
         self._ended.returns += total.tolist() if self._rating is None else self._rated(self._rating, over, whole)
-        self._ended.lengths += (self._num_steps - self._began_at[whole]).tolist()
+        self._ended.lengths += (self.num_steps - self._began_at[whole]).tolist()
+        self._ended.began_at += self._began_at[whole].tolist()
+        self._ended.num_steps += [self.num_steps] * int(np.count_nonzero(whole))
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
             self._ended.agent_returns[name].append(agents[name])
             sums[over] = 0.0
         # An environment that nobody acts in after an end spends the next step on its reset.
         acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
-        self._began_at[over] = self._num_steps + ~acts[over]
+        self._began_at[over] = self.num_steps + ~acts[over]
 
     @staticmethod
     def _rated(rating: EpisodeRating, over: Array, whole: Array) -> list[float]:
@@ -295,11 +346,11 @@ class _EpisodeTracker:
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""
-        return self._num_steps - self._began_at
+        return self.num_steps - self._began_at
 
     def drop_running(self) -> None:
         """A failure has cut all running episodes."""
-        self._began_at[:] = self._num_steps
+        self._began_at[:] = self.num_steps
         for sums in self._sums.values():
             sums[:] = 0.0
         if self._rating is not None:
@@ -318,7 +369,7 @@ class _EpisodeTracker:
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `get_state`."""
-        self._began_at[:] = self._num_steps - state["length"]
+        self._began_at[:] = self.num_steps - state["length"]
         for name, sums in self._sums.items():
             sums[:] = state[f"sum/{name}"]
         if self._rating is not None:

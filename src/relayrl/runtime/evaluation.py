@@ -21,6 +21,7 @@ from relayrl.data.trees import Array, map_tree
 from relayrl.envs.environment_contract import GroupObservation, VectorEnvironment, VectorStep
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, EvaluationBounds
+from relayrl.envs.parameters.parameter_settings import last_lessons
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
@@ -142,10 +143,11 @@ def make_evaluation_env(
     render: RenderMode | None = None,
 ) -> VectorEnvironment:
     """Environments to play `episodes` in, of the kind that a run with these settings trains in, and no more than it has unless
-    `num_envs` is given; to be drawn in the mode `render`, or `ConfigError`."""
+    `num_envs` is given; to be drawn in the mode `render`, or `ConfigError`. Curricula are in their last lessons."""
     most = min(settings.num_envs, EVALUATION_ENVS) if num_envs is None else num_envs
     envs = settings.model_copy(update={"num_envs": min(episodes, most)})
     made = on_host(make_vector(env, envs, own_number=True, render=render))
+    made.begin_lessons(last_lessons(settings.parameters))
     if render is not None:
         try:
             require_drawn(made, env if isinstance(env, str) else "the environment", render)

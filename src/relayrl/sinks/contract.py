@@ -7,6 +7,7 @@
         for trajectory in source: …
 
     arrow:DIR   parquet:DIR   csv:DIR   sqlite:FILE   postgresql://user@host/database   memory:NAME
+    demo:PATH   what ML-Agents recorded, to be read only
 
 Other schemes are plugins (`SinkPlugin`): entry points of `relayrl.sinks`, or what `relayrl.register_sink` named.
 
@@ -164,8 +165,10 @@ _MODULES = {
     "sqlite": "databases.sqlite_database",
     "postgresql": "databases.postgres_database",
     "memory": "memory",
+    "demo": "demos.demo_files",
 }
-SCHEMES = tuple(_MODULES)
+READ_ONLY = ("demo",)
+SCHEMES = tuple(scheme for scheme in _MODULES if scheme not in READ_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ def rest_of(url: str, what: str) -> str:
 def is_sink_url(text: str) -> bool:
     """Whether `text` begins with the scheme of a sink."""
     scheme, separator, _ = text.partition(":")
-    return bool(separator) and (scheme in (*SCHEMES, "postgres") or has_plugin(PluginKind.SINK, scheme))
+    return bool(separator) and (scheme in (*_MODULES, "postgres") or has_plugin(PluginKind.SINK, scheme))
 
 
 def _opener(url: str) -> SinkPlugin:
@@ -214,7 +217,7 @@ def _opener(url: str) -> SinkPlugin:
         module = importlib.import_module(f"relayrl.sinks.{_MODULES[scheme]}")
         return SinkPlugin(module.open_sink, module.open_source)
     if not has_plugin(PluginKind.SINK, scheme):
-        raise UnknownNameError(PluginKind.SINK.noun, scheme, [*SCHEMES, *plugin_names(PluginKind.SINK)])
+        raise UnknownNameError(PluginKind.SINK.noun, scheme, [*_MODULES, *plugin_names(PluginKind.SINK)])
     plugin = load_plugin(PluginKind.SINK, scheme)
     if not isinstance(plugin, SinkPlugin):
         raise ConfigError(f"plugin {scheme!r} of {PluginKind.SINK.value} must be a SinkPlugin, not {plugin!r}")

@@ -23,21 +23,34 @@ from relayrl.compiled.loader import describe, warn_if_missing
 from relayrl.config.plugin_registry import PluginKind
 from relayrl.engines.callbacks.callback import Callback
 from relayrl.engines.callbacks.callback_calls import CallbackCalls
+from relayrl.engines.callbacks.live_params import LiveParams
 from relayrl.engines.callbacks.live_run import LiveRun
 from relayrl.engines.given_parts import load_part
+from relayrl.engines.lessons.curriculum import Curriculum
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.phase_clock import PhaseClock, peak_memory_mib
 from relayrl.engines.local.run_parts import RunParts, build_parts, limit_threads
-from relayrl.engines.local.run_state import capture, environments_lent, record_continuation, restore, start_from
+from relayrl.engines.local.run_state import (
+    begin_new_episodes,
+    capture,
+    environments_lent,
+    record_continuation,
+    restore,
+    start_from,
+)
 from relayrl.engines.local.statistics_plan import make_statistics
+from relayrl.engines.plugins import LOCAL_ENGINE, engine_builder
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.runs.run_record import Progress, RunInterrupted, RunResult
+from relayrl.engines.settings.number_schedules import built_in_schedule
 from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.envs.recipes import UNITY
 from relayrl.errors import CheckpointError, ConfigError, TrainingDivergedError
 from relayrl.models.exports.export import export_policy, metadata_of
 from relayrl.models.exports.exported import ExportFormat, PolicyMetadata
 from relayrl.models.policy import parameter_hash
+from relayrl.runtime.collector import EndedEpisodes
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.files.checkpoints import CheckpointStore, load_checkpoint
 from relayrl.training.files.weights import weights_of
@@ -65,14 +78,22 @@ class LocalEngine:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self._directory, self._make_pace = directory, make_pace
-        self._parts: RunParts = build_parts(settings, collects=make_pace is None)
+        self._parts: RunParts = _built(settings, collects=make_pace is None)
         self._settings = settings = _with_number(settings, self._parts.env.num_envs)
+        if make_pace is not None and settings.environment.parameters:
+            self._parts.close()
+            raise ConfigError(
+                "environment parameters are given by the process that steps the environments, and a training server steps "
+                "none; leave out environment_parameters, or train with: relayrl train"
+            )
         self._statistics = make_statistics(settings, directory, tensorboard=tensorboard)
         live = LiveRun(settings, directory.path, self._parts.policies, self._parts.trainer, self._statistics)
         self._calls = CallbackCalls(callbacks, live)
         self._checkpoints = CheckpointStore(directory.checkpoints, settings.trainer.keep_checkpoints)
         self._is_interrupted: Callable[[], bool] = lambda: False
+        self._on_note: Callable[[str], None] | None = None
         try:
+            self._curriculum = Curriculum(settings, self._parts.env.groups)
             self._schedules = self._make_schedules()
             self._evaluation = self._make_evaluation()
         except BaseException:
@@ -90,14 +111,26 @@ class LocalEngine:
     def _make_evaluation(self) -> PeriodicEvaluation:
         parts, settings, videos = self._parts, self._settings, self._directory.videos
         lend = partial(environments_lent, parts, settings)
-        return PeriodicEvaluation(settings, parts.env, parts.policies, self._stop_if_asked, lend, videos)
+        return PeriodicEvaluation(
+            settings, parts.env, parts.policies, self._stop_if_asked, lend, videos, self._curriculum
+        )
 
     def _make_schedules(self) -> dict[str, Callable[[float], float]]:
         """Functions of the share of the run that is over, by the hyper-parameters that follow them."""
-        found = {name: load_part(PluginKind.SCHEDULE, each) for name, each in self._settings.schedules.items()}
+        found = {
+            name: built_in_schedule(each) or load_part(PluginKind.SCHEDULE, each)
+            for name, each in self._settings.schedules.items()
+        }
         for name in found:
-            self._calls.run.params[name]  # raises where there is none that may change
+            params, own = self._scheduled(name)
+            if own not in list(params):  # asking for one that differs between groups raises
+                params[own]  # raises, and names those that may change
         return found
+
+    def _scheduled(self, name: str) -> tuple[LiveParams, str]:
+        """The hyper-parameters of all groups, or of one (`GROUP.NAME`), and which of them a schedule moves."""
+        group, _, own = name.rpartition(".")
+        return (self._calls.run.params.of(group), own) if group else (self._calls.run.params, own)
 
     @property
     def settings(self) -> RunSettings:
@@ -108,9 +141,10 @@ class LocalEngine:
     def notes(self) -> list[str]:
         """What somebody should know who is about to start the run."""
         asked, last_step, num_envs = self._settings.trainer.max_steps, self._last_step(), self._parts.env.num_envs
-        if asked == last_step:
-            return []
-        return [f"{asked:,} steps are not a multiple of {num_envs} environments: the run takes {last_step:,}"]
+        notes = self._parts.notes
+        if asked != last_step:
+            notes.append(f"{asked:,} steps are not a multiple of {num_envs} environments: the run takes {last_step:,}")
+        return notes
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint of the run directory; False if it has none."""
@@ -120,6 +154,8 @@ class LocalEngine:
             logger.info("there is no checkpoint to resume from")
             return False
         steps, state = loaded
+        self._curriculum.load_state_dict(state.get("curriculum", {}))
+        self._parts.env.begin_lessons(self._curriculum.numbers)  # before new episodes begin, where they must
         self._seconds_before, goes_on = restore(state, self._parts, self._statistics, self._evaluation, self._settings)
         self._warnings = self._differences(goes_on) + self._calls.load_state_dict(state.get("callbacks", {}))
         self._go_on_recording = record_continuation(state, self._parts, self._settings)
@@ -159,13 +195,18 @@ class LocalEngine:
         logger.info("started from the networks of %s", source)
 
     def run(
-        self, on_progress: Callable[[Progress], None], is_interrupted: Callable[[], bool] = lambda: False
+        self,
+        on_progress: Callable[[Progress], None],
+        is_interrupted: Callable[[], bool] = lambda: False,
+        on_note: Callable[[str], None] | None = None,
     ) -> RunResult:
         """Train, evaluate, export. Whatever happens, environments and writers are closed.
 
-        When `is_interrupted` says so, the run saves its state and raises `RunInterrupted`.
+        When `is_interrupted` says so, the run saves its state and raises `RunInterrupted`. `on_note` gets what somebody who
+        watches should know at once.
         """
         self._is_interrupted = is_interrupted
+        self._on_note = on_note
         result: RunResult | None = None
         try:
             with contextlib.nullcontext() if self._directory.is_locked else self._directory.locked():
@@ -191,6 +232,7 @@ class LocalEngine:
         self._started = time.perf_counter()
         steps_before = self._parts.trainer.num_env_steps
         self._go_on_recording()
+        self._parts.pretrain()
         self._evaluation.begin()
         self._calls.start()
         if not self._checkpoints.paths():
@@ -276,7 +318,8 @@ class LocalEngine:
 
     def _follow_schedules(self, progress: float) -> None:
         for name, schedule in self._schedules.items():
-            self._calls.run.params[name] = schedule(progress)
+            params, own = self._scheduled(name)
+            params[own] = schedule(progress)
 
     def _call_update(self, pace: Pace, version_before: int) -> None:
         """Callbacks see whole updates: critics that go on learning beside are waited for."""
@@ -287,9 +330,26 @@ class LocalEngine:
 
     def _count_episodes(self, pace: Pace) -> None:
         ended = pace.take_ended()
+        self._follow_lessons(ended, pace)
         judged = self._evaluation.judge_training(ended)
         self._statistics.add_episodes(judged.returns, ended.lengths, ended.group_returns)
         self._statistics.add_agent_returns(judged.agent_returns)
+
+    def _follow_lessons(self, ended: EndedEpisodes, pace: Pace) -> None:
+        steps, collector = pace.num_env_steps, self._parts.collector
+        progress, metrics = steps / self._last_step(), self._statistics.latest()
+        begun = self._curriculum.advance(ended, collector.num_steps, progress, metrics)
+        if not begun:
+            return
+        for lesson in begun:
+            logger.info("step %d: %s", steps, lesson)
+            if self._on_note is not None:
+                self._on_note(f"step {steps:,}: {lesson}")
+        self._parts.env.begin_lessons(self._curriculum.numbers)
+        self._evaluation.forget_returns()
+        if any(lesson.needs_reset for lesson in begun):
+            pace.settle()
+            begin_new_episodes(self._parts)
 
     def _return_to_show(self) -> float:
         """What a person watches: where the agents' returns cancel, only evaluations say anything."""
@@ -302,7 +362,8 @@ class LocalEngine:
     def _summary(self, num_env_steps: int, clock: PhaseClock, extra: dict[str, float]) -> Callable[[], None]:
         """What writes the row of this step, with times as they are now."""
         times = {"time/seconds": self._seconds(), "system/peak_memory_mib": peak_memory_mib()}
-        return partial(self._summarize, num_env_steps, {**times, **clock.take(num_env_steps), **extra})
+        numbers = {**times, **clock.take(num_env_steps), **self._curriculum.metrics(), **extra}
+        return partial(self._summarize, num_env_steps, numbers)
 
     def _summarize(self, num_env_steps: int, extra: dict[str, float]) -> None:
         self._row = self._statistics.summarize(num_env_steps, extra)
@@ -345,6 +406,7 @@ class LocalEngine:
         if self._make_pace is not None:
             state["pace"] = dict(self._pace_state) if self._pace is None else self._pace.state_dict()
         state["callbacks"] = self._calls.state_dict()
+        state["curriculum"] = self._curriculum.state_dict(self._parts.collector.num_steps)
         path = self._checkpoints.save(self._parts.trainer.num_env_steps, state)
         logger.info("saved %s", path.name)
         self._calls.run.checkpoint = path
@@ -393,7 +455,7 @@ class LocalEngine:
             returns=evaluation.returns if evaluation else (),
             best_return=best if math.isfinite(best) else math.nan,
             reached_target=self._evaluation.has_reached_target,
-            computed_by=describe(),
+            computed_by=describe() if self._settings.learners == 1 else f"torch, {self._settings.learners} learners",
             episodes_asked=evaluation.num_asked if evaluation else 0,
             episodes_ended=evaluation.num_ended if evaluation else 0,
             episodes_cut=evaluation.num_cut if evaluation else 0,
@@ -405,8 +467,16 @@ class LocalEngine:
         )
 
 
+def _built(settings: RunSettings, *, collects: bool) -> RunParts:
+    if collects:
+        return engine_builder(settings.engine)(settings)
+    if settings.engine != LOCAL_ENGINE:
+        raise ConfigError(f"actors collect for a training server, not the engine {settings.engine}; leave engine out")
+    return build_parts(settings, collects=False)
+
+
 def _with_number(settings: RunSettings, num_envs: int) -> RunSettings:
-    if settings.environment.num_envs == num_envs:
+    if settings.environment.num_envs == num_envs or settings.env.startswith(f"{UNITY}:"):  # there it counts simulators
         return settings
     return settings.model_copy(update={"environment": settings.environment.model_copy(update={"num_envs": num_envs})})
 

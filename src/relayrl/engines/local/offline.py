@@ -16,11 +16,12 @@ from dataclasses import replace
 from relayrl.data.action_masks import require_allowed
 from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.stacking import count_env_steps, joint_envs, stack_jointly, unaligned
+from relayrl.data.trees import same_columns
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
-from relayrl.runtime.collector import Collector
+from relayrl.runtime.collector import RolloutCollector
 from relayrl.sinks.contract import open_source
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -33,7 +34,8 @@ def fill_from(url: str, trainer: PolicyTrainer, groups: Mapping[str, AgentGroup]
     trainer.learn_from_records()
     with open_source(url) as source:
         url = source.url  # as it may be shown
-        trajectories = [_by_the_only_agent(trajectory, groups) for trajectory in source]
+        fit = _demonstrated if url.startswith("demo:") else _by_the_only_agent
+        trajectories = [fit(trajectory, groups) for trajectory in source]
         if source.report.num_abandoned:
             logger.warning("%s: %d abandoned trajectories were left out", source.url, source.report.num_abandoned)
     if not trajectories:
@@ -84,6 +86,16 @@ def _by_the_only_agent(trajectory: Trajectory, groups: Mapping[str, AgentGroup])
     return replace(trajectory, agent_id=agents[0])
 
 
+def _demonstrated(trajectory: Trajectory, groups: Mapping[str, AgentGroup]) -> Trajectory:
+    """ML-Agents' files know a behaviour and no agents, and no bounds of observations: those are the environment's."""
+    group = groups.get(trajectory.group) or (next(iter(groups.values())) if len(groups) == 1 else None)
+    if group is None:
+        return trajectory
+    is_same = same_columns(trajectory.observation_space, group.observation_space)
+    seen = group.observation_space if is_same else trajectory.observation_space
+    return replace(trajectory, group=group.name, agent_id=group.agent_ids[0], observation_space=seen)
+
+
 class Offline(Pace):
     """Each advance is as many gradient steps as a rollout would have brought."""
 
@@ -91,7 +103,7 @@ class Offline(Pace):
         self,
         trainer: PolicyTrainer,
         statistics: Statistics,
-        collector: Collector,
+        collector: RolloutCollector,
         clock: PhaseClock,
         num_envs: int,
     ) -> None:

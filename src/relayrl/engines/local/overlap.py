@@ -20,7 +20,7 @@ from relayrl.data.columns import Rollout, copied_rollout
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.errors import EnvError, QueueClosedError, TrainingDivergedError
 from relayrl.models.policy import Policy
-from relayrl.runtime.collector import Collector, EndedEpisodes
+from relayrl.runtime.collector import EndedEpisodes, RolloutCollector
 from relayrl.training.queued.behavior_trainer import PolicySnapshot
 from relayrl.training.queued.queues import PolicyQueue, TrajectoryQueue
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
@@ -39,7 +39,7 @@ RewardRule = Callable[[dict[str, Rollout]], Mapping[str, float]]
 class Pace(ABC):
     """Advances a run by one rollout."""
 
-    def __init__(self, collector: Collector, clock: PhaseClock, reward_rule: RewardRule) -> None:
+    def __init__(self, collector: RolloutCollector, clock: PhaseClock, reward_rule: RewardRule) -> None:
         self._collector, self._clock, self._reward_rule = collector, clock, reward_rule
         self._rule_metrics: Mapping[str, float] = {}  # of the latest rollout
         self.on_collected: Callable[[Rollouts], None] = lambda _: None
@@ -108,7 +108,7 @@ class InTurns(Pace):
         self,
         trainer: PolicyTrainer,
         statistics: Statistics,
-        collector: Collector,
+        collector: RolloutCollector,
         clock: PhaseClock,
         reward_rule: RewardRule,
     ) -> None:
@@ -170,7 +170,7 @@ class Overlapping(Pace):
         self,
         trainer: RolloutTrainer,
         acting: Mapping[str, Policy],
-        collector: Collector,
+        collector: RolloutCollector,
         clock: PhaseClock,
         reward_rule: RewardRule,
     ) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from relayrl.accelerator.live_actor import live_actor
+from relayrl.engines.lessons.curriculum import Curriculum
 from relayrl.engines.self_play.game_teams import agents_of_teams
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
@@ -60,10 +61,12 @@ class PeriodicEvaluation:
         check: Callable[[], None],
         lend: Callable[[], AbstractContextManager[VectorEnvironment]],
         videos: Path,
+        curriculum: Curriculum,
     ) -> None:
         """`env` is the one that is trained in, of which this only asks what it is like; `lend` gives it away for a while, where
-        there can be no other. Films are written into the folder `videos`."""
-        groups = env.groups
+        there can be no other. Episodes are those of the lessons that `curriculum`
+        is in. Films are written into the folder `videos`."""
+        groups, self._curriculum = env.groups, curriculum
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
         self._judge = Judge(
             settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings, groups)
@@ -150,7 +153,11 @@ class PeriodicEvaluation:
     def has_reached_target(self) -> bool:
         """Whether the latest evaluation is good enough to stop."""
         target = self._settings.evaluation.target_return
-        return target is not None and self.last_return >= target
+        return target is not None and self._curriculum.is_final and self.last_return >= target
+
+    def forget_returns(self) -> None:
+        """A new lesson has begun: returns so far were those of an easier one."""
+        self.best_return = self.last_return = -math.inf
 
     def during(self, num_env_steps: int) -> tuple[dict[str, float], bool]:
         """Evaluate; gives metrics, and whether the policies are the best so far."""
@@ -206,17 +213,19 @@ class PeriodicEvaluation:
         elif is_kept:
             if self._env is None:
                 self._env = self._make_env(episodes)
+            self._env.begin_lessons(self._curriculum.numbers)
             yield self._env
         else:
             self.close()
             env = self._make_env(episodes)
             try:
+                env.begin_lessons(self._curriculum.numbers)
                 yield env
             finally:
                 env.close()
 
     def _make_env(self, episodes: int) -> VectorEnvironment:
-        own, environment = self._settings.evaluation, self._settings.environment
+        own, environment = self._settings.evaluation, self._settings.environment_here
         render = None if own.video is None else Film.mode
         return make_evaluation_env(self._settings.env, environment, episodes, num_envs=own.max_envs, render=render)
 

@@ -13,6 +13,7 @@ import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from relayrl.engines.given_parts import load_part, loss_maker
 from relayrl.engines.local.memory_needs import require_fits_memory
 from relayrl.engines.local.overlap import InTurns, Overlapping, Pace
 from relayrl.engines.local.phase_clock import PhaseClock
-from relayrl.engines.plugins import algorithm_plugin, network_factory
+from relayrl.engines.plugins import algorithm_plugin, engine_builder, network_factory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
@@ -37,7 +38,7 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
-from relayrl.runtime.collector import Collector
+from relayrl.runtime.collector import Collector, OnEnded, RolloutCollector
 from relayrl.training.queued.rl_trainer import Rollouts, RolloutTrainer
 from relayrl.training.signals.reward_signals import RewardSignal, RewardSignals
 from relayrl.training.signals.signal_registry import SIGNALS, SignalGroup, make_signal, signal_names
@@ -50,6 +51,8 @@ from relayrl.training.trainers.seeding import Stream, stream_seed
 if TYPE_CHECKING:
     from relayrl.engines.local.run_recorder import Recorder
     from relayrl.engines.self_play.league import League
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
+    from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
     from relayrl.training.learners.learner_group import LearnerGroup
 
 
@@ -64,6 +67,10 @@ class Assembly:
     learners: LearnerGroup | None = None  # where several learn
 
 
+MakeCollector = Callable[["RunSettings", "VectorEnvironment", Assembly], RolloutCollector]
+"""Gives the collector of a run's environments."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunParts:
     """What a run consists of. `acting` are the policies that the collector acts with: those that learn, or copies."""
@@ -72,12 +79,21 @@ class RunParts:
     policies: dict[str, Policy]
     acting: dict[str, Policy]
     trainer: PolicyTrainer
-    collector: Collector
+    collector: RolloutCollector
     signals: RewardSignals
     block_steps: int  # environment steps per rollout, summed over environments
     recorder: Recorder | None = None
     learners: LearnerGroup | None = None
     league: League | None = None
+
+    def pretrain(self) -> None:
+        """Clone demonstrations before the first step, where the settings ask for it and no checkpoint was loaded."""
+        if self.trainer.cloning is None:
+            return
+        self.trainer.cloning.pretrain()
+        for name, policy in self.acting.items():
+            if policy is not self.policies[name]:
+                policy.load_state_dict(self.policies[name].state_dict())
 
     def collect(self, policy_version: int) -> Rollouts:
         """The next rollout as the run learns from it, reward signals added; the last is as short as `max_steps` asks for.
@@ -103,6 +119,11 @@ class RunParts:
         rollouts.update(learned)
         metrics = self.signals.add_to(rollouts)
         return metrics if self.league is None else metrics | self.league.take_metrics()
+
+    @property
+    def notes(self) -> list[str]:
+        """What somebody should know of how the parts are placed."""
+        return []
 
     def close(self) -> None:
         """Release the environments and other learners, and make durable what was recorded."""
@@ -145,7 +166,8 @@ def make_run_parts(env: str, *, algo: str | None = None, settings: Mapping[str, 
 
     flags = {} if algo is None else {"algo": algo}
     assignments = list((settings or {}).items())
-    return build_parts(build_run_settings(env, None, flags, assignments, generic=generic_preset))
+    chosen = build_run_settings(env, None, flags, assignments, generic=generic_preset)
+    return engine_builder(chosen.engine)(chosen)
 
 
 def assemble(settings: RunSettings, env: VectorEnvironment) -> Assembly:
@@ -208,47 +230,86 @@ def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
     limit_threads(settings.threads)
     is_drawn = settings.environment.exclusive and settings.evaluation.video is not None
     render = RenderMode.RGB_ARRAY if is_drawn else None
-    env = on_host(make_vector(settings.env, settings.environment, render=render))
+    return build_around(
+        settings, on_host(make_vector(settings.env, settings.environment, render=render)), collects=collects
+    )
+
+
+def build_around(
+    settings: RunSettings,
+    env: VectorEnvironment,
+    make_collector: MakeCollector | None = None,
+    *,
+    collects: bool = True,
+) -> RunParts:
+    """The same around environments, which are closed where it fails; others may collect than this process."""
     try:
-        return _build(settings, env, collects=collects)
+        return _build(settings, env, make_collector or collector_of, collects=collects)
     except BaseException:
         env.close()
         raise
 
 
-def _build(settings: RunSettings, env: VectorEnvironment, *, collects: bool) -> RunParts:
-    for name in settings.behaviors:
-        if name not in env.groups:
-            raise UnknownNameError("behaviour", name, env.groups)
-    require_fits_memory(settings, env)
+def assemble_checked(settings: RunSettings, env: VectorEnvironment) -> Assembly:
+    """What depends on the algorithm, RelayRL's or a plugin's."""
     make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
     with one_thread():  # a plugin's networks too begin with the same numbers, whatever `threads` is
         parts = make(settings, env)
     _require_overrides_taken(settings, parts)
     if settings.learners > 1 and parts.learners is None:
         raise ConfigError(f"{settings.algo} learns in one process; leave learners at 1")
-    acting, actors = parts.policies, parts.actors
+    return parts
+
+
+def collector_of(
+    settings: RunSettings,
+    env: VectorEnvironment,
+    parts: Assembly,
+    seed: int | None = None,
+    on_ended: OnEnded | None = None,
+) -> Collector:
+    """The collector of environments in this process."""
+    return Collector(
+        env,
+        parts.actors,
+        num_steps=parts.rollout_steps,
+        seed=stream_seed(settings.seed, Stream.ENVIRONMENT) if seed is None else seed,
+        rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
+        records_logp=_records_logp(settings, parts),
+        records_states=parts.trainer.needs_states,
+        records_values=parts.trainer.uses_logp and not settings.acts_with_older_policies,
+        on_ended=on_ended,
+    )
+
+
+def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCollector, *, collects: bool) -> RunParts:
+    for name in settings.behaviors:
+        if name not in env.groups:
+            raise UnknownNameError("behaviour", name, env.groups)
+    require_fits_memory(settings, env)
+    parts, acting = assemble_checked(settings, env), None
+    if parts.trainer.needs_records and (settings.learn_from is None or not collects):
+        raise ConfigError(
+            f"{settings.algo} learns from recorded trajectories and never acts; name them with --from URL"
+        )
     if settings.trainer.threaded:
         acting = {name: copy.deepcopy(policy) for name, policy in parts.policies.items()}
-        actors = {name: parts.trainer.actor_for(policy) for name, policy in acting.items()}
+        parts = replace(parts, actors={name: parts.trainer.actor_for(policy) for name, policy in acting.items()})
+    acting = acting or parts.policies
     league = _league(settings, env, acting, parts.trainer, collects=collects)
-    actors = actors if league is None else league.seat(actors)
-    collector = Collector(
-        env,
-        actors,
-        num_steps=parts.rollout_steps,
-        seed=stream_seed(settings.seed, Stream.ENVIRONMENT),
-        rng=np.random.default_rng(stream_seed(settings.seed, Stream.ACTING)),
-        records_logp=_records_logp(settings, parts, actors),
-        records_states=parts.trainer.needs_states,
-        records_values=parts.trainer.uses_logp and not settings.trainer.threaded,
-        on_ended=None if league is None else league.end_games,
-    )
+    if league is not None:
+        if make_collector is not collector_of:
+            raise ConfigError("self_play is for environments of the run's own process; use the engine local")
+        parts = replace(parts, actors=league.seat(parts.actors))
+        make_collector = partial(collector_of, on_ended=league.end_games)
+    collector = make_collector(settings, env, parts)
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
         from relayrl.engines.local.offline import fill_from
 
         fill_from(settings.learn_from, parts.trainer, env.groups)
+    if settings.behavioral_cloning is not None:
+        parts.trainer.cloning = _cloning(settings, settings.behavioral_cloning, parts.trainer, env)
     if not collects:
         parts.trainer.take_one_environment_at_a_time()
     recorder = _recorder(settings.record) if collects and settings.record is not None else None
@@ -275,6 +336,21 @@ def _league(
 
     rng = np.random.default_rng(stream_seed(settings.seed, Stream.SELF_PLAY))
     return League(settings.self_play, env.groups, env.num_envs, Snapshots(acting, trainer.actor_for), rng)
+
+
+def _cloning(
+    settings: RunSettings, own: BehavioralCloningSettings, trainer: PolicyTrainer, env: VectorEnvironment
+) -> BehavioralCloning:
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning
+
+    if settings.learners > 1:
+        raise ConfigError("behavioral_cloning steps the policies of one process; leave learners at 1")
+    headers = {
+        group.name: LaneHeader(group.name, env.env_ids, group.agent_ids, group.observation_space, group.action_space)
+        for group in env.groups.values()
+    }
+    seeds = {name: stream_seed(settings.seed, Stream.CLONING, zlib.crc32(name.encode())) for name in headers}
+    return BehavioralCloning(own, trainer.cloned_policies(), headers, seeds)
 
 
 def _reward_signals(settings: RunSettings, env: VectorEnvironment) -> RewardSignals:
@@ -311,10 +387,10 @@ def _recorder(url: str) -> Recorder:
     return Recorder(open_sink(url))
 
 
-def _records_logp(settings: RunSettings, parts: Assembly, actors: Mapping[str, Actor]) -> bool:
+def _records_logp(settings: RunSettings, parts: Assembly) -> bool:
     """Whether actions are recorded with their probabilities: where a newer policy learns from them, or where it is free."""
-    is_free = all(actor.knows_logp for actor in actors.values())
-    return parts.trainer.uses_logp and (settings.trainer.threaded or is_free)
+    is_free = all(actor.knows_logp for actor in parts.actors.values())
+    return parts.trainer.uses_logp and (settings.acts_with_older_policies or is_free)
 
 
 def _require_overrides_taken(settings: RunSettings, parts: Assembly) -> None:

@@ -80,7 +80,7 @@ class Recorder:
         """Keep one block of all groups."""
         for group, rollout in rollouts.items():
             self._blocks.setdefault(group, []).append(copied_rollout(rollout))
-        if sum(block.num_steps for block in next(iter(self._blocks.values()))) >= RECORDED_STEPS:
+        if max(sum(block.num_steps for block in blocks) for blocks in self._blocks.values()) >= RECORDED_STEPS:
             self._hand_over()
 
     def flush(self) -> None:

@@ -10,7 +10,7 @@ from relayrl.engines.local.periodic_evaluation import PeriodicEvaluation
 from relayrl.engines.local.run_parts import RunParts
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.errors import CheckpointError
+from relayrl.errors import CheckpointError, EnvError
 from relayrl.training.files.weights import weights_of, with_weights
 from relayrl.training.statistics.run_statistics import Statistics
 from relayrl.training.trainers.seeding import Stream, stream_seed
@@ -71,6 +71,15 @@ def _go_on_collecting(state: dict[str, Any], parts: RunParts, settings: RunSetti
     if not goes_on:
         parts.trainer.worlds_restarted()
     return goes_on
+
+
+def begin_new_episodes(parts: RunParts) -> None:
+    """Give up the running episodes, between two rollouts; records hold them as cut off behind their last step."""
+    rest = parts.collector.cut_off(parts.trainer.policy_version, EnvError("the episode was given up"))
+    if rest and parts.recorder is not None:
+        parts.recorder.record(rest)
+    parts.collector.restart()
+    parts.trainer.worlds_restarted()
 
 
 @contextlib.contextmanager

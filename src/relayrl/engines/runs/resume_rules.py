@@ -22,6 +22,8 @@ FIXED = (
     "behaviors",
     "environment.num_envs",
     "environment.options",
+    "environment.parameters",
+    "environment.parameters_through",
     "environment.vector",
     "environment.wrappers",
     "environment.max_episode_steps",
@@ -35,6 +37,8 @@ FIXED = (
 
 HARMLESS = (
     "record",
+    "engine",
+    "cluster",
     "trainer.max_steps",
     "trainer.summary_freq",
     "trainer.checkpoint_interval",
@@ -82,10 +86,16 @@ def check_changes(before: RunSettings, after: RunSettings) -> list[str]:
 
 
 def _require_same_form(before: RunSettings, after: RunSettings) -> None:
-    """An environment that steps by its own vector implementation without workers is saved in another form than with them."""
+    """An environment that steps by its own vector implementation without workers is saved in another form than with them, and
+    replay of environments that step together in another form than of those that each keep their own pace."""
     from relayrl.envs.adapters.gymnasium_adapter import EQUAL_VECTORS
 
-    workers = before.environment.workers, after.environment.workers
+    if hasattr(after.params, "buffer_size") and before.keeps_own_pace != after.keeps_own_pace:
+        raise ConfigError(
+            "cannot resume a run with replay with a changed cluster.asynchronous: it decides what was saved; leave it as it "
+            "was, or begin a new run (with --init-from, from these networks)"
+        )
+    workers = before.environment_here.workers, after.environment_here.workers
     if bool(workers[0]) != bool(workers[1]) and before.env in EQUAL_VECTORS:
         raise ConfigError(
             f"cannot resume {before.env} with a changed environment.workers ({workers[0]} → {workers[1]}): without workers its "

@@ -8,6 +8,7 @@
   installed plugin, or `package:Id-v0` of one of `ENVIRONMENT_PACKAGES` or of a package that declares plugins.
 
 The same holds for wrappers around it: those of known, installed packages need no word, any other `module:callable` does.
+And for a Ray cluster of another machine, and for what its collectors install.
 
 Installed code is never taken from the current directory: a prepared directory could hold a module of any name. Not its job:
 networks, losses and other parts, for which `engines.given_parts` has the same rule, and algorithms and sinks, which are plugins
@@ -19,12 +20,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relayrl.config.plugin_registry import PluginKind, current_env, plugin_environment, plugin_packages, plugin_values
+from relayrl.engines.plugins import LOCAL_ENGINE
 from relayrl.envs.adapters.gymnasium_adapter import MAKES_ANY_OTHER
-from relayrl.envs.recipes import LIBRARIES
+from relayrl.envs.recipes import LIBRARIES, UNITY
 from relayrl.envs.wrappers.wrapper_names import comes_from_here, is_installed_wrapper
 from relayrl.errors import UntrustedError
+
+if TYPE_CHECKING:
+    from relayrl.engines.settings.run_settings import RunSettings
 
 ENVIRONMENT_PACKAGES = (
     "ale_py",
@@ -72,6 +78,25 @@ def require_trusted_wrappers(
             )
 
 
+def require_trusted_cluster(settings: RunSettings, source: Path, *, named: Collection[str], trust: bool) -> None:
+    """Raise `UntrustedError` where `source` sends the run to a cluster elsewhere, or says what collectors install: whoever has
+    that cluster, or what is installed, runs code in the run's name. `named` are the settings that the user gave."""
+    cluster = settings.cluster
+    if trust or settings.engine == LOCAL_ENGINE:
+        return
+    is_given = {name: {name, f"cluster.{name}"} & set(named) for name in ("address", "runtime_env")}
+    if cluster.address not in (None, "auto") and not is_given["address"]:
+        raise UntrustedError(
+            f"{source} names the Ray cluster {cluster.address!r:.200}, which runs code in this process; if you trust it, give "
+            "it with --address, or add --trust"
+        )
+    if cluster.runtime_env and not is_given["runtime_env"]:
+        raise UntrustedError(
+            f"{source} names a cluster.runtime_env, which installs and runs code; if you trust it, give it with --set, or add "
+            "--trust"
+        )
+
+
 def is_installed_environment(env: str) -> bool:
     """Whether a file may name `env` without the user's word."""
     made_by = plugin_environment(env)
@@ -83,6 +108,8 @@ def is_installed_environment(env: str) -> bool:
     package = module.partition(".")[0]
     if module == "native":
         return True
+    if module == UNITY:
+        return False  # it launches a program, or listens on a port
     known = (
         module in LIBRARIES
         or made_by in plugin_values(PluginKind.ENVIRONMENT)

@@ -71,7 +71,7 @@ def one_env(settings: RunSettings) -> VectorEnvironment:
     """One environment of a run, to look at."""
     from relayrl.envs.environment_registry import make_vector
 
-    environment = settings.environment
+    environment = settings.environment_here
     one = environment.model_copy(update={"num_envs": 1, "workers": min(environment.workers, 1)})
     return make_vector(settings.env, one, own_number=True)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -18,12 +18,14 @@ from relayrl.config.passwords import without_password
 from relayrl.config.plugin_registry import current_env
 from relayrl.config.settings import Settings, parse_settings, settings_class
 from relayrl.config.settings_text import parse_assignment, read_mapping
-from relayrl.engines.plugins import algorithm_entry
+from relayrl.engines.plugins import LOCAL_ENGINE, algorithm_entry, require_engine
+from relayrl.engines.settings.cluster_settings import ClusterSettings
 from relayrl.engines.settings.mlagents_settings import from_mlagents, is_mlagents
 from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.network_settings import NetworkSettings
+from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
 from relayrl.training.signals.signal_registry import SIGNALS, parse_options
 from relayrl.training.signals.signal_settings import EXTRINSIC, RewardSignalSettings
 from relayrl.training.trainer_settings import EvaluationSettings, StatisticsSettings, TrainerSettings
@@ -36,20 +38,16 @@ class BehaviorSettings(Settings):
     params: dict[str, Any] = Field(default_factory=dict, description="settings of `params` that this group overrides")
 
 
-class EngineKind(Enum):
-    """Where the parts of a run are placed."""
-
-    LOCAL = "local"
-
-
 class RunSettings(Settings):
     """One run. The same settings, seed and machine give the same parameters, bit for bit."""
 
     env: str = Field(description="environment, as `relayrl list envs` names them")
     algo: str = Field("ppo", description="algorithm, as `relayrl list algos` names them")
     seed: int = Field(0, ge=0, le=(1 << 63) - 1, description="all randomness of the run comes from it")
-    engine: EngineKind = Field(
-        EngineKind.LOCAL, description="local: everything in this process, environments also in workers"
+    engine: str = Field(
+        LOCAL_ENGINE,
+        description="local: everything in this process, environments also in workers; ray: environments on a Ray cluster, "
+        "with `environment.workers` collectors; or a plugin",
     )
     threads: int = Field(
         1,
@@ -64,7 +62,13 @@ class RunSettings(Settings):
         description="processes that take each gradient step of an on-policy algorithm together, with `threads` each",
     )
     environment: EnvSettings = Field(default_factory=EnvSettings, description="how the environments are run")
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings, description="the engine `ray`")
     params: SerializeAsAny[Settings] = Field(description="the algorithm's hyper-parameters")
+    environment_parameters: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="what episodes begin with, by name: a number, a sampler, or a curriculum; kept as environment.parameters",
+    )
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="the policy's networks")
     trainer: TrainerSettings = Field(default_factory=TrainerSettings, description="the schedule")
     evaluation: EvaluationSettings = Field(
@@ -77,7 +81,7 @@ class RunSettings(Settings):
     schedules: dict[str, str] = Field(
         default_factory=dict,
         description="hyper-parameters that move while the run goes on, by their names: functions of the share of the run that "
-        "is over, as plugins' names or `module:name`",
+        "is over, as plugins' names, `module:name` or `linear(FIRST, LAST)`; `GROUP.NAME` is that of one policy group",
     )
     reward_signals: dict[str, RewardSignalSettings] = Field(
         default_factory=dict,
@@ -85,6 +89,9 @@ class RunSettings(Settings):
     )
     self_play: SelfPlaySettings | None = Field(
         None, description="learn against snapshots of the run's own policies; null: all agents learn beside each other"
+    )
+    behavioral_cloning: BehavioralCloningSettings | None = Field(
+        None, description="clone demonstrations after every update, for ppo, poca, sac and others with likelihoods"
     )
     behaviors: dict[str, BehaviorSettings] = Field(
         default_factory=dict, description="overrides for single policy groups, by their name"
@@ -107,6 +114,32 @@ class RunSettings(Settings):
     def _call_by_its_present_name(cls, env: str) -> str:
         return current_env(env)
 
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, engine: str) -> str:
+        require_engine(engine)
+        return engine
+
+    @property
+    def acts_with_older_policies(self) -> bool:
+        """Whether a newer policy learns from steps than the one that acted, so that rows hold what it thought of them."""
+        return self.trainer.threaded or self.keeps_own_pace
+
+    @property
+    def keeps_own_pace(self) -> bool:
+        """Whether environments do not wait for each other between rollouts."""
+        return self.engine != LOCAL_ENGINE and self.cluster.asynchronous
+
+    @property
+    def environment_here(self) -> EnvSettings:
+        """How environments of this process are run; `workers` are the engine's, which may place them elsewhere."""
+        is_local = self.engine == LOCAL_ENGINE
+        return self.environment if is_local else self.environment.model_copy(update={"workers": 0})
+
+    def here(self) -> RunSettings:
+        """The same run with everything in this process, to look at it or to try it."""
+        return self.model_copy(update={"engine": LOCAL_ENGINE, "environment": self.environment_here})
+
     @model_validator(mode="before")
     @classmethod
     def _choose_params(cls, values: Any) -> Any:
@@ -118,6 +151,17 @@ class RunSettings(Settings):
                 raise ConfigError(f"setting 'params': give a mapping of hyper-parameters (got {given!r:.200})")
             values = {**values, "params": parse_settings(algorithm_entry(algo).params, given)}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_parameters_with_environment(cls, values: Any) -> Any:
+        """ML-Agents' key at the top of a file is the environments' own."""
+        given = values.get("environment_parameters") if isinstance(values, dict) else None
+        environment = values.get("environment") or {} if isinstance(values, dict) else None
+        if not given or not isinstance(given, Mapping) or not isinstance(environment, Mapping):
+            return values
+        parameters = {**(environment.get("parameters") or {}), **given}
+        return {**values, "environment_parameters": {}, "environment": {**environment, "parameters": parameters}}
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> RunSettings:
@@ -206,18 +250,20 @@ def build_run_settings(
     generic: Callable[[RunSettings], Mapping[str, Any]] | None = None,
     *,
     is_whole: bool = False,
+    overlay: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunSettings:
     """Merge what the user gave. `flags` are dotted paths that were set explicitly; `assignments` are `key=value`
     or pairs of both; a key's last name alone is enough where it is unambiguous.
 
     What a file of Unity ML-Agents says that has no counterpart here is added to `notes`. Such a file has defaults of its own.
     Without it and without a preset, `generic` gives one for what the settings would be otherwise. A file that is whole
-    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name.
+    (`is_whole`), as that of a run is, gets nothing that depends on the environment's name. `overlay` goes over the file as if
+    it stood there.
     """
-    from_file = read_mapping(file) if file is not None else {}
+    from_file = merged(read_mapping(file) if file is not None else {}, overlay)
     has_defaults = is_mlagents(from_file)
     if has_defaults:
-        from_file, ignored = from_mlagents(from_file)
+        from_file, ignored = from_mlagents(from_file, env)
         (notes if notes is not None else []).extend(ignored)
     name = env or from_file.get("env")
     if name is None:
@@ -229,7 +275,7 @@ def build_run_settings(
         key, value = given_pair(assignment)
         changes.append((_resolve(key, known), value))
 
-    usual = usual_environment(name) if isinstance(name, str) and not is_whole else {}
+    usual = usual_environment(name) if isinstance(name, str) and (has_defaults or not is_whole) else {}
 
     def laid_over(base: Mapping[str, Any]) -> RunSettings:
         values = merged({"environment": usual}, base, from_file, {"env": name, "algo": algo})
@@ -319,9 +365,11 @@ def _known_paths(settings: Settings, prefix: str = "") -> Iterator[str]:
 
 def _resolve(key: str, paths: list[str]) -> str:
     """The full path of a key given in full or by its last name alone."""
-    if key in paths or key.startswith(("environment.options.", "reward_signals.", "behaviors.", "schedules.")):
+    free = ("environment_parameters.", "environment.parameters.")
+    if key in paths or key.startswith(("environment.options.", *free, "reward_signals.", "behaviors.", "schedules.")):
         return key
-    matches = [path for path in paths if path.rsplit(".", 1)[-1] == key]
+    # Keys of cloning are given in full: `batch_size` has always been the algorithm's.
+    matches = [path for path in paths if path.rsplit(".", 1)[-1] == key and not path.startswith("behavioral_cloning.")]
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -21,6 +21,7 @@ from relayrl.envs.environment_contract import (
     VectorEnvironment,
     VectorReset,
     VectorStep,
+    first_env_of,
     new_env_ids,
 )
 from relayrl.envs.native.array_namespace import XArray
@@ -30,7 +31,7 @@ from relayrl.envs.native.mortal_lanes import MortalLanes
 from relayrl.envs.native.native_worlds import Blueprint, Worlds
 from relayrl.envs.native.random_streams import fresh_seed, world_keys
 from relayrl.envs.rendering import Drawing, RenderMode
-from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
+from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError, UnknownNameError
 
 
 class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
@@ -63,6 +64,8 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         self._elapsed_steps = xp.zeros((num_envs,), "int64")
         self._zero = xp.zeros((), "int64")
         self._one, self._limit = xp.constant(1, "int64"), xp.constant(self.blueprint.max_episode_steps, "int64")
+        self._upcoming: dict[str, XArray] = {}  # options of the episodes that begin next
+        self._next_limit: XArray | None = None  # [B], where it may be another in every episode
         self._truncated = xp.zeros((num_envs,), "bool")
         self._over = xp.zeros((num_envs,), "bool")
         self._beginnings = EpisodeBeginnings(self.blueprint, num_envs)
@@ -82,7 +85,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             self._episode += where
         else:
             self._seed = seed
-            xp.copy_where(self._stream_key, world_keys(xp, seed, self._world_ids), where)
+            xp.copy_where(self._stream_key, world_keys(xp, seed, self._world_ids + first_env_of(seed)), where)
             self._episode *= ~where
             self._beginnings.forget()
         self._begin(where, xp.count_true(where))
@@ -119,6 +122,29 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         groups = {name: lanes.step(finals.get(name)) for name, lanes in self._lanes.items()}
         return VectorStep(groups, episode_over=self._over, state=self._global_state, final_state=final_state)
 
+    def set_parameters(self, values: Mapping[str, Array]) -> None:
+        xp, limit = self._xp, self.blueprint.limit_option
+        offered = [limit, *self.worlds.parameters]
+        if unknown := [name for name in values if name not in offered]:
+            raise UnknownNameError(f"option of native:{self.blueprint.name} that may change", unknown[0], offered)
+        changed = xp.zeros((self.num_envs,), "bool")
+        for name, given in values.items():
+            if name == limit:
+                self._expect_limit(xp.from_host(np.maximum(1, np.rint(given)).astype(np.int64)))
+                continue
+            target = self.worlds.parameters[name]
+            is_whole = xp.to_host(target[:1]).dtype.kind == "i"
+            asked = xp.from_host((np.rint(given) if is_whole else given).astype(xp.to_host(target[:1]).dtype))
+            changed |= asked != self._upcoming.get(name, target)
+            self._upcoming[name] = asked
+        self._beginnings.expect(self._upcoming, changed)
+
+    def _expect_limit(self, limits: XArray) -> None:
+        if self._next_limit is None:
+            self._limit = self._xp.zeros((self.num_envs,), "int64")
+            self._xp.copy(self._limit, limits)
+        self._next_limit = limits
+
     def build_observation(self) -> VectorReset:
         groups = {name: lanes.observation() for name, lanes in self._lanes.items()}
         return VectorReset(groups, state=self._global_state)
@@ -135,7 +161,8 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         """`[H, W, 3]` uint8 picture of one world as it is now; worlds count from 0."""
         if not self._begun or not 0 <= world < self.num_envs:
             raise EnvError(f"there is no running world {world}; reset() first, then render 0 … {self.num_envs - 1}")
-        state = {name: self._xp.to_host(array[..., world]) for name, array in self.worlds.state.items()}
+        arrays = {**self.worlds.parameters, **self.worlds.state}
+        state = {name: self._xp.to_host(array[..., world]) for name, array in arrays.items()}
         return self.worlds.draw(state)
 
     def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
@@ -185,7 +212,9 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
 
     def _counters(self) -> dict[str, XArray]:
         """[B] each: what decides the worlds' future besides their own state."""
-        return {"stream_key": self._stream_key, "episode": self._episode, "elapsed_steps": self._elapsed_steps}
+        counters = {"stream_key": self._stream_key, "episode": self._episode, "elapsed_steps": self._elapsed_steps}
+        counters |= {f"parameter/{name}": self.worlds.parameters[name] for name in self._upcoming}
+        return counters if self._next_limit is None else {**counters, "limit": self._limit}
 
     def _checked(self, actions: Mapping[str, Any]) -> dict[str, XArray]:
         checked = {}
@@ -202,6 +231,8 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
     def _begin(self, where: XArray, count: int) -> None:
         """Begin the episodes that the counters of the `count` worlds marked by `where` `[B]` name."""
         self._xp.copy_where(self._elapsed_steps, self._zero, where)
+        if self._next_limit is not None:
+            self._xp.copy_where(self._limit, self._next_limit, where)
         self._beginnings.begin(self.worlds, where, count, self._stream_key, self._episode)
         self._deliver_observations()
 

@@ -7,6 +7,8 @@ renewed when a world comes back for another. What is given does not depend on wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from relayrl.envs.native.array_namespace import XArray
@@ -22,11 +24,19 @@ class EpisodeBeginnings:
         self._num_worlds = num_worlds
         self._ahead: Worlds | None = None
         self._episode_ahead = blueprint.xp.from_host(np.full(num_worlds, -1, np.int64))
+        self._none_ahead = blueprint.xp.from_host(np.array(-1, np.int64))
+        self._upcoming: dict[str, XArray] = {}
+
+    def expect(self, upcoming: Mapping[str, XArray], changed: XArray) -> None:
+        """Options `[B]` of the episodes that begin next; `changed` `[B]` marks worlds that get others than before."""
+        self._upcoming = dict(upcoming)
+        self._blueprint.xp.copy_where(self._episode_ahead, self._none_ahead, changed)
 
     def begin(self, worlds: Worlds, where: XArray, count: int, keys: XArray, episodes: XArray) -> None:
         """Let the `count` worlds that `where` `[B]` bool marks begin their `episodes` `[B]`; `keys` `[B]` are the streams."""
         xp, num_draws = self._blueprint.xp, self._blueprint.num_draws
         if count == self._num_worlds:
+            self._prepare(worlds)
             worlds.begin(uniforms(xp, keys, episodes, num_draws))
             return
         if self._ahead is None:
@@ -34,9 +44,14 @@ class EpisodeBeginnings:
         if xp.count_true((self._episode_ahead != episodes) & where):
             upcoming = episodes + 1
             xp.copy_where(upcoming, episodes, where)
+            self._prepare(self._ahead)
             self._ahead.begin(uniforms(xp, keys, upcoming, num_draws))
             self._episode_ahead = upcoming
         worlds.place(xp, where, self._ahead)
+
+    def _prepare(self, worlds: Worlds) -> None:
+        for name, values in self._upcoming.items():
+            self._blueprint.xp.copy(worlds.parameters[name], values)
 
     def forget(self) -> None:
         """Work everything out anew: the keys or the counters of some worlds were changed."""

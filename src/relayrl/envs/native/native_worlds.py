@@ -39,6 +39,10 @@ class Worlds(ABC):
     It follows from `state`, and is kept current with `observations`. Who was alive before an `advance` and is not after it has
     terminated. A world must ignore actions of the others, whose rewards and observations are ignored. It ends with the last."""
 
+    parameters: Mapping[str, XArray] = MappingProxyType({})
+    """By option, `[B]`: options that may be others in every episode. At first they are those that the worlds were made with;
+    `begin` and what follows reads them here."""
+
     @abstractmethod
     def begin(self, draws: XArray) -> None:
         """Begin an episode in every world from uniform numbers `[D, B]` in [0, 1); leaves `observations` current."""
@@ -57,7 +61,8 @@ class Worlds(ABC):
 
     def place(self, xp: ArrayNamespace, where: XArray, other: Worlds) -> None:
         """Let the worlds that `where` `[B]` bool marks continue as the same worlds of `other` are."""
-        for mine, theirs in ((self.state, other.state), (self.derived, other.derived)):
+        arrays = (self.state, other.state), (self.derived, other.derived), (self.parameters, other.parameters)
+        for mine, theirs in arrays:
             for name, array in mine.items():
                 xp.copy_where(array, theirs[name], where)
         for shown, theirs in ((self.observations, other.observations), (self.alive, other.alive)):
@@ -83,3 +88,5 @@ class Blueprint:
     """What an episode is worth, from the agents' rewards; None: their mean return."""
     truncation_hides_termination: bool = False
     """Whether an episode that ends and reaches its limit in the same step counts as truncated only, as in mpe2."""
+    limit_option: str = "max_episode_steps"
+    """What the option is called that limits the steps of an episode."""

@@ -38,6 +38,7 @@ class EnvLayout:
     rates_episodes: bool = False  # whether `performance_return` is the environment's own
     drawing: Drawing = NOT_DRAWN
     has_goals: bool = False  # whether `relabel` works
+    num_parameters: int = 0  # that are given to environments when episodes begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class EnvBuffers:
     busy_world: Array  # [B] int64: entry 0 of a slice is the environment that its loop is in, counted within the slice
     current: Array  # [1] int64: which half is current
     gives_states: Array  # [1] bool: whether anybody asks for states
+    lessons: Array  # [P] int64: the lesson of each parameter, for episodes that begin from now on
 
     @property
     def half(self) -> int:
@@ -155,6 +157,7 @@ class EnvBuffers:
             busy_world=self.busy_world[envs],
             current=self.current,
             gives_states=self.gives_states,
+            lessons=self.lessons,
         )
 
     def void(self, envs: Sequence[int]) -> None:
@@ -185,6 +188,7 @@ def allocate_buffers(layout: EnvLayout, num_envs: int, make: Allocator = np.zero
         busy_world=make((num_envs,), count),
         current=make((1,), count),
         gives_states=make((1,), flag),
+        lessons=make((max(1, layout.num_parameters),), count),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,6 +20,8 @@ from relayrl.envs.conversions import goal_rewards
 from relayrl.envs.environment_contract import Relabelled, StatefulEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, failure_set_aside
+from relayrl.envs.parameters.episode_parameters import EpisodeParameters, setter_of
+from relayrl.envs.parameters.parameter_settings import Delivery, Values
 from relayrl.envs.rendering import RenderMode, picture_of
 from relayrl.envs.vector.env_buffers import NO_SEED, EnvBuffers, EnvLayout
 from relayrl.envs.vector.result_check import ResultChecker
@@ -91,11 +94,17 @@ class VectorRunner(ABC):
 class EnvLoop(VectorRunner, Generic[Env]):
     """What the loops over scalar and over multi-agent environments share."""
 
-    def __init__(self, build: Callable[[], Env], envs: Sequence[Env], layout: EnvLayout) -> None:
-        self._build = build
+    def __init__(
+        self,
+        build: Callable[[Values], Env],
+        envs: Sequence[Env],
+        layout: EnvLayout,
+        parameters: EpisodeParameters | None = None,
+    ) -> None:
+        self._build, self._parameters = build, parameters
         self._envs = list(envs)
         self._lanes_ended = False  # in the step being made
-        self.layout = layout
+        self.layout = layout if parameters is None else replace(layout, num_parameters=len(parameters.plan.parameters))
         self._is_drawn = RenderMode.RGB_ARRAY in layout.drawing.modes
         self._final_frames: dict[int, Array] = {}
         self.stateful = all(state_port(env) is not None for env in envs)
@@ -141,11 +150,18 @@ class EnvLoop(VectorRunner, Generic[Env]):
             raise EnvFailureError(failures[0])
 
     def get_state(self) -> list[EnvState]:
-        return [self._port(env).get_state() for env in self._envs]
+        states: list[EnvState] = [self._port(env).get_state() for env in self._envs]
+        own = self._parameters
+        return states if own is None else [{**state, **own.get_state(b)} for b, state in enumerate(states)]
 
     def set_state(self, states: Sequence[EnvState]) -> None:
-        for env, state in zip(self._envs, states, strict=True):
-            self._port(env).set_state(state)
+        own = self._parameters
+        for b, state in enumerate(states):
+            if own is not None:
+                before = own.values[b]
+                self._give(b, own.set_state(b, state), before)
+                state = {name: array for name, array in state.items() if not name.startswith("parameters/")}
+            self._port(self._envs[b]).set_state(state)
 
     def performance_return(self, rewards: Mapping[str, Sequence[float]]) -> float:
         try:
@@ -195,9 +211,42 @@ class EnvLoop(VectorRunner, Generic[Env]):
         # An environment that has just failed may fail to close as well; its successor is what matters.
         with failure_set_aside():
             self._close_env(self._envs[b])
-        self._envs[b] = self._build()
-        self._install(b, self._envs[b])
+        self._build_for(b)
         self._begin(b, seed)
+
+    def _build_for(self, b: int) -> None:
+        own = self._parameters
+        is_built_with = own is not None and own.route is Delivery.CONSTRUCTOR
+        self._envs[b] = self._build(own.values[b] if own is not None and is_built_with else {})
+        self._install(b, self._envs[b])
+
+    def _reset_env(self, b: int, seed: int | None) -> Any:
+        """Begin an episode in environment `b`, with the parameters of its own; gives what its `reset` gives."""
+        own = self._parameters
+        if own is None:
+            return self._reset_of(b)(seed=seed)
+        before = own.values[b]
+        values = own.begin(b, seed, self.buffers.lessons)
+        if self._give(b, values, before) and seed is None:
+            seed = own.rebuilt_seed(b)
+        options = {"options": dict(values)} if own.route is Delivery.RESET_OPTIONS else {}
+        return self._reset_of(b)(seed=seed, **options)
+
+    def _reset_of(self, b: int) -> Callable[..., Any]:
+        env: Any = self._envs[b]
+        reset: Callable[..., Any] = env.reset
+        return reset
+
+    def _give(self, b: int, values: Values, before: Values) -> bool:
+        """Give parameters to environment `b`; whether it was built anew for them."""
+        env, route = self._envs[b], None if self._parameters is None else self._parameters.route
+        if route is Delivery.SET_PARAMETERS and (setter := setter_of(env)) is not None:
+            setter(dict(values))
+        if route is not Delivery.CONSTRUCTOR or values == before:
+            return False
+        self._close_env(env)
+        self._build_for(b)
+        return True
 
     def _on_selected(self, begin: Callable[[int, int | None], None], doing: str) -> list[EnvFailure]:
         buffers = self.buffers

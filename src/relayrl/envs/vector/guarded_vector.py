@@ -90,6 +90,14 @@ class _GuardedVector(VectorEnvironment):
     def build_observation(self) -> Any:
         return self._env.build_observation()
 
+    def set_parameters(self, values: Mapping[str, Array]) -> None:
+        with self._translated("set_parameters()"):
+            self._env.set_parameters(values)
+
+    def begin_lessons(self, lessons: Sequence[int]) -> None:
+        with self._translated("set_parameters()"):
+            self._env.begin_lessons(lessons)
+
     def give_states(self, wanted: bool) -> None:
         self._env.give_states(wanted)
 

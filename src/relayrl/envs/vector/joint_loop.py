@@ -19,6 +19,8 @@ from relayrl.envs.agent_groups import flat_mask, group_agents
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentStep
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure
+from relayrl.envs.parameters.episode_parameters import EpisodeParameters
+from relayrl.envs.parameters.parameter_settings import Values
 from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout, GroupBuffers
 from relayrl.envs.vector.env_loop import EnvLoop, EnvState, verify_observation
@@ -49,14 +51,19 @@ class _Cast:
 class JointLoop(EnvLoop[MultiAgentEnvironment]):
     """Environments whose agents step together or take turns."""
 
-    def __init__(self, build: Callable[[], MultiAgentEnvironment], envs: Sequence[MultiAgentEnvironment]) -> None:
+    def __init__(
+        self,
+        build: Callable[[Values], MultiAgentEnvironment],
+        envs: Sequence[MultiAgentEnvironment],
+        parameters: EpisodeParameters | None = None,
+    ) -> None:
         first = envs[0]
         groups = group_agents(
             first.possible_agents, first.observation_spaces, first.action_spaces, masks_actions=first.masks_actions
         )
         repeats, drawing = first.state_repeats_observations, drawing_of(first)
         layout = EnvLayout(groups, first.state_space, repeats, first.rates_episodes, drawing)
-        super().__init__(build, envs, layout)
+        super().__init__(build, envs, layout, parameters)
         self._observation_spaces = first.observation_spaces
 
     def _rate(self, env: MultiAgentEnvironment, rewards: Mapping[str, Sequence[float]]) -> float:
@@ -97,8 +104,8 @@ class JointLoop(EnvLoop[MultiAgentEnvironment]):
         self._casts[b] = _Cast()
 
     def _begin(self, b: int, seed: int | None) -> None:
+        observations = self._reset_env(b, seed).observations
         env = self._envs[b]
-        observations = env.reset(seed=seed).observations
         cast = self._casts[b] = _Cast(alive=set(env.agents))
         half = self.buffers.half
         for arrays in self.buffers.groups.values():

@@ -19,6 +19,8 @@ from relayrl.envs.conversions.goal_rewards import has_goals
 from relayrl.envs.environment_contract import LIFE_LOST, SINGLE_AGENT, AgentGroup, ScalarEnvironment
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
+from relayrl.envs.parameters.episode_parameters import EpisodeParameters
+from relayrl.envs.parameters.parameter_settings import Values
 from relayrl.envs.rendering import drawing_of
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
 from relayrl.envs.vector.env_loop import EnvLoop, verify_observation
@@ -35,7 +37,9 @@ _OLD_API = (
 class ScalarLoop(EnvLoop[Any]):
     """Environments that satisfy `ScalarEnvironment`, by inheritance or by shape as `gymnasium.Env` does."""
 
-    def __init__(self, build: Callable[[], Any], envs: Sequence[Any]) -> None:
+    def __init__(
+        self, build: Callable[[Values], Any], envs: Sequence[Any], parameters: EpisodeParameters | None = None
+    ) -> None:
         first = envs[0]
         spaces: list[Any] = [getattr(first, f"{what}_space", None) for what in ("observation", "action")]
         group = AgentGroup(SINGLE_AGENT, (SINGLE_AGENT,), *spaces)
@@ -45,7 +49,7 @@ class ScalarLoop(EnvLoop[Any]):
         group = replace(group, masks_actions=masked)
         rates, goals, drawing = _rates_episodes(first), has_goals(first), drawing_of(first)
         layout = EnvLayout({SINGLE_AGENT: group}, rates_episodes=rates, has_goals=goals, drawing=drawing)
-        super().__init__(build, envs, layout)
+        super().__init__(build, envs, layout, parameters)
         self._space = group.observation_space
 
     def _rate(self, env: Any, rewards: Mapping[str, Sequence[float]]) -> float:
@@ -75,7 +79,7 @@ class ScalarLoop(EnvLoop[Any]):
         self._steps[b] = env.step
 
     def _begin(self, b: int, seed: int | None) -> None:
-        observation, info = self._envs[b].reset(seed=seed)
+        observation, info = self._reset_env(b, seed)
         verify_observation(observation, self._space)
         write(self._group.obs[self.buffers.half], (b, 0), observation)
         if self._group.action_mask is not None:
@@ -130,7 +134,10 @@ class ScalarLoop(EnvLoop[Any]):
             last_mask = self._infos[b].get("action_mask")
             group.final_mask[b, 0] = True if last_mask is None else flat_mask(last_mask, self._mask_size)
         self._keep_final_frame(b)
-        first_observation, info = self._envs[b].reset()
+        if self._parameters is not None and self.buffers.episode_over[b]:
+            first_observation, info = self._reset_env(b, None)
+        else:
+            first_observation, info = self._envs[b].reset()
         if group.action_mask is not None:
             self._masks[b] = info.get("action_mask")
         elif self._may_mask and "action_mask" in info:

@@ -30,6 +30,12 @@ class VectorProxy(VectorEnvironment):
     def give_states(self, wanted: bool) -> None:
         self._env.give_states(wanted)
 
+    def set_parameters(self, values: Mapping[str, Array]) -> None:
+        self._env.set_parameters(values)
+
+    def begin_lessons(self, lessons: Sequence[int]) -> None:
+        self._env.begin_lessons(lessons)
+
     def relabel(self, achieved: Array, desired: Array) -> Relabelled:
         return self._env.relabel(achieved, desired)
 

@@ -30,6 +30,9 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, ObservationCheck
 from relayrl.envs.failures import EnvFailure, EnvFailureError, FailureKind, RestartBudget, failure_set_aside
+from relayrl.envs.parameters.episode_parameters import EpisodeParameters, built_with, first_values, route_to
+from relayrl.envs.parameters.parameter_settings import Delivery
+from relayrl.envs.recipes import EnvRecipe
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.env_buffers import NO_SEED, allocate_buffers, copy_actions
 from relayrl.envs.vector.env_loop import EnvLoop, VectorRunner
@@ -39,16 +42,28 @@ from relayrl.envs.vector.scalar_loop import ScalarLoop
 from relayrl.errors import EnvError, RelayRLError
 
 
-def build_loop(build: Callable[[], Any], first: Any, num_envs: int) -> EnvLoop[Any]:
+def build_loop(recipe: EnvRecipe, first: Any, num_envs: int) -> EnvLoop[Any]:
     """A loop over `first` and as many more environments as make `num_envs`, not yet attached to buffers.
 
     Raises `EnvFailureError`, with everything closed that was built, when an environment cannot be built.
     """
-    envs = [first]
+    envs, build, values = [first], recipe.build, {}
     try:
+        parameters = None
+        if (plan := recipe.parameters) is not None:
+            route = route_to(first, plan, recipe.name)
+            parameters = EpisodeParameters(plan, route, num_envs)
+            if route is Delivery.CONSTRUCTOR:
+                values = first_values(plan)
+                envs = []
+                first.close()
+                envs = [first := built_with(build, values, plan, recipe.name)]
         while len(envs) < num_envs:
-            envs.append(build())
-        return JointLoop(build, envs) if isinstance(first, MultiAgentEnvironment) else ScalarLoop(build, envs)
+            envs.append(build(values))
+        if parameters is not None:
+            parameters.introduce(envs)
+        kind = JointLoop if isinstance(first, MultiAgentEnvironment) else ScalarLoop
+        return kind(build, envs, parameters)
     except BaseException as error:
         for env in envs:
             with failure_set_aside():
@@ -59,9 +74,9 @@ def build_loop(build: Callable[[], Any], first: Any, num_envs: int) -> EnvLoop[A
         raise EnvFailureError(failure) from error
 
 
-def run_in_process(build: Callable[[], Any], first: Any, num_envs: int, check: ObservationCheck) -> VectorRunner:
+def run_in_process(recipe: EnvRecipe, first: Any, num_envs: int, check: ObservationCheck) -> VectorRunner:
     """A loop with private buffers, ready to reset."""
-    loop = build_loop(build, first, num_envs)
+    loop = build_loop(recipe, first, num_envs)
     loop.attach(allocate_buffers(loop.layout, num_envs), check)
     return loop
 
@@ -105,6 +120,11 @@ class VectorisedWorlds(VectorEnvironment):
 
     def give_states(self, wanted: bool) -> None:
         self._buffers.gives_states[0] = wanted
+
+    def begin_lessons(self, lessons: Sequence[int]) -> None:
+        if len(lessons) != self._runner.layout.num_parameters:
+            super().begin_lessons(lessons)
+        self._buffers.lessons[: len(lessons)] = lessons
 
     def init_num_envs(self, num_envs: int) -> tuple[uuid.UUID, ...]:
         if num_envs != self._runner.num_envs:

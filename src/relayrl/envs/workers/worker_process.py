@@ -132,7 +132,7 @@ class _Worker:
             if isinstance(first, VectorEnvironment):
                 first.close()
                 raise ConfigError(f"{recipe.name} steps all environments in one call; set workers to 0")
-            self._loop = build_loop(recipe.build, first, task.num_envs)
+            self._loop = build_loop(recipe, first, task.num_envs)
         except EnvFailureError as error:
             self._channel.send(messages.UNBUILT, error.failure)
         except RelayRLError as error:

@@ -71,6 +71,8 @@ class Actor(ABC):
     """Numbers that the policy remembers of each lane (`lane_memory`); 0 where every observation is decided on by itself."""
     observation_space: Space | None = None
     """What one observation looks like, so that `act` takes single ones too; None: it takes rows only."""
+    equal_from_rows: int | None = None
+    """Rows from which on a row's numbers are the same, bit for bit, in a batch of any size; None: they depend on its size."""
     is_instant: bool = False
     """Whether `decide` takes less time for one row than waking a thread does, for any number of threads at once."""
 

@@ -19,7 +19,7 @@ class WarmupActor(Actor):
 
     def __init__(self, actor: Actor, exploration: Callable[[], Exploration]) -> None:
         self._actor, self.head, self._exploration = actor, actor.head, exploration
-        self.observation_space = actor.observation_space
+        self.observation_space, self.equal_from_rows = actor.observation_space, actor.equal_from_rows
 
     def explore(self, exploration: Exploration) -> None:
         self._exploration = lambda: exploration

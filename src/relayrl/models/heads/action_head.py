@@ -156,6 +156,14 @@ class ActionHead(ABC):
         indifferent = np.zeros((len(action), self.num_outputs), np.float32)
         return self.log_prob_numpy(self.parameters_numpy(indifferent, mask), action) if self.has_log_prob else None
 
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """[…] log density of `action`, to be differentiated; `ConfigError` where the head has none."""
+        raise ConfigError(f"{type(self).__name__} gives no likelihoods, which cloning needs; use ppo, poca or sac")
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """[…] entropy in nats; `ConfigError` where the head has none."""
+        raise ConfigError(f"{type(self).__name__} has no entropy; use ppo, poca or sac")
+
     def log_prob_numpy(self, parameters: Array, action: Array) -> Array | None:
         """[…] log density of `action` [..., *action shape]; None where the head gives none."""
         del parameters, action

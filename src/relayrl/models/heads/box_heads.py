@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOG_2PI = math.log(2.0 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 """Bounds of a squashed normal's log deviation (Haarnoja et al., 2018)."""
+LARGEST_SQUASHED = 0.999
 
 
 class BoxHead(ActionHead):
@@ -78,6 +79,11 @@ def _one_for_all(bounds: Array) -> Any:
     return bounds[0] if bounds.size and (bounds == bounds[0]).all() else bounds
 
 
+def _normal_entropy(parameters: Any, num_actions: int) -> Any:
+    """[…] of means and log deviations side by side."""
+    return parameters[..., num_actions:].sum(-1) + 0.5 * (1.0 + LOG_2PI) * num_actions
+
+
 class GaussianHead(BoxHead, LikelihoodHead):
     """Independent normal distributions: a network gives the means, the policy has one deviation for all observations."""
 
@@ -117,14 +123,11 @@ class GaussianHead(BoxHead, LikelihoodHead):
         return (-0.5 * z * z - log_std).sum(-1) - 0.5 * LOG_2PI * self.num_actions
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        entropy: Tensor = self._entropy(parameters)
+        entropy: Tensor = _normal_entropy(parameters, self.num_actions)
         return entropy
 
     def entropy_numpy(self, parameters: Array) -> Array:
-        return np.asarray(self._entropy(parameters))
-
-    def _entropy(self, parameters: Any) -> Any:
-        return parameters[..., self.num_actions :].sum(-1) + 0.5 * (1.0 + LOG_2PI) * self.num_actions
+        return np.asarray(_normal_entropy(parameters, self.num_actions))
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
         mean, log_std = np.split(parameters, 2, -1)
@@ -177,12 +180,30 @@ class SquashedGaussianHead(BoxHead):
         return rng.standard_normal((num_rows, self.num_actions), dtype=np.float32)
 
     def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """a = tanh(u), u = μ + σ ε;  log π(a) = log N(u) − Σ log(1 − a²), which is 2 (log 2 − u − softplus(−2u))."""
+        """a = tanh(u), u = μ + σ ε."""
         mean, log_std = parameters.chunk(2, -1)
         u = mean + log_std.exp() * noise
+        return u.tanh(), self._log_prob(u, noise, log_std)
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """Of demonstrated actions, in units of half the range. The bounds themselves have no u = artanh(a): actions count as at
+        most `LARGEST_SQUASHED` of the way to them."""
+        center, scale = (parameters.new_tensor(numbers) for numbers in (self.center, self.half_range))
+        u = ((action - center) / scale).clamp(-LARGEST_SQUASHED, LARGEST_SQUASHED).atanh()
+        mean, log_std = parameters.chunk(2, -1)
+        return self._log_prob(u, (u - mean) * (-log_std).exp(), log_std)
+
+    @staticmethod
+    def _log_prob(u: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+        """log π(a) = log N(u) − Σ log(1 − a²), which is 2 (log 2 − u − softplus(−2u))."""
         log_slope = 2.0 * (math.log(2.0) - u - (-2.0 * u).logaddexp(u.new_zeros(())))
-        logp = -0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope
-        return u.tanh(), logp.sum(-1)
+        logp: Tensor = -0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope
+        return logp.sum(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Of the normal distribution before the tanh."""
+        entropy: Tensor = _normal_entropy(parameters, self.num_actions)
+        return entropy
 
     def describe(self) -> HeadDescription:
         return HeadDescription(Distribution.SQUASHED_NORMAL, scales=self.scales)

@@ -161,6 +161,21 @@ class TreeHead(ActionHead):
         ]
         return torch.cat([action for action, _ in each], -1), torch.stack([logp for _, logp in each]).sum(0)
 
+    def log_prob(self, parameters: Tensor, action: Any) -> Tensor:
+        """log π(a) = Σ over leaves."""
+        total = parameters.new_zeros(parameters.shape[:-1])
+        for part, own in self._actions(action):
+            chosen = own.long() if part.head.part_sizes else own
+            total = total + part.head.log_prob(parameters[..., part.parameters], chosen)
+        return total
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """H = Σ over leaves."""
+        total = parameters.new_zeros(parameters.shape[:-1])
+        for part in self.parts:
+            total = total + part.head.entropy(parameters[..., part.parameters])
+        return total
+
     def uniform_log_prob(self, action: Any, mask: Array | None) -> Array | None:
         each = [part.head.uniform_log_prob(own, _own(mask, part)) for part, own in self._actions(action)]
         known = [logp for logp in each if logp is not None]
@@ -189,21 +204,6 @@ class TreeHead(ActionHead):
 
 class CompositeHead(TreeHead, LikelihoodHead):
     """Plain heads with log-probabilities, side by side."""
-
-    def log_prob(self, parameters: Tensor, action: Any) -> Tensor:
-        """log π(a) = Σ over leaves."""
-        total = parameters.new_zeros(parameters.shape[:-1])
-        for part, own in self._actions(action):
-            chosen = own.long() if part.head.part_sizes else own
-            total = total + _likelihood(part).log_prob(parameters[..., part.parameters], chosen)
-        return total
-
-    def entropy(self, parameters: Tensor) -> Tensor:
-        """H = Σ over leaves."""
-        total = parameters.new_zeros(parameters.shape[:-1])
-        for part in self.parts:
-            total = total + _likelihood(part).entropy(parameters[..., part.parameters])
-        return total
 
     def log_prob_numpy(self, parameters: Array, action: Any) -> Array:
         each = []

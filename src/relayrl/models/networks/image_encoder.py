@@ -2,6 +2,7 @@
 
     nature_cnn    8×8/4, 4×4/2 and 3×3/1 convolutions of 32, 64 and 64 filters (Mnih et al., 2015)
     simple        8×8/4 and 4×4/2 of 16 and 32, as ML-Agents has it
+    match3        two 3×3/1 of 35 and 144, for boards of a few cells (Gudmundsson et al., 2018)
     resnet        three blocks of 16, 32 and 32 filters with two residual units each (Espeholt et al., 2018)
 
 Images too small for the first two go through 3×3/2 convolutions instead. Numbers beside the images pass as they are. What is
@@ -26,6 +27,7 @@ Filters = tuple[tuple[int, int, int], ...]
 _CONVOLUTIONS: dict[EncoderKind, Filters] = {
     EncoderKind.NATURE_CNN: ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
     EncoderKind.SIMPLE: ((16, 8, 4), (32, 4, 2)),
+    EncoderKind.MATCH3: ((35, 3, 1), (144, 3, 1)),
 }
 _OF_SMALL_IMAGES: Filters = ((32, 3, 2), (64, 3, 2))
 _RESNET_FILTERS = (16, 32, 32)

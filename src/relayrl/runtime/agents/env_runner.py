@@ -184,8 +184,10 @@ class EnvRunner:
     ) -> OpenRows:
         """Give an actor, or one for each group of agents, environments; returns the open rows of those that they replace."""
         from relayrl.envs.environment_registry import make_vector
+        from relayrl.envs.parameters.parameter_settings import require_no_lessons
         from relayrl.envs.vector.on_host import on_host
 
+        require_no_lessons(settings.parameters)
         vector = on_host(make_vector(env, settings))
         try:
             new = ActorEnvironment(_by_group(handles, vector), vector, seed)

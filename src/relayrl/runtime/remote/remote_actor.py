@@ -27,6 +27,7 @@ from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import SHOWN, EnvSettings
+from relayrl.envs.parameters.parameter_settings import require_no_lessons
 from relayrl.envs.vector.on_host import on_host
 from relayrl.envs.wrappers.wrapper_names import is_installed_wrapper
 from relayrl.errors import ConfigError, ServerUnreachableError, SpoolFullError, UntrustedError
@@ -234,6 +235,7 @@ def _as_the_run(own: EnvSettings, welcome: Welcome) -> EnvSettings:
         if name in welcome.environment and name not in own.model_fields_set:
             values[name] = welcome.environment[name]
     taken = parse_settings(EnvSettings, values)
+    require_no_lessons(taken.parameters)
     for name in taken.wrapper_names:
         if "wrappers" not in own.model_fields_set and not is_installed_wrapper(name):
             raise UntrustedError(

@@ -4,7 +4,7 @@ a Trajectory                       itself
 bytes of `relayrl.data.arrow.codec`      an Arrow IPC stream
 "csv:DIR", "sqlite:FILE", …        a sink's URL
 DIR                                a directory of a file sink: Arrow, Parquet or CSV by what is in it
-FILE                               a file that holds the bytes of one trajectory
+FILE                               a file that holds the bytes of one trajectory, or a .demo file of ML-Agents
 
 Beyond what every sink asks (shapes, dtypes and choices that exist: `relayrl.sinks.buffered`), spaces must be the trainer's,
 numbers finite, and actions among those that their mask allows; errors name the trajectory, column and row. Rewards and
@@ -64,7 +64,8 @@ def _from_url(url: str) -> Iterator[Trajectory]:
 
 
 def _kind_of_folder(folder: Path) -> str:
-    kinds = {SUFFIXES[path.suffix] for path in folder.iterdir() if path.suffix in SUFFIXES}
+    known = {**SUFFIXES, ".demo": "demo"}
+    kinds = {known[path.suffix] for path in folder.iterdir() if path.suffix in known}
     if len(kinds) != 1:
         found = f"files of {', '.join(sorted(kinds))}" if kinds else "no trajectories"
         raise ConfigError(f"{folder} holds {found}; name what to read, for example csv:{folder}")
@@ -74,6 +75,9 @@ def _kind_of_folder(folder: Path) -> str:
 def _from_file(path: Path) -> Iterator[Trajectory]:
     if path.suffix in SUFFIXES:
         raise ConfigError(f"{path.name} is one part of a sink; give its folder, {SUFFIXES[path.suffix]}:{path.parent}")
+    if path.suffix == ".demo":
+        yield from _from_url(f"demo:{path}")
+        return
     yield decode_trajectory(path.read_bytes())
 
 

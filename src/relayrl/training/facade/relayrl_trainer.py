@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from relayrl.algorithms.imitation.bc_params import BCParams
 from relayrl.algorithms.on_policy_params import AlgorithmParams, PPOParams, REINFORCEParams
 from relayrl.algorithms.params import DDPGParams, MADDPGParams, SACParams, TD3Params
 from relayrl.algorithms.poca.poca_params import POCAParams
@@ -208,6 +209,11 @@ class RelayRLTrainer:
     def poca(args: TrainerArgs, params: POCAParams | None = None, kernel: Kernel | None = None) -> MultiAgentTrainer:
         """PPO for teams: agents that share a policy, with credit that outlives an agent's death."""
         return MultiAgentTrainer(algorithm("poca"), args, params, kernel)
+
+    @staticmethod
+    def bc(args: TrainerArgs, params: BCParams | None = None, kernel: Kernel | None = None) -> TrajectoryTrainer:
+        """Behavioral cloning: every epoch of trajectories is passed over once."""
+        return TrajectoryTrainer(algorithm("bc"), args, params, kernel)
 
     @staticmethod
     def impala(

@@ -6,6 +6,7 @@ A trainer's `state_dict` keeps networks under the names in `NETWORKS`, at any de
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,15 @@ def weights_of(state: Mapping[str, Any]) -> dict[str, Any]:
             if below:
                 found[key] = below
     return found
+
+
+def weights_hash(state: Mapping[str, Any]) -> str:
+    """SHA-256 over the networks of a trainer's state, names included: equal hashes mean equal networks, bit for bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(_tensors(weights_of(state)), key=lambda pair: pair[0]):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def with_weights(state: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayrl.config.settings import Settings, parse_settings
 from relayrl.errors import ConfigError
-from relayrl.training.signals.signal_settings import EXTRINSIC, CuriositySettings, RndSettings
+from relayrl.training.signals.signal_settings import EXTRINSIC, CuriositySettings, GailSettings, RndSettings
 
 if TYPE_CHECKING:
     from relayrl.data.columns import LaneHeader
@@ -35,6 +35,7 @@ class SignalEntry:
 
 SIGNALS: Mapping[str, SignalEntry] = {
     "rnd": SignalEntry(RndSettings, "relayrl.training.signals.rnd:RandomNetworkDistillation"),
+    "gail": SignalEntry(GailSettings, "relayrl.training.signals.gail:Gail"),
     "curiosity": SignalEntry(CuriositySettings, "relayrl.training.signals.curiosity:Curiosity"),
 }
 

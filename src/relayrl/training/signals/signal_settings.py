@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
+from relayrl.config.passwords import without_password
 from relayrl.config.settings import Settings
 from relayrl.models.network_settings import (
     MAX_HIDDEN_LAYERS,
@@ -32,7 +33,14 @@ class RewardSignalSettings(Settings):
     gamma: float | None = Field(
         None, ge=0.0, le=1.0, description="the signal's discount, which must be the algorithm's; null: that one"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments for the signal itself")
+    options: dict[str, Any] = Field(
+        default_factory=dict, repr=False, description="keyword arguments for the signal itself"
+    )
+
+    @field_serializer("options", when_used="json")
+    def _hide_passwords(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What is stored, compared and shown has no password: `demo_path` may be a database."""
+        return {key: without_password(value) if isinstance(value, str) else value for key, value in options.items()}
 
 
 class SignalNetworkSettings(Settings):
@@ -74,3 +82,26 @@ class CuriositySettings(LearningSettings):
     forward_share: float = Field(
         0.2, ge=0.0, le=1.0, description="weight of the forward model's loss; the inverse model's has the rest"
     )
+
+
+class GailSettings(LearningSettings):
+    """Options of `gail`."""
+
+    demo_path: str = Field(
+        min_length=1, description="demonstrations: URL of a sink, a folder, or a file; ML-Agents' .demo files too"
+    )
+    use_actions: bool = Field(
+        False, description="tell demonstrations by observation and action, not by observation alone"
+    )
+    use_vail: bool = Field(False, description="a variational bottleneck in the discriminator")
+    gradient_penalty: float = Field(
+        10.0, ge=0.0, allow_inf_nan=False, description="weight of the gradient penalty; 0: none"
+    )
+    bottleneck_size: int = Field(128, ge=1, le=MAX_UNITS, description="numbers of the bottleneck's code")
+    mutual_information: float = Field(
+        0.5,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="nats that the code may hold of a step, which the weight beta adapts to",
+    )
+    beta_learning_rate: float = Field(5e-4, ge=0.0, allow_inf_nan=False, description="how fast beta adapts")

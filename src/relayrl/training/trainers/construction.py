@@ -21,6 +21,7 @@ from relayrl.algorithms.critics.critic_sight import StateOffer, critic_sight
 from relayrl.algorithms.critics.critic_views import CentralView, LocalView
 from relayrl.algorithms.critics.joint_observations import CentralCritics, CentralGroup
 from relayrl.algorithms.critics.state_features import StateFeatures
+from relayrl.algorithms.imitation.bc import BC
 from relayrl.algorithms.losses import PolicyLoss
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm, ViewFactory
 from relayrl.algorithms.on_policy import Backend, OnPolicyAlgorithm
@@ -35,7 +36,9 @@ from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import LeafEncoding
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import ActorCritic, Policy
+from relayrl.models.recurrent_policy import actor_critic
 from relayrl.training.replay.hindsight_replay import Relabel
+from relayrl.training.trainers.cloning_trainer import CloningTrainer
 from relayrl.training.trainers.off_policy_trainer import OffPolicyTrainer
 from relayrl.training.trainers.on_policy_trainer import OnPolicyTrainer
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
@@ -71,7 +74,7 @@ class LearnerPlan:
     state: StateOffer | None = None
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
     relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
-    backend: Backend = FASTEST  # of an on-policy algorithm
+    backend: Backend | None = None  # of an on-policy algorithm; None: the fastest
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ def build_learner(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> Learner:
     algorithm = plan.entry.load()
     if issubclass(algorithm, OffPolicyAlgorithm):
         return _off_policy(plan, algorithm, groups)
+    if issubclass(algorithm, BC):
+        return _cloning(plan, algorithm, groups)
     return _on_policy(plan, algorithm, groups)
 
 
@@ -148,9 +153,24 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             group.kernels,
             None if group.make_head is None else group.make_head(group.action_space),
         )
-        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), plan.backend)
+        algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), plan.backend or FASTEST)
         own.rollout_steps, own.make_loss = plan.rollout_steps, group.make_loss
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
+
+
+def _cloning(plan: LearnerPlan, algorithm: type[BC], groups: Sequence[GroupPlan]) -> Learner:
+    if any(group.make_loss for group in groups):
+        raise ConfigError(f"{plan.entry.name} takes no loss: it learns the likelihood of what was demonstrated")
+    policies: dict[str, ActorCritic] = {}
+    algorithms: dict[str, BC] = {}
+    for i, group in enumerate(groups):
+        generator = _generator(plan, Stream.INITIALISATION, i)
+        head = None if group.make_head is None else group.make_head(group.action_space)
+        spaces = group.observation_space, group.action_space
+        policies[group.name] = policy = actor_critic(*spaces, group.network, generator, None, group.kernels, head)
+        params: Any = group.params
+        algorithms[group.name] = algorithm(policy, params, stream_seed(plan.seed, Stream.LEARNING, i), FASTEST)
+    return Learner(policies, CloningTrainer(algorithms, plan.max_steps))
 
 
 def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralCritics:
@@ -165,7 +185,7 @@ def _central_critics(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> CentralC
 
 def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], groups: Sequence[GroupPlan]) -> Learner:
     params: Any = plan.params
-    if plan.backend is not FASTEST:
+    if plan.backend is not None:
         raise ConfigError(f"{plan.entry.name} learns in one process; several learners are for on-policy algorithms")
     if any(group.make_head or group.make_loss for group in groups):
         raise ConfigError(

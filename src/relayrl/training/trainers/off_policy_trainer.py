@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from relayrl.training.replay.hindsight_replay import HindsightReplay, Relabel, r
 from relayrl.training.replay.joint_replay import JointReplay
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, by_environment
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
+
+if TYPE_CHECKING:
+    from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
 
 
 class OffPolicyTrainer(PolicyTrainer):
@@ -74,6 +77,14 @@ class OffPolicyTrainer(PolicyTrainer):
     def configure(self, group: str, params: Any) -> None:
         self._params = params
         self._algorithm.configure(params)
+
+    def cloned_policies(self) -> dict[str, ClonedPolicy]:
+        from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
+
+        return {
+            name: ClonedPolicy(each.policy, each.actor_optimizer, self._params.actor_lr)
+            for name, each in self._algorithm.groups.items()
+        }
 
     def _empty_replay(self, num_envs: int) -> JointReplay:
         params, state = self._params, self._algorithm.state
@@ -139,6 +150,8 @@ class OffPolicyTrainer(PolicyTrainer):
                     sums.setdefault(name, []).append(number)
             self.policy_version += 1
         metrics = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
+        if self.cloning is not None and sums:
+            metrics |= self.cloning.update(self.num_env_steps)
         rates = {"policy/learning_rate": params.actor_lr, "value/learning_rate": params.critic_lr}
         if params.priority_exponent > 0:
             rates["replay/priority_correction"] = self._correction()
@@ -184,6 +197,7 @@ class OffPolicyTrainer(PolicyTrainer):
             "algorithm": self._algorithm.state_dict(),
             "rng": self._rng.bit_generator.state,
             "replay": _as_tensors(self.replay.get_state()),
+            **self.cloning_state(),
         }
 
     def take_one_environment_at_a_time(self) -> None:
@@ -219,7 +233,9 @@ class OffPolicyTrainer(PolicyTrainer):
         spaces = {
             name: (g.policy.observation_space, g.policy.action_space) for name, g in self._algorithm.groups.items()
         }
+        self.hold_envs(state["replay"]["num_envs"])
         self.replay.set_state(state["replay"], spaces)
+        self.load_cloning_state(state)
 
 
 def _as_tensors(state: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from relayrl.data.trees import Array
 from relayrl.errors import CheckpointError
 from relayrl.training.trainers.policy_groups import CriticColumns
 from relayrl.training.trainers.policy_trainer import PolicyTrainer
+
+if TYPE_CHECKING:
+    from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
 
 _log = logging.getLogger("relayrl.training.trainers.on_policy_trainer")
 
@@ -130,6 +133,14 @@ class OnPolicyTrainer(PolicyTrainer):
     def configure(self, group: str, params: Any) -> None:
         self._algorithms[group].configure(params)
 
+    def cloned_policies(self) -> dict[str, ClonedPolicy]:
+        from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
+
+        return {
+            name: ClonedPolicy(each.policy, each.actor_optimizer, each.params.pi_lr)
+            for name, each in self._algorithms.items()
+        }
+
     def expect_rollouts(self, num_steps: int) -> None:
         for algorithm in self._algorithms.values():
             algorithm.rollout_steps = num_steps
@@ -153,6 +164,8 @@ class OnPolicyTrainer(PolicyTrainer):
             metrics |= rest()
             own = algorithm.begin(received[group], progress, None if views is None else views[group], fresh[group])
             rest = partial(_named, "" if len(self._algorithms) == 1 else f"{group}/", own)
+        if self.cloning is not None:
+            metrics |= self.cloning.update(self.num_env_steps)
         self.policy_version += 1
         self._is_finished = False
         return partial(self._finish, metrics, rest)
@@ -195,6 +208,7 @@ class OnPolicyTrainer(PolicyTrainer):
             "num_dropped_stale_steps": self.num_dropped_stale_steps,
             "num_skipped_updates": self.num_skipped_updates,
             "groups": groups,
+            **self.cloning_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -210,6 +224,7 @@ class OnPolicyTrainer(PolicyTrainer):
         for name, algorithm in self._algorithms.items():
             algorithm.policy.load_state_dict(state["groups"][name]["policy"])
             algorithm.load_state_dict(state["groups"][name]["algorithm"])
+        self.load_cloning_state(state)
 
 
 def _named(prefix: str, finish: Finish) -> Metrics:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from relayrl.algorithms.updates.torch_update import Finish, Metrics
     from relayrl.models.acting.actor import Actor
     from relayrl.models.policy import Policy
+    from relayrl.training.imitation.behavioral_cloning import BehavioralCloning, ClonedPolicy
 
 
 class PolicyTrainer(ABC):
@@ -38,6 +39,8 @@ class PolicyTrainer(ABC):
     """Whether rollouts must hold the global states of their environments."""
     needs_aligned_agents: bool = False
     """Whether rollouts of trajectories must have all agents of an environment on the same rows."""
+    needs_records: bool = False
+    """Whether it learns from what was recorded only, and nothing is to be collected."""
     uses_logp: bool = True
     """Whether rollouts should hold the log-probabilities of their actions, where that costs nothing."""
     takes_params_per_group: bool = True
@@ -53,6 +56,21 @@ class PolicyTrainer(ABC):
         """Agents' steps that were received and not trained on, because their policy was too old (`on_policy_trainer`)."""
         self.num_skipped_updates = 0
         """Updates for which nothing was left."""
+        self.cloning: BehavioralCloning | None = None
+        """What imitates demonstrations after every update, where the run asks for it."""
+
+    def cloned_policies(self) -> dict[str, ClonedPolicy]:
+        """The policies, with what steps their actors, for `cloning`."""
+        raise ConfigError(f"{type(self).__name__} takes no behavioral_cloning beside its updates; use ppo, poca or sac")
+
+    def cloning_state(self) -> dict[str, Any]:
+        """What a state holds of `cloning`."""
+        return {} if self.cloning is None else {"cloning": self.cloning.state_dict()}
+
+    def load_cloning_state(self, state: Mapping[str, Any]) -> None:
+        """Continue `cloning`; where the state has none, it begins."""
+        if self.cloning is not None and "cloning" in state:
+            self.cloning.load_state_dict(state["cloning"])
 
     def rollout_steps(self, time_horizon: int, num_envs: int) -> int:
         """Steps of each of `num_envs` environments per rollout, where the settings say `time_horizon`."""
@@ -120,7 +138,7 @@ class PolicyTrainer(ABC):
 
     def learn_from_records(self) -> None:
         """Prepare for learning without collecting: `fill` takes the records, and `count_without_collecting` paces."""
-        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg")
+        raise ConfigError("--from needs an algorithm that learns from replay; use td3, sac or ddpg, or bc")
 
     def fill(self, rollouts: Mapping[str, Rollout]) -> None:
         """Take what was recorded, without counting it as collected."""

@@ -17,6 +17,7 @@ class Stream(IntEnum):
     EVALUATION = 4
     REWARD_SIGNALS = 5
     SELF_PLAY = 6
+    CLONING = 7
 
 
 def stream_seed(seed: int, stream: Stream, index: int = 0) -> int:

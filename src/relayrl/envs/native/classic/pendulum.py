@@ -41,7 +41,6 @@ class _Constants:
     def __init__(self, xp: ArrayNamespace, settings: PendulumSettings) -> None:
         dtype = settings.dtype
         self.cost = xp.from_host(np.array([[1.0], [0.1]], dtype))
-        self.gravity = xp.constant(3 * settings.g / 2, dtype)
         self.step_s = xp.constant(STEP_S, dtype)
         self.min_speed, self.max_speed = xp.constant(-MAX_SPEED, dtype), xp.constant(MAX_SPEED, dtype)
         self.turns, self.full_turn = xp.constant(1 / (2 * math.pi), dtype), xp.constant(2 * math.pi, dtype)
@@ -59,6 +58,9 @@ class PendulumWorlds(SingleAgentWorlds):
         self._angle, self._spin = self._motion[0], self._motion[1]
         self.state = {"motion": self._motion}
         self._constants = _Constants(xp, settings)
+        self._g = xp.from_host(np.full(num_worlds, settings.g))
+        self._pull = xp.from_host((3 * np.full(num_worlds, settings.g) / 2).astype(settings.dtype))  # 3g/2
+        self.parameters, self.derived = {"g": self._g}, {"pull": self._pull}
         self._work, self._turn = xp.zeros((2, num_worlds), settings.dtype), xp.zeros((num_worlds,), settings.dtype)
         self._reward = self.rewards[SINGLE_AGENT][:, 0]
         # products of the torque alone are rounded to the action's float32, as in the original
@@ -81,7 +83,7 @@ class PendulumWorlds(SingleAgentWorlds):
         xp.add(turn, torque_work, out=turn)  # θ² + 0.1 θ̇² + 0.001 u², of the state before the step
         xp.negative(turn, out=self._reward)
         xp.sin(angle, out=turn)
-        xp.multiply(turn, c.gravity, out=turn)
+        xp.multiply(turn, self._pull, out=turn)
         xp.multiply(torque, c.three, out=torque)
         xp.add(turn, torque, out=turn)
         xp.multiply(turn, c.step_s, out=turn)
@@ -94,9 +96,13 @@ class PendulumWorlds(SingleAgentWorlds):
         xp.floor(turn, out=turn)
         xp.multiply(turn, c.full_turn, out=turn)
         xp.subtract(angle, turn, out=angle)  # θ ← θ − 2π ⌊θ / 2π + ½⌋
-        self.observe()
+        self._show()
 
     def observe(self) -> None:
+        self._pull[...] = 3 * self._g / 2
+        self._show()
+
+    def _show(self) -> None:
         xp, turn = self.xp, self._turn
         # sine and cosine go through contiguous memory: their last bit may differ between that and strided columns
         xp.cos(self._angle, out=turn)

@@ -48,25 +48,31 @@ class RoomsWorlds(SingleAgentWorlds):
     """State `cell` `[2, B]`: x and y; `exits` `[R, B]`: rows of the doors, the last that of the goal; `is_open` `[R, B]`.
 
     Observed are x and y in −1 … 1, how far east and how far north the exit of the room is, in sides of a room, and whether it
-    is open. The goal is in the cell west of where the last exit would be.
+    is open. The goal is in the cell west of where the last exit would be. Where episodes have fewer rooms than the chain has,
+    x is still that of the whole chain.
     """
 
     def __init__(self, settings: RoomsSettings, xp: ArrayNamespace, num_worlds: int) -> None:
         super().__init__(xp, settings.dtype, num_worlds, observation_size=5)
         self._num_rooms, self._size = settings.num_rooms, settings.room_size
         self._last_x = self._num_rooms * (self._size + 1) - 2
+        self._count = xp.from_host(np.full(num_worlds, self._num_rooms, np.int64))  # at most `_num_rooms`
+        self.parameters = {"num_rooms": self._count}
         self._cell = xp.zeros((2, num_worlds), "int64")
         self._exits = xp.zeros((self._num_rooms, num_worlds), "int64")
         self._is_open = xp.zeros((self._num_rooms, num_worlds), "bool")
         self.state = {"cell": self._cell, "exits": self._exits, "is_open": self._is_open}
         self._moves = xp.from_host(np.array(MOVES, np.int64).T.copy())
         self._rooms = xp.from_host(np.arange(self._num_rooms)[:, None])
+        self._one, self._most = (xp.from_host(np.array(number, np.int64)) for number in (1, self._num_rooms))
 
     def begin(self, draws: XArray) -> None:
         drawn = self.xp.cast(draws * self._size, "int64")
         self._cell[...] = drawn[:2]
         self._exits[...] = drawn[2:]
         self._is_open[...] = False
+        self._count[...] = self.xp.maximum(self._count, self._one)
+        self.xp.copy_where(self._count, self._most, self._count > self._most)
         self.observe()
 
     def advance(self, actions: Mapping[str, XArray]) -> None:
@@ -79,12 +85,14 @@ class RoomsWorlds(SingleAgentWorlds):
         door_row, is_door_open = self._exit(next_x)  # west of a room is the exit of the room before it
         in_doorway = (x % (wall + 1) == wall) & (next_y != y)
         into_wall = (next_x % (wall + 1) == wall) & ((next_y != door_row) | ~is_door_open)
-        outside = (next_x < 0) | (next_x > self._last_x) | (next_y < 0) | (next_y >= self._size)
+        last_x = self._count * (wall + 1) - 2
+        outside = (next_x < 0) | (next_x > last_x) | (next_y < 0) | (next_y >= self._size)
         blocked = outside | into_wall | in_doorway
         self._is_open[...] = self._is_open | (self._here(x) & opens)
         self._cell[0] = xp.where(blocked, x, next_x)
         self._cell[1] = xp.where(blocked, y, next_y)
-        xp.copy(self.terminated, (self._cell[0] == self._last_x) & (self._cell[1] == self._exits[-1]))
+        goal_row, _ = self._exit(last_x)
+        xp.copy(self.terminated, (self._cell[0] == last_x) & (self._cell[1] == goal_row))
         xp.copy(self.rewards[SINGLE_AGENT][:, 0], xp.cast(self.terminated, self.dtype))
         self.observe()
 
@@ -111,10 +119,11 @@ class RoomsWorlds(SingleAgentWorlds):
     def draw(self, state: Mapping[str, Array]) -> Array:
         size, last_x = self._size, self._last_x
         canvas = Canvas(width=20 * (last_x + 1), height=20 * size, x_range=(-0.5, last_x + 0.5), y_bottom=-0.5)
-        for room in range(self._num_rooms):
+        num_rooms = int(state["num_rooms"])
+        for room in range(num_rooms):
             exit_row = float(state["exits"][room])
-            if room == self._num_rooms - 1:
-                canvas.box((last_x, exit_row), (0.9, 0.9), 0.0, GREEN)
+            if room == num_rooms - 1:
+                canvas.box((num_rooms * (size + 1) - 2, exit_row), (0.9, 0.9), 0.0, GREEN)
                 continue
             wall = room * (size + 1) + size
             canvas.box((wall, (size - 1) / 2), (1.0, size), 0.0, GREY)

@@ -118,6 +118,7 @@ def particle_blueprint(
         name=name,
         groups=groups,
         max_episode_steps=settings.max_cycles,
+        limit_option="max_cycles",
         num_draws=layout.num_draws,
         build=lambda num_worlds: build(groups, num_worlds),
         xp=namespace_of(settings.device),

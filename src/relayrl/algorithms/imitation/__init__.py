@@ -1,0 +1,1 @@
+"""Imitation: policies that learn to act as demonstrated."""

@@ -1,0 +1,1 @@
+"""Commands with the options of Unity ML-Agents."""

@@ -1,0 +1,1 @@
+"""What ML-Agents and Unity write, where environments and sinks both read it."""

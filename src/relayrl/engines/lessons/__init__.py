@@ -1,0 +1,1 @@
+"""Curricula of a run."""

@@ -1,0 +1,1 @@
+"""Environment parameters: samplers, lessons, and how they reach environments."""

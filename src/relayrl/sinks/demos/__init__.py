@@ -1,0 +1,1 @@
+"""Demonstrations that Unity's ML-Agents recorded, as a source of trajectories."""

@@ -1,0 +1,1 @@
+"""Imitation beside reinforcement learning: demonstrations, and cloning steps between updates."""
