@@ -3,6 +3,7 @@
 import contextlib
 import struct
 import zlib
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import relayrl
+from relayrl.data.columns import LaneHeader
 from relayrl.data.mlagents.png_images import decode_images
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
+from relayrl.training.imitation.demonstrations import read_demonstrations
 
 # A writer of the wire format, for tests.
 
@@ -309,3 +312,21 @@ def test_they_are_learned_from_by_every_road(tmp_path):
     run = relayrl.train(make_line, algo="ppo", run_dir=tmp_path / "ppo", settings=both, **given)
     assert run.history["signals/gail/reward_mean"][-1] > 0.0
     assert np.isfinite(run.history["cloning/loss"][-1])
+
+
+def test_demonstrations_fit_a_scene_that_names_its_sensors_and_actions(tmp_path):
+    seen = vector([0.25, 0.5]) + vector([1.0])
+    done = floats(6, [0.125]) + ints(7, [2])
+    data = demo([pair(seen, done), pair(seen, done, done=True)], number(1, 1) + number(2, 1) + ints(3, [3]))
+    (tmp_path / "x.demo").write_bytes(data)
+    scene = spaces.Dict({"ray": spaces.Box(-np.inf, np.inf, (2,)), "vector": spaces.Box(-np.inf, np.inf, (1,))})
+    acts = spaces.Dict({"continuous": spaces.Box(-1.0, 1.0, (1,)), "discrete": spaces.Discrete(3)})
+    header = LaneHeader("Walker", (UUID(int=1),), ("agent",), scene, acts)
+    (rollout,) = read_demonstrations(str(tmp_path / "x.demo"), {"Walker": header})["Walker"]
+    assert rollout.obs["ray"][0, 0].tolist() == [0.25, 0.5]
+    assert rollout.obs["vector"][0, 0].tolist() == [1.0]
+    assert rollout.action["continuous"][0, 0].tolist() == [0.125]
+    assert rollout.action["discrete"][0, 0] == 2
+    other = LaneHeader("Walker", (UUID(int=1),), ("agent",), spaces.Dict({"ray": scene["ray"]}), acts)
+    with pytest.raises(ConfigError, match="observation"):
+        read_demonstrations(str(tmp_path / "x.demo"), {"Walker": other})

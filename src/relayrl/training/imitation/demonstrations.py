@@ -9,11 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+from gymnasium import spaces
 
 from relayrl.config.passwords import without_password
 from relayrl.data.action_masks import mask_parts
 from relayrl.data.columns import LaneHeader, Rollout, Trajectory
 from relayrl.data.stacking import stack_trajectories
+from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
 from relayrl.training.facade.received_trajectories import adopted, checked, read_trajectories
 from relayrl.training.trainers.policy_groups import PolicyGroup
@@ -45,12 +49,29 @@ def _group_of(trajectory: Trajectory, headers: Mapping[str, LaneHeader], shown: 
     raise ConfigError(f"{shown} has group {trajectory.group!r}, the environment {sorted(headers)}")
 
 
+def _named(trajectory: Trajectory, header: LaneHeader) -> Trajectory:
+    """The trajectory with its parts by name, where it has as many in order: files of ML-Agents do not name them."""
+    seen: Any = header.observation_space
+    done: Any = header.action_space
+    if _lacks_names(trajectory.observation_space, seen):
+        obs, final = (dict(zip(seen, tree, strict=True)) for tree in (trajectory.obs, trajectory.final_obs))
+        trajectory = replace(trajectory, observation_space=seen, obs=obs, final_obs=final)
+    if _lacks_names(trajectory.action_space, done):
+        action = dict(zip(done, trajectory.action, strict=True))
+        trajectory = replace(trajectory, action_space=done, action=action)
+    return trajectory
+
+
+def _lacks_names(own: Space, named: Space) -> bool:
+    return isinstance(own, spaces.Tuple) and isinstance(named, spaces.Dict) and len(own) == len(named)
+
+
 def _rollouts(header: LaneHeader, trajectories: list[Trajectory]) -> list[Rollout]:
     masks = bool(mask_parts(header.action_space)) and any(t.action_mask is not None for t in trajectories)
     group = PolicyGroup(header.group, header.observation_space, header.action_space, masks)
     unknown = {"logp": None, "value": None, "memory": None, "state": None, "final_state": None}
     return [
-        stack_trajectories([replace(adopted(each, group, header.group), **unknown)])  # type: ignore[arg-type]
+        stack_trajectories([replace(adopted(_named(each, header), group, header.group), **unknown)])  # type: ignore[arg-type]
         for each in trajectories
         if len(each)
     ]
