@@ -12,6 +12,17 @@ def _one_thread() -> None:
     limit_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _registrations_end_with_their_test() -> Iterator[None]:
+    from relayrl.config.plugin_registry import _registered
+
+    before = {kind: dict(own) for kind, own in _registered.items()}
+    yield
+    for kind, own in before.items():
+        _registered[kind].clear()
+        _registered[kind].update(own)
+
+
 @pytest.fixture
 def use_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """A function that switches to an instruction set, or `off`, also for code that asked for kernels before."""

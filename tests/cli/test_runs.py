@@ -206,11 +206,11 @@ def test_a_run_begins_with_another_ones_networks(trained):
 
 def test_an_mlagents_file_trains_and_tells_what_it_left_out(tmp_path):
     (tmp_path / "walker.yaml").write_text(
-        "behaviors:\n  Walker:\n    trainer_type: ppo\n    max_steps: 512\n    no_such_key: 10\n"
+        "behaviors:\n  Walker:\n    trainer_type: ppo\n    max_steps: 512\n    framework: pytorch\n"
         "    hyperparameters: {buffer_size: 512, batch_size: 64}\n"
     )
     done = relayrl("train", "native:CartPole", "--config", "walker.yaml", "--run-dir", "run", "--json", cwd=tmp_path)
-    assert "Walker.no_such_key has no counterpart" in done.stderr
+    assert "Walker.framework has no counterpart" in done.stderr
     assert last_json(done)["num_env_steps"] == 512
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from uuid import UUID
 
 import numpy as np
@@ -14,6 +13,7 @@ from gymnasium import spaces
 import relayrl
 from relayrl.errors import ConfigError, TrainingDivergedError
 from relayrl.testing import FollowSignal
+from waiting import wait_until
 
 SMALL = {"hidden_sizes": [32], "statistics.tensorboard": False, "evaluation.episodes": 8, "time_horizon": 64}
 SPACES = {
@@ -120,13 +120,6 @@ def test_a_killed_run_that_is_resumed_equals_one_that_was_not(tag, tmp_path):
         own |= {"network.memory": {"size": 8, "sequence_length": 8}, "evaluation.episodes": 1}
         hashes.append(relayrl.train("native:simple_tag", settings=own | settings, **given).result.parameter_hash)
     assert hashes[0] == hashes[1]
-
-
-def wait_until(is_true, timeout_s=60.0):
-    end = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_ppo_starts_from_what_was_cloned(tmp_path):

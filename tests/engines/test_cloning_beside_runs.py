@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import relayrl
 from relayrl.errors import ConfigError
 from relayrl.models.heads.head_registry import squashed_head
 from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
+from waiting import wait_until
 
 SMALL = {"hidden_sizes": [16], "evaluation.episodes": 2, "statistics.tensorboard": False}
 MASKED, MASKS = "relayrl.testing:FollowSignal", {"environment.options": {"masks": True}}
@@ -150,10 +150,3 @@ def masked_demos(folder):
     url = f"sqlite:{folder}/masked.db"
     trained(MASKED, "ppo", folder / "masked", record=url, **MASKS)
     return url
-
-
-def wait_until(is_true, timeout_s=60.0):
-    end = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -77,15 +77,9 @@ def test_progress_and_elo_are_measured_by_name():
         Curriculum(settings_with(elo), ["agent"])
 
 
-class Competing(RunSettings):
-    """A run with self-play."""
-
-    self_play: str = "on"
-
-
 def test_elo_is_the_metric_of_that_name():
     elo = {"behavior": "agent", "measure": "Elo", "threshold": 1300, "signal_smoothing": False}
-    lessons = Curriculum(Competing.model_validate(settings_with(elo).model_dump()), ["agent"])
+    lessons = Curriculum(settings_with(elo, **{"self_play.window": 3}), ["agent"])
     assert not lessons.advance(ended(), 1, 0.0, {})  # not rated yet
     assert not lessons.advance(ended(), 2, 0.0, {"self_play/elo": 1300.0})
     assert lessons.advance(ended(), 3, 0.0, {"self_play/elo": 1301.0})

@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 import relayrl
 from relayrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's
 SETTINGS = {
@@ -31,7 +31,6 @@ SETTINGS = {
 ON_RAY = {**SETTINGS, "engine": "ray", "workers": 2}
 STEPS = 1920
 MB = 1 << 20
-DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +72,6 @@ def at(steps, act):
             done.append(act())
 
     return callback
-
-
-def wait_until(is_so, deadline_s=DEADLINE_S):
-    end_s = time.monotonic() + deadline_s
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
 
 
 def test_collectors_and_nodes_that_are_lost_change_no_number(cluster, tmp_path, caplog):
@@ -145,13 +137,15 @@ def test_a_driver_that_is_killed_resumes_and_its_collectors_end_with_it(cluster,
     with open(tmp_path / "output", "w") as output:
         driver = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        wait_until(lambda: len(list((tmp_path / "run").glob("checkpoints/step_*"))) > 1 or driver.poll() is not None)
+        wait_until(
+            lambda: len(list((tmp_path / "run").glob("checkpoints/step_*.ckpt"))) > 1 or driver.poll() is not None
+        )
         assert driver.poll() is None, (tmp_path / "output").read_text()
     finally:
         driver.kill()
         driver.wait(DEADLINE_S)
     wait_until(lambda: not collector_processes())
-    for late in (tmp_path / "run" / "checkpoints").glob("step_*"):
+    for late in (tmp_path / "run" / "checkpoints").glob("step_*.ckpt"):
         if int(late.stem.removeprefix("step_")) > STEPS // 2:
             late.unlink()  # a fast machine has come further than the run that it is compared with
     resumed = relayrl.train(
@@ -175,7 +169,7 @@ def test_a_cluster_of_the_run_is_on_loopback_and_ctrl_c_leaves_nothing_behind(tm
         driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     started = [psutil.Process(driver.pid)]
     try:
-        wait_until(lambda: any((tmp_path / "run").glob("checkpoints/step_*")) or driver.poll() is not None)
+        wait_until(lambda: any((tmp_path / "run").glob("checkpoints/step_*.ckpt")) or driver.poll() is not None)
         assert driver.poll() is None, (tmp_path / "output").read_text()
         started += started[0].children(recursive=True)
         listening = {

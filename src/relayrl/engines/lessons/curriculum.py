@@ -87,7 +87,7 @@ class Curriculum:
             raise ConfigError("recorded trajectories are learned from as they are; leave out the curriculum of " + name)
         if criteria.behavior not in self._groups and len(self._groups) > 1:
             raise UnknownNameError(f"behavior in the curriculum of {name!r}", criteria.behavior, self._groups)
-        if criteria.measure is Measure.ELO and not settings.model_dump().get("self_play"):
+        if criteria.measure is Measure.ELO and settings.self_play is None:
             raise ConfigError(
                 f"the curriculum of {name!r} measures Elo, which only self-play gives; set self_play, or measure reward or "
                 "progress"

@@ -138,7 +138,7 @@ class _GuardedVector(VectorEnvironment):
     def _translated(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except RelayRLError:
+        except (RelayRLError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise self._error(EnvFailure.of_exception(0, error, doing)) from error
