@@ -24,6 +24,7 @@ SMALL = {
 ON_POLICY = {"train_pi_iters": 2, "train_vf_iters": 2}
 REPLAY = {"learning_starts": 40, "batch_size": 16, "update_interval": 20, "train_iters": 2}
 STEPS = 240
+SAMPLED = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 5, "max_value": 15}}
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,8 @@ CASES = {
     "memory": ("CartPole-v1", "ppo", {**ON_POLICY, "network.memory.size": 8}),
     "nested spaces": ("relayrl.testing:NestedSpaces", "ppo", ON_POLICY),
     "normal actions": ("Pendulum-v1", "ppo", ON_POLICY),
+    "drawn parameters": ("Pendulum-v1", "ppo", {**ON_POLICY, "environment_parameters": {"g": SAMPLED}}),
+    "novelty": ("native:simple_tag", "ppo", {**ON_POLICY, "reward_signals": {"extrinsic": {}, "rnd": {}}}),
     "corrected": ("CartPole-v1", "impala", {}),
     "a team": ("native:simple_spread", "poca", {}),
     "replay": ("Pendulum-v1", "sac", REPLAY),
@@ -173,3 +176,19 @@ def test_a_file_sends_nobody_to_a_cluster_without_their_word(setting, value, say
 
 
 DOTTED = {"environment": {"num_envs": 5}, "trainer": {"time_horizon": 12}, "evaluation": {"episodes": 0}}
+
+
+def test_what_collectors_elsewhere_cannot_do_is_refused(tmp_path):
+    lessons = [
+        {
+            "name": "a",
+            "value": 5,
+            "completion_criteria": {"measure": "progress", "behavior": "agent", "threshold": 0.5},
+        },
+        {"name": "b", "value": 10},
+    ]
+    own = {**ON_POLICY, "environment_parameters": {"g": {"curriculum": lessons}}}
+    with pytest.raises(ConfigError, match="lessons are for the engine local"):
+        train(tmp_path / "lessons", "Pendulum-v1", "ppo", own, workers=2)
+    with pytest.raises(ConfigError, match="self_play is for environments of the run's own process"):
+        train(tmp_path / "self", "native:pong", "ppo", {**ON_POLICY, "self_play": {"window": 3}}, workers=2)
