@@ -336,6 +336,8 @@ class LocalEngine:
         self._statistics.add_agent_returns(judged.agent_returns)
 
     def _follow_lessons(self, ended: EndedEpisodes, pace: Pace) -> None:
+        if self._curriculum.is_final:
+            return
         steps, collector = pace.num_env_steps, self._parts.collector
         progress, metrics = steps / self._last_step(), self._statistics.latest()
         begun = self._curriculum.advance(ended, collector.num_steps, progress, metrics)
