@@ -1,4 +1,4 @@
-"""Lessons: when the next one begins, what is told of it, and that nothing of it is lost when a run is killed."""
+"""Lessons: when the next one begins, what is logged of it, and that nothing of it is lost when a run is killed."""
 
 import contextlib
 import csv

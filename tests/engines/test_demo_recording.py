@@ -159,7 +159,8 @@ def test_mistakes_are_one_line(options, complaint, tmp_path, monkeypatch):
 
 def test_the_window_is_read(tmp_path, monkeypatch):
     """The keyboard through pygame without a display: events are posted, and escape ends the recording."""
-    pygame = pytest.importorskip("pygame")
+    import pygame
+
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     from relayrl.engines.demos.keyboard import PygameKeys
     from relayrl.envs.rendering import RenderMode

@@ -207,7 +207,6 @@ def test_a_search_may_grow(tmp_path, sweep_with):
 
 
 def test_a_tpe_search_that_grows_is_the_one_that_began_with_as_many(tmp_path, sweep_with):
-    pytest.importorskip("optuna")
     search = {"sampler": "tpe", "ranges": {"pi_lr": {"log": [1e-4, 1e-1]}}}
     config = {"env": "CartPole-v1", "settings": SHORT, "search": search, "batch": 4}
     sweep_with(FakeRunner(value), {**config, "trials": 6}, sweep_dir=tmp_path / "s")

@@ -142,7 +142,6 @@ def test_ctrl_c_lets_the_trials_save_what_they_have(tmp_path, gate):
 
 @pytest.mark.slow
 def test_trials_run_on_ray(tmp_path):
-    pytest.importorskip("ray")
     config = {"env": "CartPole-v1", "settings": SHORT, "seeds": [1, 2], "runner": "ray", "concurrency": 2}
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(config))

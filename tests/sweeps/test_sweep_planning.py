@@ -78,7 +78,6 @@ def test_trial_k_of_a_random_search_depends_on_the_seed_and_on_k_alone():
 
 
 def test_tpe_proposes_near_what_did_well():
-    pytest.importorskip("optuna")
     sweep = made(search={"sampler": "tpe", "ranges": {"x": {"float": [0.0, 1.0]}}})
     told = [SampledTrial({"x": x}, {}, -abs(x - 0.8)) for x in np.linspace(0, 1, 21)]
     proposed = [point["x"] for point in settings_of_trials(sweep, range(21, 41), told)]
@@ -87,7 +86,6 @@ def test_tpe_proposes_near_what_did_well():
 
 
 def test_tpe_learns_from_pruned_trials_and_passes_over_failed_ones():
-    pytest.importorskip("optuna")
     sweep = made(search={"sampler": "tpe", "ranges": RANGES})
     (some,) = settings_of_trials(sweep, [0], ())
     told = [SampledTrial(some, {10: 3.0}, None), SampledTrial(some, {}, None), SampledTrial(some, {10: 3.0}, 5.0)]
@@ -177,8 +175,6 @@ WHOLE_TRIALS = {"grid": 6, "random": 7, "tpe": 10, "median": 4, "halving": 3, "t
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_the_plan_is_the_same_whatever_ends_first(name):
-    if "tpe" in name:
-        pytest.importorskip("optuna")
     sweep = made(seeds=[1, 2], **SWEEPS[name])
 
     def value(job):

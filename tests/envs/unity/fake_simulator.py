@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 import zlib
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class Agent:
         Agent.next_id += 1
 
 
-class Scene:
+class Scene(ABC):
     """What all scenes share: agents put their observations into `out`, ended ones with `done`."""
 
     specs: dict[str, tuple[int, list[int]]]  # continuous actions and branches of each behaviour
@@ -109,19 +110,21 @@ class Scene:
         self.put(agent, done=True, max_step=max_step)
         agent.begin()
 
+    @abstractmethod
     def observe(self, agent: Agent) -> list[bytes]:
-        raise NotImplementedError
+        """What an agent sees."""
 
+    @abstractmethod
     def reset(self) -> None:
-        raise NotImplementedError
+        """Begin anew."""
 
+    @abstractmethod
     def ask(self) -> None:
         """Let agents ask for decisions, at the beginning of a tick."""
-        raise NotImplementedError
 
+    @abstractmethod
     def act(self) -> None:
         """Let the actions happen, at the end of a tick."""
-        raise NotImplementedError
 
 
 class Walk(Scene):

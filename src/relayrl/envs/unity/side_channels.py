@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineSettings(Settings):
-    """What Unity's engine is told before the first episode; null leaves the scene's own."""
+    """Configuration sent to Unity's engine before the first episode; null leaves the scene's own."""
 
     width: int | None = Field(84, ge=1, le=1 << 14, description="of the window, in pixels; with height")
     height: int | None = Field(84, ge=1, le=1 << 14, description="of the window, in pixels; with width")

@@ -120,9 +120,11 @@ def message(name: str, **fields: Any) -> Any:
 def read_message(data: bytes) -> Any:
     """A `UnityMessageProto` as a simulator sends it; `EnvError` where the bytes are none."""
     parsed = message("UnityMessageProto")
+    from google.protobuf.message import DecodeError  # there, where `message` found it
+
     try:
         parsed.ParseFromString(data)
-    except Exception as error:
+    except DecodeError as error:
         raise EnvError(f"the simulator sent {len(data)} bytes that are no message of ML-Agents: {error}") from error
     return parsed
 
@@ -136,9 +138,7 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="relayrl_unity.proto", package=PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         _describe(file.message_type.add(name=name), fields)
-    pool = (
-        descriptor_pool.DescriptorPool()
-    )  # a pool of its own: mlagents_envs registers the same names in the default one
+    pool = descriptor_pool.DescriptorPool()  # of its own: mlagents_envs registers the same names in the default one
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _MESSAGES

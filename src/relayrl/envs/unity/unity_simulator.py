@@ -7,7 +7,7 @@
     simulator.act(actions)                                      what they do
 
 A simulator that somebody else started cannot be started again by us, so closing it only sets it aside: who asks for its port
-next, in this process, goes on with it. It is told to quit when the process ends.
+next, in this process, goes on with it. It is asked to quit when the process ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A learner beside the first one: takes part in each update that it is sent, until it is told to end or nobody is left.
+"""A learner beside the first one: takes part in each update that it is sent, until the first one ends it or is gone.
 
 `python -m relayrl.training.learners.learner_process HOST PORT RANK NUM_LEARNERS THREADS`, as `learner_group` starts it.
 """
