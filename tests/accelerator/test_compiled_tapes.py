@@ -183,7 +183,7 @@ def test_the_lowest_value_is_the_same_on_one_thread_and_two_and_what_is_no_numbe
     assert np.isnan(CompiledTapes(modules[::-1]).min_q(x, own, share)[0]).all()
 
 
-def test_judges_have_one_output_and_the_same_inputs():
+def test_critics_have_one_output_and_the_same_inputs():
     own = draw_own(np.random.default_rng(0), 3, 4)
     several = CompiledTapes(twins(Activation.RELU, 4, 8, 2))
     unlike = CompiledTapes([*twins(Activation.RELU, 4, 8, 1, count=1), *twins(Activation.RELU, 5, 8, 1, count=1)])

@@ -1,4 +1,4 @@
-"""Networks that judge rows which share parts: however they are computed, as if every row were laid out."""
+"""Critics of rows which share parts: however they are computed, as if every row were laid out."""
 
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ CASES = {
 }
 
 
-def judges(width: int, count: int, activation: Activation, hidden: tuple[int, ...]) -> list[MLP]:
+def critics(width: int, count: int, activation: Activation, hidden: tuple[int, ...]) -> list[MLP]:
     generator = torch.Generator().manual_seed(0)
     modules = [MLP((width, *hidden, 1), activation, 1.0, generator) for _ in range(count)]
     FlatAdam([p for module in modules for p in module.parameters()], 1e-3, None)
@@ -94,7 +94,7 @@ def test_the_cases_are_of_both_kinds(name):
 @pytest.mark.parametrize("hidden", [(), (33, 17), (64, 64)])
 def test_rows_that_share_parts_agree_with_rows_that_are_laid_out(name, count, activation, hidden):
     case, _ = CASES[name]
-    modules = judges(case.x.width, count, activation, hidden)
+    modules = critics(case.x.width, count, activation, hidden)
     expected = everything(TorchNetworks(modules), modules, case, case.x.laid_out())
     assert_agree(everything(CompiledTapes(modules), modules, case, case.x), expected)
 
@@ -108,7 +108,7 @@ def test_one_thread_and_two_give_the_same_numbers(instructions, name, count, mon
     results = []
     for threads in (1, 2):
         loader.set_num_threads(threads)
-        modules = judges(case.x.width, count, Activation.RELU, (64, 64))
+        modules = critics(case.x.width, count, Activation.RELU, (64, 64))
         results.append(everything(CompiledTapes(modules), modules, case, case.x))
     loader.set_num_threads(None)
     for one, two in zip(*results, strict=True):
@@ -118,6 +118,6 @@ def test_one_thread_and_two_give_the_same_numbers(instructions, name, count, mon
 @needs_kernels
 def test_mlps_lay_nothing_out_that_many_rows_share(monkeypatch):
     case, _ = CASES["with a state"]
-    modules = judges(case.x.width, 2, Activation.RELU, (8, 8))
+    modules = critics(case.x.width, 2, Activation.RELU, (8, 8))
     monkeypatch.setattr(SharedRows, "laid_out", lambda _: pytest.fail("rows were laid out"))
     everything(CompiledTapes(modules), modules, case, case.x)

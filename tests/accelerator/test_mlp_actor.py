@@ -46,7 +46,7 @@ def exported(path: Path, action: spaces.Space, *, obs: spaces.Space = OBS, maske
         policy.normalizer.scale *= 2.0
     policy.return_normalizer.scale *= 0.5
     policy.return_normalizer.shift += 0.25
-    metadata = PolicyMetadata("worlds", "ppo", "agent", 1, masked, obs, action)
+    metadata = PolicyMetadata("env", "ppo", "agent", 1, masked, obs, action)
     return export_policy(policy, metadata, path, ExportFormat.ONNX)
 
 
@@ -196,7 +196,7 @@ def test_a_policy_with_a_memory_is_not_described(tmp_path):
 
     network = NetworkSettings(hidden_sizes=(8,), memory=MemorySettings(size=4))
     policy = actor_critic(OBS, ACTIONS["discrete"], network, torch.Generator().manual_seed(0))
-    metadata = PolicyMetadata("worlds", "ppo", "agent", 1, False, OBS, ACTIONS["discrete"])
+    metadata = PolicyMetadata("env", "ppo", "agent", 1, False, OBS, ACTIONS["discrete"])
     path = export_policy(policy, metadata, tmp_path / "model.onnx", ExportFormat.ONNX)
     assert isinstance(load_model(path).actor, ExportedActor)
 

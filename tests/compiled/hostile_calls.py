@@ -156,6 +156,24 @@ VALID = {
         k.advantages,
         [2, 3, x(2), x(2), x(2), np.zeros((2, 3), bool), np.zeros((2, 3), bool), 0.9, 0.9, x(2)],
     ),
+    "step_cart_poles": lambda: (
+        k.step_cart_poles,
+        [x(4, 2), np.zeros(2, np.int64), x(1, 2), x(1, 2), np.ones(8, f4), x(2, 4), np.zeros(2, bool)],
+    ),
+    "measure_offsets": lambda: (
+        k.measure_offsets,
+        [2, 3, 5, 6, 1, x(2, 30), np.array([0, 1, 2, 3, 4, 5]), x(2, 30), x(1, 30)],
+    ),
+    "find_overlaps": lambda: (k.find_overlaps, [2, 3, 5, 1, x(2, 2), x(6, 5), 0.1, 60.0, x(4, 5), x(4, 5)]),
+    "add_pushes": lambda: (
+        k.add_pushes,
+        [2, 3, 5, 1, x(4, 5), x(4, 5), x(12, 5), x(6, 5), -0.1, 1e-9, x(4, 5)],
+    ),
+    "decode_moves": lambda: (k.decode_moves, [2, 3, 5, x(6, 5), 5.0, x(2, 3), x(2, 3)]),
+    "move_bodies": lambda: (
+        k.move_bodies,
+        [2, 5, 6, 3, 1, x(12, 5), x(6, 5), x(4, 5), x(4, 5), 0.1, 0.75],
+    ),
     "join_rows": lambda: (k.join_rows, [[[x(2), x(2)]], np.array([2, 2]), (x(4),)]),
     "attributes": lambda: (k.attributes, [[*IDS], ("int", "hex")]),
     "all_alike": lambda: (k.all_alike, [[[1, 1]], [[None, None]]]),
@@ -177,10 +195,35 @@ VALID = {
             *(np.ones(2, np.int64), 0, 0, bytearray(2 * (4 + 5 + 8 + 8))),
         ],
     ),
+    "check_stream": lambda: (k.check_stream, [bytes(300), stream_plan()]),
+    "team_values": lambda: (k.team_values, [*team(), np.zeros(3, f4), np.zeros((3, 2), f4), 2]),
+    "team_gradient": lambda: (
+        k.team_gradient,
+        [
+            *(*team(), np.array([0, 2]), np.zeros(3, f4), np.zeros(3, f4), np.zeros((3, 2), f4)),
+            *(0.2, 0.5, np.zeros(TEAM_PARAMETERS, f4), 2),
+        ],
+    ),
     "instruction_sets": lambda: (k.instruction_sets, []),
     "use_instruction_set": lambda: (k.use_instruction_set, [k.instruction_sets()[0]]),
 }
 """How each is called rightly, made anew for each call."""
+
+
+TEAM_PARAMETERS = 165
+"""Encoders 3 → 4 and 5 → 4, norms, five square layers of 4, values."""
+
+
+def team() -> list:
+    """The critic of three teams of two agents, with three features and two actions each."""
+    columns = np.ones((3, 2, 3), f4), np.ones((3, 2, 2), f4), np.ones((3, 2), bool)
+    return [((3, 4), (5, 4), 2, 2, True), np.zeros(TEAM_PARAMETERS, f4), *columns]
+
+
+def stream_plan() -> tuple:
+    """Five messages of 100 bytes, no columns."""
+    heads = np.array([(100 * i, 100, 0, 0, 0, 0) for i in range(4)] + [(400, 300, 0, 0, 0, 0)], np.int64).tobytes()
+    return b"schema", bytes(700), bytes(700), b"group", heads, b"", b""
 
 
 def forwarded():

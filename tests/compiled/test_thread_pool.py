@@ -195,10 +195,10 @@ def value_job(sizes: tuple[int, ...], rows: int, minibatch_rows: int) -> dict[st
     return own | {"clip": 0.2, "target": normal(rows, seed=1), "old_value": np.zeros(rows, f4)}
 
 
-def update(rows: int, minibatch_rows: int, hidden: int, *, is_normal: bool = False) -> Call:
+def update(rows: int, minibatch_rows: int, hidden: int, *, is_normal: bool = False, **other: Any) -> Call:
     def call(threads: int) -> list[Array]:
-        actor = policy_job((5, hidden, hidden, 3), rows, minibatch_rows, is_normal=is_normal)
-        critic = value_job((5, hidden, hidden, 1), rows, minibatch_rows)
+        actor = policy_job((5, hidden, hidden, 3), rows, minibatch_rows, is_normal=is_normal) | other
+        critic = value_job((5, hidden, hidden, 1), rows, minibatch_rows) | other
         sums = kernels.Update(actor, critic, threads).finish()
         numbers = [np.array(list(own.values()), float) for own in sums]
         return [
@@ -229,6 +229,9 @@ CALLS: dict[str, Callable[[], Call]] = {
     "Adam with larger chunks": lambda: adam((1 << 20) + 5),
     "a soft update": lambda: soft_update(81_003),
     "an update": lambda: update(700, 300, 40),
+    "an update whose threads share units": lambda: update(700, 300, 144),
+    "the same with normal draws, relu and padding": lambda: update(600, 299, 150, is_normal=True, is_tanh=False),
+    "the same with rows as they are": lambda: update(500, 500, 150, order=None),
     "an update in halves": lambda: update(2_407, 1_203, 40),
     "an update in blocks": lambda: update(9_973, 9_973, 40),
     "an update in blocks, and a rest": lambda: update(7_001, 3_000, 33, is_normal=True),
@@ -268,9 +271,18 @@ def bits(calls: list[Call], threads: int) -> list[bytes]:
     return [array.tobytes() for call in calls for array in call(threads)]
 
 
+BUSY = (
+    "gradients of many rows",
+    "regressions of twins",
+    "an update whose threads share units",
+    "an update in halves",
+    "Adam",
+)
+
+
 def test_many_callers_at_once_get_their_own_results() -> None:
     """For about a second: more callers than there are places in the pool, with updates that are left to it among them."""
-    made = [[CALLS[name]() for name in ("gradients of many rows", "an update in halves", "Adam")] for _ in range(20)]
+    made = [[CALLS[name]() for name in BUSY] for _ in range(20)]
     expected, found = bits(made[0], 1), []
     end = time.monotonic() + 1.0
 
@@ -299,7 +311,8 @@ def test_several_updates_may_be_left_to_the_pool() -> None:
 
 
 def test_forked_children_get_a_pool_of_their_own() -> None:
-    calls = [CALLS[name]() for name in ("gradients of many rows", "an update in blocks")]
+    names = ("gradients of many rows", "an update whose threads share units", "an update in blocks")
+    calls = [CALLS[name]() for name in names]
     expected = bits(calls, 5)
     left = kernels.Update(policy_job((5, 64, 3), 9_000, 9_000), value_job((5, 64, 1), 9_000, 9_000), 4)
     children = []

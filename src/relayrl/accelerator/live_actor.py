@@ -7,6 +7,7 @@ import copy
 from relayrl.accelerator.mlp_actor import MAX_PRODUCTS, MlpActor, fits
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.torch_actor import TorchActor
+from relayrl.models.compute_device import CPU, device_of
 from relayrl.models.exports.mlp_policy import has_own_critic, mlp_of
 from relayrl.models.policy import Policy
 
@@ -18,7 +19,8 @@ def live_actor(policy: Policy) -> Actor:
     if mlp is None or not fits(mlp):
         shares = policy.image_encoder is not None
         reference = TorchActor(policy, with_value=shares)
-        reference.knows_logp, reference.gives_value = shares, shares and has_own_critic(policy)
+        is_on_gpu = device_of(policy) != CPU  # where everything of a decision comes back in one transfer
+        reference.knows_logp, reference.gives_value = shares or is_on_gpu, shares and has_own_critic(policy)
         return reference
     actor = MlpActor(mlp, policy.head, policy.features_numpy)
     actor.observation_space = policy.observation_space
@@ -28,7 +30,7 @@ def live_actor(policy: Policy) -> Actor:
 def frozen_actor(policy: Policy, device: str) -> Actor:
     """The fastest actor of a copy of the policy as it is now, with values where it has a critic of its own."""
     own = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
-    reference, mlp = TorchActor(own, with_value=True, device=device), mlp_of(own, with_value=True)
+    reference, mlp = TorchActor(own, with_value=True), mlp_of(own, with_value=True)
     if mlp is None or not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
         return reference
     return MlpActor(mlp, own.head, own.features_numpy, reference)

@@ -19,7 +19,7 @@ import numpy as np
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array, Tree
 from relayrl.models.acting.actor import Actor, Decision, ForwardActor, Outputs, choose
-from relayrl.models.exports.exported import ExportedActor, example_rows
+from relayrl.models.exports.exported import ExportedActor, PolicyMetadata, example_rows
 from relayrl.models.exports.mlp_description import Mlp, MlpDescription
 from relayrl.models.heads.action_head import ActionHead, Distribution, HeadDescription
 from relayrl.models.heads.box_heads import GaussianHead
@@ -155,13 +155,10 @@ def fits(mlp: MlpDescription) -> bool:
 def accelerated(reference: ExportedActor) -> MlpActor | None:
     """The compiled actor of a file that describes its MLPs; None where it does not, or where that acts otherwise."""
     metadata, head = reference.metadata, reference.head
-    if not metadata.mlp:
-        return None
     try:
-        mlp = MlpDescription.from_text(metadata.mlp)
-        if not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
+        actor = described_actor(metadata, head, reference)
+        if actor is None:
             return None
-        actor = MlpActor(mlp, head, _plain_features(mlp), reference)
         rows = example_rows(metadata, head, num_rows=4)
         own, expected = actor.forward(*rows, None), reference.forward(*rows, None)
         fault = None if _agree(own, expected) else "it acts otherwise than the file's graph"
@@ -171,6 +168,17 @@ def accelerated(reference: ExportedActor) -> MlpActor | None:
         return actor
     _log.warning("the policy's description is not used, and onnxruntime acts: %s", fault)
     return None
+
+
+def described_actor(metadata: PolicyMetadata, head: ActionHead, reference: Actor) -> MlpActor | None:
+    """The compiled actor of a file's description, which nobody has compared with the file's graph; None where there is no
+    description, or no kernel for it. `ValueError` where its numbers do not fit each other."""
+    if not metadata.mlp:
+        return None
+    mlp = MlpDescription.from_text(metadata.mlp)
+    if not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
+        return None
+    return MlpActor(mlp, head, _plain_features(mlp), reference)
 
 
 def _agree(own: Outputs, expected: Outputs) -> bool:

@@ -22,6 +22,7 @@ from torch import nn
 from relayrl.accelerator.adam_kernel import accelerate_steps
 from relayrl.accelerator.compiled_mlp import CompiledMLP, as_inputs, as_rows
 from relayrl.accelerator.compiled_mlp import has_kernels as are_known
+from relayrl.accelerator.team_kernels import fastest_team_update
 from relayrl.algorithms import returns
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective, require_finite
 from relayrl.algorithms.on_policy import Backend
@@ -138,7 +139,7 @@ def gae(
     module = kernels()
     if module is None or not valid.all():
         columns = reward, value, next_value, terminated, truncated, valid
-        return returns.gae(*columns, gamma=gamma, lam=lam)
+        return np.asarray(returns.gae(*columns, gamma=gamma, lam=lam))
     out = np.empty(reward.shape, np.float32)
     numbers = [np.ascontiguousarray(column, np.float32) for column in (reward, value, next_value)]
     flags = [np.ascontiguousarray(flag, np.bool_) for flag in (terminated, truncated)]
@@ -149,7 +150,7 @@ def gae(
 class KernelUpdate(TorchUpdate):
     """`TorchUpdate`, whose values and gradient steps are the kernels'; made by `kernel_update`, which knows for what.
 
-    Of a team's policy they take the actor's steps alone: its critic is no MLP, and its algorithm trains it."""
+    Of a team's policy they take the actor's steps alone: `team_kernels` has those of its critic."""
 
     def __init__(
         self,
@@ -164,8 +165,6 @@ class KernelUpdate(TorchUpdate):
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._head, self._actor_shape = head, _shape(actor)
         self._critic = None if critic is None else (_shape(critic), CompiledMLP(critic))
-        if critic is None:
-            accelerate_steps([vf_optimizer])
 
     def value(self, seen: Array | SharedRows) -> Array:
         if self._critic is None:
@@ -313,5 +312,5 @@ def fastest_update(
     return reference_update(policy, objective, pi_optimizer, vf_optimizer)
 
 
-FASTEST = Backend(gae, fastest_update)
+FASTEST = Backend(gae, fastest_update, fastest_team_update)
 """What runs are made with."""

@@ -97,7 +97,7 @@ class AcceleratedUpdate(ABC, Generic[A]):
         share = own.share * weight
         values, loss = group.critics.regress(inputs, target.reshape(-1, 1), share.reshape(-1, 1))
         require_finite(loss, "Q", "critic_lr")
-        norm = group.learner.critic_optimizer.step()
+        norm = float(group.learner.critic_optimizer.step())
         first = values[0].reshape(target.shape)
         error = np.maximum.reduce(np.abs(first - target) * own.valid, 1)
         return {"value/loss": loss, "value/gradient_norm": norm, "value/mean": float(np.vdot(first, own.share))}, error
@@ -113,7 +113,7 @@ class AcceleratedUpdate(ABC, Generic[A]):
         loss = float(np.vdot(entropy_weight * choice.logp - minimum, share))
         require_finite(loss, "policy", "actor_lr")
         group.actor.backward(choice.output_gradient(by_action, np.float32(entropy_weight) * share))
-        norm = group.learner.actor_optimizer.step()
+        norm = float(group.learner.actor_optimizer.step())
         return self.algorithm.prefixed(name, {"policy/loss": loss, "policy/gradient_norm": norm}), choice
 
 
@@ -159,13 +159,15 @@ class AcceleratedSAC(AcceleratedUpdate[SAC]):
 
     def next_actions(self, group: str, own: GroupBatch[Array]) -> NextActions:
         choice = self.groups[group].choose_as_target(own.next_features, own.next_mask, self.algorithm.rng)
-        bonus = np.float32(-self.algorithm.temperature(group)) * np.asarray(choice.logp).reshape(own.reward.shape)
+        bonus = np.float32(-float(self.algorithm.temperature(group))) * np.asarray(choice.logp).reshape(
+            own.reward.shape
+        )
         return NextActions(choice.action.reshape(own.action.shape), bonus)
 
     def update_policies(self, batch: Batch) -> Metrics:
         metrics, algorithm = Metrics(), self.algorithm
         for name, group in self.groups.items():
-            alpha, own = algorithm.temperature(name), batch[name]
+            alpha, own = float(algorithm.temperature(name)), batch[name]
             own_metrics, choice = self.update_policy(name, batch, alpha)
             entropy = -float(np.vdot(np.asarray(choice.logp).reshape(own.reward.shape), own.share))
             if algorithm.params.learns_temperature:

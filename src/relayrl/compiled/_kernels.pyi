@@ -120,6 +120,47 @@ def min_q(
     """`minimum` [M] of the single outputs for rows that have `own` [M, A] in the columns from `first` int64 [M] on,
     and `by_own` [M, A], the gradient of Σ `share` `minimum` by it."""
 
+TeamShape: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int, int, bool]
+"""A team's critic: sizes of both encoders, agents, heads, and whether activations are tanh."""
+
+MAX_AGENTS: int
+"""Of a team."""
+
+def team_values(
+    shape: TeamShape,
+    vector: Array,
+    features: Array,
+    actions: Array,
+    present: Array,
+    value: Array,
+    baseline: Array,
+    threads: int,
+    /,
+) -> None:
+    """`value` [M] and `baseline` [M, N] of teams: `features` [M, N, F], `actions` [M, N, A], `present` bool [M, N].
+
+    `vector` holds the parameters of `models.teams.team_critic`, in torch's order."""
+
+def team_gradient(
+    shape: TeamShape,
+    vector: Array,
+    features: Array,
+    actions: Array,
+    present: Array,
+    chosen: Array,
+    target: Array,
+    old_value: Array,
+    old_baseline: Array,
+    clip: float,
+    baseline_weight: float,
+    gradient: Array,
+    threads: int,
+    /,
+) -> tuple[float, float]:
+    """`gradient` of value loss + `baseline_weight` · baseline loss over the teams `chosen` int64 [K]; gives both losses.
+
+    `clip` is that of the values; negative: none."""
+
 def adam_step(
     vector: Array,
     gradient: Array,
@@ -160,6 +201,91 @@ def advantages(
     /,
 ) -> None:
     """`out` [T, L] as `algorithms.returns.gae`, where every lane acts on every row; flags are bool."""
+
+def step_cart_poles(
+    motion: Array,
+    action: Array,
+    sine: Array,
+    cosine: Array,
+    constants: Array,
+    observation: Array,
+    terminated: Array,
+    /,
+) -> None:
+    """One step of `motion` [4, B] float32; `constants` [8] are those of `CartPoleWorlds`, `sine` and `cosine` the angle's."""
+
+def measure_offsets(
+    num_observers: int,
+    num_seen: int,
+    num_worlds: int,
+    num_bodies: int,
+    first_observer: int,
+    position: Array,
+    seen: Array,
+    offset: Array,
+    distance: Array,
+    /,
+) -> None:
+    """As `Geometry.update`: `offset` [2, N, K, B] and `distance` [N, K, B] from `position` [2, E, B]; `seen` [N, K] int64."""
+
+def find_overlaps(
+    num_agents: int,
+    num_seen: int,
+    num_worlds: int,
+    first_column: int,
+    reach: Array,
+    distance: Array,
+    margin: float,
+    bound: float,
+    overlap: Array,
+    exponent: Array,
+    /,
+) -> None:
+    """As `Contacts.force` up to the exponential, of the columns from `first_column` on of `distance` [N, K, B]."""
+
+def add_pushes(
+    num_agents: int,
+    num_seen: int,
+    num_worlds: int,
+    first_column: int,
+    soft: Array,
+    overlap: Array,
+    offset: Array,
+    distance: Array,
+    factor: float,
+    tiny: float,
+    force: Array,
+    /,
+) -> None:
+    """As `Contacts.force` after the logarithm `soft` [N, C, B]: `force` [2, N, B]."""
+
+def decode_moves(
+    num_agents: int,
+    num_worlds: int,
+    action_size: int,
+    action: Array,
+    acceleration: float,
+    by_x: Array,
+    by_y: Array,
+    /,
+) -> None:
+    """As `GroupControls` makes of continuous actions [B, N, A] the forces `by_x` and `by_y` [N, B]."""
+
+def move_bodies(
+    num_movers: int,
+    num_worlds: int,
+    num_bodies: int,
+    num_agents: int,
+    first_mover: int,
+    position: Array,
+    velocity: Array,
+    force: Array,
+    push: Array | None,
+    step_s: float,
+    keep: float,
+    /,
+) -> None:
+    """As `ParticleWorlds._move` without a limit of speed; `force` and `push` [2, N, B]."""
 
 def join_rows(columns: list[list[Any]], num_steps: Array | None, outs: tuple[Array, ...], /) -> bool:
     """Each column's plain contiguous arrays, with so many rows each, one after the other in its `out`.
@@ -203,6 +329,13 @@ def copy_records(
 
     What is not fixed stands behind its length. `fixed` and `num_steps` are of the trajectories to be written, the rest of all.
     """
+
+def check_stream(
+    data: Any, plan: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes], /
+) -> tuple[bytes, int, int, bytes, list[str], bytes, bytes] | None:
+    """Ids of the trajectories, 16 bytes each, number of rows, newest policy version, the environments' ids, agents, the first
+    row of each trajectory and the number of rows (int32), and where the values of every column and final begin (int64); None
+    if the bytes are not surely a stream of the plan. `data.arrow.checked_streams` makes plans."""
 
 def instruction_sets() -> tuple[str, ...]:
     """Those of this machine, best first."""

@@ -193,9 +193,11 @@ static void act_rows(void *argument, Blocks *blocks) {
     }
 }
 
+#define MIN_PRODUCTS_PER_ACTOR 250000 /* the pool looks for work between two steps of a rollout: nobody needs to be woken */
+
 static int act(const Acting *a, int num_threads) {
     const int64_t products = a->frozen ? 0 : a->num_rows * num_products(a->network);
-    ActingWork work = {.acting = a, .num_blocks = threads_worth(products, MIN_PRODUCTS_PER_THREAD, num_threads)};
+    ActingWork work = {.acting = a, .num_blocks = threads_worth(products, MIN_PRODUCTS_PER_ACTOR, num_threads)};
     parallel_for(work.num_blocks, act_rows, &work, work.num_blocks);
     return work.failed ? -1 : 0;
 }

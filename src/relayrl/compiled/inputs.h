@@ -215,5 +215,5 @@ static void differentiate_by_lines(Factors *f, MLP *net, const Inputs *inputs) {
         }
         first += part->width * stride;
     }
-    add_rows(net->bias_gradient[0], f->delta[0], (int)f->num_lines[0], wide, FROM_ZERO);
+    add_rows(net->bias_gradient[0], f->delta[0], (int)f->num_lines[0], wide, 0, wide, FROM_ZERO);
 }

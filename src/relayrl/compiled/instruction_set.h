@@ -14,12 +14,18 @@
 #include "distributions.h"
 #include "losses.h"
 #include "acting.h"
+#include "shared_batch.h"
+#include "adam.h"
 #include "training.h"
 #include "tape.h"
+#include "tape_passes.h"
 #include "min_q.h"
+#include "team_layout.h"
+#include "team_attention.h"
+#include "team_critic.h"
 
 const Kernels KERNELS_SYMBOL = {
     KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,   train,
-    open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, min_q, adam_step,
-    soft_update,
+    open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, min_q, evaluate_teams,
+    adam_step,    soft_update,
 };

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include "thread_pool.h"
+
 #define MAX_LAYERS 16
 #define MAX_WIDTH (1 << 20) /* of a layer: products of two of them are far from overflowing */
 #define MAX_PARTS 64
@@ -113,6 +115,22 @@ static inline int is_blocked(const Training *t) {
     return t->rows.minibatch_rows >= MIN_BLOCKED_ROWS && !t->rows.inputs.is_factored;
 }
 
+/* Threads that a minibatch which is not in blocks is worth, with `MIN_PRODUCTS_PER_SHARE` multiplications of a forward pass each:
+ * with both passes, far longer than to wait for each other five times. */
+#define MIN_PRODUCTS_PER_SHARE 1000000
+
+static inline int shares_of(const Training *t, int64_t count) {
+    if (is_blocked(t) || t->rows.inputs.is_factored) return 1;
+    const int num_threads = threads_that_wait(t->num_threads);
+    return threads_worth(count * num_parameters(&t->shape), MIN_PRODUCTS_PER_SHARE, num_threads);
+}
+
+/* Whether all threads can take part in a minibatch. */
+static inline int is_shareable(const Training *t) {
+    const int64_t count = t->rows.minibatch_rows < t->rows.num_rows ? t->rows.minibatch_rows : t->rows.num_rows;
+    return is_blocked(t) || shares_of(t, count) > 1;
+}
+
 static inline int num_row_blocks(const Training *t, int64_t count) {
     return is_blocked(t) ? num_gradient_blocks(count, t->adam.num_parameters) : 1;
 }
@@ -169,6 +187,26 @@ typedef struct {
     float *minimum, *by_own; /* [M], and the derivatives of Σ share · minimum by `own` */
 } MinQ;
 
+#define MAX_AGENTS 144 /* of a team: their rows are at most a tile of the encoders */
+
+/* The critic of a team, see team_critic.h: teams of up to N agents, of which `chosen` are looked at. */
+typedef struct {
+    Network observed, acted; /* shapes of the encoders, whose parameters begin the vector */
+    int num_agents, num_heads;
+    const float *vector; /* parameters in torch's order */
+    int64_t num_parameters, num_teams;
+    const float *features, *actions; /* [num_teams, N, F], [num_teams, N, A] */
+    const uint8_t *present;          /* [num_teams, N] */
+    const int64_t *chosen;           /* [num_chosen] numbers of teams; NULL: all */
+    int64_t num_chosen;
+    float *value, *baseline; /* [num_teams], [num_teams, N]: where they go, unless there is a gradient */
+    float *gradient;         /* [num_parameters] of value loss + weight · baseline loss, means over teams and agents */
+    const float *target, *old_value, *old_baseline; /* [num_teams], [num_teams], [num_teams, N] */
+    double clip, baseline_weight;                   /* clip negative: no clipping */
+    double value_loss, baseline_loss;               /* sums */
+    int64_t num_there;                              /* agents over which the second is summed */
+} Teams;
+
 /* The kernels of one instruction set. */
 typedef struct {
     const char *name;
@@ -184,6 +222,7 @@ typedef struct {
     int (*backward_tapes)(TapePart *parts, int num_parts, int num_threads);
     int (*regress_tapes)(TapePart *parts, int num_parts, int num_threads);
     int (*min_q)(const MinQ *query, int num_threads);
+    int (*evaluate_teams)(Teams *teams, int num_threads);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*soft_update)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;

@@ -146,7 +146,7 @@ static void normal_loss(
     }
 }
 
-static void policy_loss(
+ONE_COPY void policy_loss(
     const PolicyLoss *loss, PolicyScratch *s, MLP *net, const int64_t *rows, int num_rows, float inverse_count,
     TileSums *sums
 ) {
@@ -160,7 +160,20 @@ static void policy_loss(
     }
 }
 
-static void value_loss(
+/* The derivative of ½ square, where `square` is the larger of the squared error and that of a value moved by at most `clip`;
+ * a negative clip: there is none. */
+static float clipped_error(float value, float target, float old, float clip, float *square) {
+    const float error = value - target;
+    *square = error * error;
+    if (clip < 0.0f) return error;
+    const float step = value - old, moved = old + fmaxf(-clip, fminf(step, clip)) - target;
+    if (!(moved * moved > *square)) return error;
+    /* Where the clipped loss is the larger, it has a slope only while the value is inside the clip. */
+    *square = moved * moved;
+    return fabsf(step) < clip ? moved : 0.0f;
+}
+
+ONE_COPY void value_loss(
     const ValueLoss *loss, MLP *net, const int64_t *rows, int num_rows, float inverse_count, TileSums *sums
 ) {
     const int wide = net->wide[net->num_layers];
@@ -170,16 +183,9 @@ static void value_loss(
     float tile_sum = 0.0f;
     for (int r = 0; r < num_rows; r++) {
         const float value = values[(int64_t)r * wide], target = loss->target[rows[r]];
-        float error = value - target, square = error * error;
-        if (clip >= 0.0f) {
-            const float old = loss->old_value[rows[r]], step = value - old;
-            const float moved = old + fmaxf(-clip, fminf(step, clip)) - target;
-            /* Where the clipped loss is the larger, it has a slope only while the value is inside the clip. */
-            if (moved * moved > square) {
-                square = moved * moved;
-                error = fabsf(step) < clip ? moved : 0.0f;
-            }
-        }
+        const float old = clip >= 0.0f ? loss->old_value[rows[r]] : 0.0f;
+        float square;
+        const float error = clipped_error(value, target, old, clip, &square);
         tile_sum += 0.5f * square;
         delta[(int64_t)r * wide] = error * inverse_count;
     }

@@ -8,11 +8,12 @@
 typedef struct {
     int num_layers, is_tanh;
     int size[MAX_LAYERS + 1], wide[MAX_LAYERS + 1]; /* widths, and padded ones */
+    int64_t capacity;                               /* rows that there is room for: a tile's, but in a shared batch */
     float *across[MAX_LAYERS];                      /* weights for the forward pass: [in, wide out]; narrow: [out, wide in] */
     const float *along[MAX_LAYERS];                 /* those above the first layer as [out, wide in], for the backward pass */
     float *along_copy[MAX_LAYERS];                  /* where they lie if they need padding */
     float *bias[MAX_LAYERS];                        /* [wide out] */
-    float *value[MAX_LAYERS + 1];                   /* [TILE_ROWS, wide]: inputs, activations, outputs */
+    float *value[MAX_LAYERS + 1];                   /* [capacity, wide]: inputs, activations, outputs */
     float *delta[MAX_LAYERS + 1];                   /* the loss's derivatives by them, but not by the inputs */
     float *weight_gradient[MAX_LAYERS];             /* [out, wide in] where that is less padding, else [in, wide out] */
     int is_in_place[MAX_LAYERS];                    /* whether it lies where the gradients are wanted */
@@ -46,8 +47,8 @@ static int64_t lay_out(MLP *net, int trains, int has_inputs, float *next) {
         used += (int64_t)(count) + 16 - (int64_t)(count) % 16;                                                         \
     } while (0)
     for (int l = has_inputs ? 0 : 1; l <= net->num_layers; l++) {
-        TAKE(net->value[l], TILE_ROWS * net->wide[l]);
-        if (trains && l > 0) TAKE(net->delta[l], TILE_ROWS * net->wide[l]);
+        TAKE(net->value[l], net->capacity * net->wide[l]);
+        if (trains && l > 0) TAKE(net->delta[l], net->capacity * net->wide[l]);
     }
     for (int l = 0; l < net->num_layers; l++) {
         TAKE(net->across[l], across_size(net, l));
@@ -68,6 +69,7 @@ static void take_shape(MLP *net, const Network *network) {
     memset(net, 0, sizeof *net);
     net->num_layers = network->num_layers;
     net->is_tanh = network->is_tanh;
+    net->capacity = TILE_ROWS;
     for (int l = 0; l <= net->num_layers; l++) {
         net->size[l] = network->sizes[l];
         net->wide[l] = (int)padded(net->size[l]);
@@ -76,8 +78,9 @@ static void take_shape(MLP *net, const Network *network) {
 
 static void place(MLP *net, int trains, int has_inputs, float *memory) {
     lay_out(net, trains, has_inputs, memory);
-    if (has_inputs) memset(net->value[0], 0, (size_t)TILE_ROWS * net->wide[0] * sizeof(float));
-    if (trains) memset(net->delta[net->num_layers], 0, (size_t)TILE_ROWS * net->wide[net->num_layers] * sizeof(float));
+    const size_t count = (size_t)net->capacity * sizeof(float);
+    if (has_inputs) memset(net->value[0], 0, count * (size_t)net->wide[0]);
+    if (trains) memset(net->delta[net->num_layers], 0, count * (size_t)net->wide[net->num_layers]);
 }
 
 /* Without inputs, which are wide where many see each other, tiles begin with the first layer's sums in value[1]. */
@@ -127,8 +130,9 @@ static void copy_padded(float *to, const float *from, int num_rows, int width, i
     }
 }
 
-static void read_across(float *across, const float *weight, int in, int out, int wide_out) {
-    for (int start = 0; start < wide_out; start += LANES) {
+/* The units [first, last) of a layer; bounds are whole vectors. */
+static void read_across(float *across, const float *weight, int in, int out, int wide_out, int first, int last) {
+    for (int start = first; start < last; start += LANES) {
         const int end = start + LANES < out ? start + LANES : out;
         int i = 0;
         for (; end == start + LANES && i + LANES <= in; i += LANES) {
@@ -147,7 +151,7 @@ static void read_for_forward(MLP *net, const Network *network) {
     for (int l = 0; l < net->num_layers; l++) {
         const int in = net->size[l], out = net->size[l + 1];
         if (is_narrow(net, l)) copy_padded(net->across[l], network->weight[l], out, in, net->wide[l]);
-        else read_across(net->across[l], network->weight[l], in, out, net->wide[l + 1]);
+        else read_across(net->across[l], network->weight[l], in, out, net->wide[l + 1], 0, net->wide[l + 1]);
         copy_padded(net->bias[l], network->bias[l], 1, out, net->wide[l + 1]);
     }
 }
@@ -216,7 +220,7 @@ static const int32_t *order_rows(MLP *net, int l, int num_rows) {
 }
 
 /* Outputs into value[num_layers], by the layers from number `first` on, from `x` with rows `stride` apart. */
-static void forward_layers(MLP *net, int first, const float *x, int64_t stride, int num_rows) {
+ONE_COPY void forward_layers(MLP *net, int first, const float *x, int64_t stride, int num_rows) {
     for (int l = first; l < net->num_layers; l++) {
         const int wide = net->wide[l + 1];
         Left left = {l > first ? net->value[l] : x, l > first ? net->wide[l] : stride, 1, NULL, has_zeros(net, l, wide)};
@@ -249,20 +253,21 @@ static void multiply_by_slope(float *delta, const float *output, int64_t count, 
     }
 }
 
-/* The units of layer l with derivatives other than 0, into `live`; gives how many. Units of relu that are silent in a whole tile,
- * of which trained networks have many, have none. */
-static int64_t find_live(MLP *net, int l, int num_rows) {
+/* The units [first, last) of layer l with derivatives other than 0, from `first` on, into `live`; gives how many. Units of relu that
+ * are silent in a whole tile, of which trained networks have many, have none. */
+static int64_t find_live(MLP *net, int l, int first, int last, int num_rows) {
     int64_t count = 0;
-    for (int i = 0; i < net->size[l]; i += LANES) {
+    for (int i = first; i < last && i < net->size[l]; i += LANES) {
         ivec bits = {0};
         for (int r = 0; r < num_rows; r++) bits |= (ivec)load(net->delta[l] + (int64_t)r * net->wide[l] + i);
-        count = append_lanes(net->live, count, bits << 1, i); /* without the sign: 0 may be negative */
+        count = append_lanes(net->live, count, bits << 1, i - first); /* without the sign: 0 may be negative */
     }
     return count;
 }
 
-static void add_rows(float *sum, const float *rows, int num_rows, int wide, Beginning beginning) {
-    for (int j = 0; j < wide; j += LANES) {
+/* The sums of the columns [first, last). */
+static void add_rows(float *sum, const float *rows, int num_rows, int wide, int first, int last, Beginning beginning) {
+    for (int j = first; j < last; j += LANES) {
         vec total_of_column = beginning == FROM_ZERO ? (vec){0} : load(sum + j);
         for (int r = 0; r < num_rows; r++) total_of_column += load(rows + (int64_t)r * wide + j);
         store(sum + j, total_of_column);
@@ -270,7 +275,7 @@ static void add_rows(float *sum, const float *rows, int num_rows, int wide, Begi
 }
 
 /* delta[l] from delta[l + 1]: by what went into layer l - 1's activation. */
-static void delta_below(MLP *net, int l, int num_rows) {
+ONE_COPY void delta_below(MLP *net, int l, int num_rows) {
     const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
     Left left = {net->delta[l + 1], wide_out, 1, NULL, has_zeros(net, l + 1, wide_in)};
     product(num_rows, wide_in, net->size[l + 1], left, net->along[l], wide_in, net->delta[l], wide_in, FROM_ZERO, NULL);
@@ -282,28 +287,34 @@ static void deltas_below(MLP *net, int num_rows) {
     for (int l = net->num_layers - 1; l > 0; l--) delta_below(net, l, num_rows);
 }
 
+/* Gradients of the units [first, last) of layer l, for a tile; bounds are whole vectors. */
+ONE_COPY void differentiate_units(MLP *net, int l, int first, int last, int num_rows, Beginning beginning) {
+    const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
+    const float *input = net->value[l], *delta = net->delta[l + 1] + first;
+    if (is_along(net, l)) {
+        const int num_units = (last < net->size[l + 1] ? last : net->size[l + 1]) - first;
+        float *gradient = net->weight_gradient[l] + (int64_t)first * wide_in;
+        Left left = {delta, 1, wide_out, NULL, 0};
+        int64_t num_live = num_units;
+        if (has_zeros(net, l + 1, wide_in)) {
+            num_live = find_live(net, l + 1, first, last, num_rows);
+            left.rows = net->live;
+            if (beginning == FROM_ZERO) memset(gradient, 0, (size_t)num_units * wide_in * sizeof(float));
+        }
+        product(num_live, wide_in, num_rows, left, input, wide_in, gradient, wide_in, beginning, NULL);
+    } else {
+        float *gradient = net->weight_gradient[l] + first;
+        Left left = {input, 1, wide_in};
+        product(net->size[l], last - first, num_rows, left, delta, wide_out, gradient, wide_out, beginning, NULL);
+    }
+    add_rows(net->bias_gradient[l], net->delta[l + 1], num_rows, wide_out, first, last, beginning);
+}
+
 /* Gradients of the layers from number `first` on, for the tile whose outputs' derivatives are delta[num_layers], added to those
  * of the tiles before it where it is not the first. */
 static void backward_layers(MLP *net, int first, int num_rows, int is_first) {
-    const Beginning beginning = is_first ? FROM_ZERO : FROM_TARGET;
     for (int l = net->num_layers - 1; l >= first; l--) {
-        const int wide_in = net->wide[l], wide_out = net->wide[l + 1];
-        const float *input = net->value[l], *delta = net->delta[l + 1];
-        float *gradient = net->weight_gradient[l];
-        if (is_along(net, l)) {
-            Left left = {delta, 1, wide_out, NULL, 0};
-            int64_t num_units = net->size[l + 1];
-            if (has_zeros(net, l + 1, wide_in)) {
-                num_units = find_live(net, l + 1, num_rows);
-                left.rows = net->live;
-                if (is_first) memset(gradient, 0, (size_t)gradient_size(net, l) * sizeof(float));
-            }
-            product(num_units, wide_in, num_rows, left, input, wide_in, gradient, wide_in, beginning, NULL);
-        } else {
-            Left left = {input, 1, wide_in};
-            product(net->size[l], wide_out, num_rows, left, delta, wide_out, gradient, wide_out, beginning, NULL);
-        }
-        add_rows(net->bias_gradient[l], delta, num_rows, wide_out, beginning);
+        differentiate_units(net, l, 0, net->wide[l + 1], num_rows, is_first ? FROM_ZERO : FROM_TARGET);
         if (l > 0) delta_below(net, l, num_rows);
     }
 }
@@ -320,16 +331,21 @@ static void aim_gradients(MLP *net, float *flat) {
     }
 }
 
+/* Gradients of the units [first, last) of layer l to `flat`, where `aim_gradients` wants that layer's. */
+static void write_units(const MLP *net, float *flat, int l, int first, int last) {
+    const int in = net->size[l], out = net->size[l + 1], end = last < out ? last : out;
+    const int64_t unit_stride = is_along(net, l) ? net->wide[l] : 1, stride = is_along(net, l) ? 1 : net->wide[l + 1];
+    for (int o = first; !net->is_in_place[l] && o < end; o++) {
+        const float *own = net->weight_gradient[l] + o * unit_stride;
+        for (int i = 0; i < in; i++) flat[(int64_t)o * in + i] = own[i * stride];
+    }
+    for (int o = first; o < end; o++) flat[(int64_t)in * out + o] = net->bias_gradient[l][o];
+}
+
 /* The rest of the gradients to where `aim_gradients` wants them. */
 static void write_gradients(const MLP *net, float *flat) {
     for (int l = 0; l < net->num_layers; l++) {
-        const int in = net->size[l], out = net->size[l + 1];
-        const int64_t unit_stride = is_along(net, l) ? net->wide[l] : 1, stride = is_along(net, l) ? 1 : net->wide[l + 1];
-        for (int o = 0; !net->is_in_place[l] && o < out; o++) {
-            const float *own = net->weight_gradient[l] + o * unit_stride;
-            for (int i = 0; i < in; i++) flat[(int64_t)o * in + i] = own[i * stride];
-        }
-        memcpy(flat + (int64_t)in * out, net->bias_gradient[l], (size_t)out * sizeof(float));
-        flat += (int64_t)(in + 1) * out;
+        write_units(net, flat, l, 0, net->wide[l + 1]);
+        flat += (int64_t)(net->size[l] + 1) * net->size[l + 1];
     }
 }

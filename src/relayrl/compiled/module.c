@@ -17,7 +17,8 @@
 #include "thread_pool.h"
 
 #define MIN_ROWS_UNLOCKED 256    /* fewer are done before another thread could have taken the lock */
-#define MIN_ROWS_PER_THREAD 1024 /* waking a thread costs as much as some hundred rows */
+#define MIN_ROWS_PER_THREAD 16             /* more than those that kernels have another way for */
+#define MIN_FORWARD_PER_THREAD ((int64_t)2000000) /* multiplications: parameters are taken over by each thread */
 
 const Kernels *kernels = &portable_kernels;
 
@@ -157,7 +158,8 @@ static void forward_rows(void *argument, Blocks *blocks) {
 
 /* Rows are independent: how they are cut changes no number. */
 static int forward_shared(ForwardRows *all, int num_threads) {
-    all->num_blocks = threads_worth(all->num_rows, MIN_ROWS_PER_THREAD, num_threads);
+    const int useful = threads_worth(all->num_rows, MIN_ROWS_PER_THREAD, num_threads);
+    all->num_blocks = threads_worth(all->num_rows * num_parameters(all->network), MIN_FORWARD_PER_THREAD, useful);
     parallel_for(all->num_blocks, forward_rows, all, all->num_blocks);
     return all->failed;
 }
@@ -373,6 +375,8 @@ static PyMethodDef methods[] = {
     {"backward_tapes", backward_tapes, METH_VARARGS, "Gradients of all parameters, into a flat array for each tape."},
     {"regress_tapes", regress_tapes, METH_VARARGS, "Outputs, and gradients of what they differ from a target by."},
     {"min_q", min_q, METH_VARARGS, "The minimum of several networks' values, and its gradient."},
+    {"team_values", team_values, METH_VARARGS, "Values of teams, and baselines of their agents."},
+    {"team_gradient", team_gradient, METH_VARARGS, "The gradient of a team critic's losses."},
     {"adam_step", take_adam_step, METH_VARARGS, "One step of Adam over a flat vector."},
     {"soft_update", soft_update_module, METH_VARARGS, "Move a vector a little towards another."},
     {"set_priorities", set_priorities, METH_VARARGS, "Replace leaves of a tree of sums."},
@@ -387,6 +391,13 @@ static PyMethodDef methods[] = {
     {"headers_fit", headers_fit, METH_VARARGS, "Whether numbers and flags are possible."},
     {"copy_records", copy_records, METH_VARARGS, "Records of PostgreSQL's binary COPY."},
     {"spread_headers", spread_headers, METH_VARARGS, "What headers say, for every row."},
+    {"check_stream", check_stream, METH_VARARGS, "Whether bytes are a stream of trajectories as Arrow writes it."},
+    {"step_cart_poles", step_cart_poles, METH_VARARGS, "One step of every cart and pole."},
+    {"measure_offsets", measure_offsets, METH_VARARGS, "Offsets and distances from agents to the bodies that they see."},
+    {"find_overlaps", find_overlaps, METH_VARARGS, "How far those who touch overlap."},
+    {"add_pushes", add_pushes, METH_VARARGS, "Forces that push apart those who overlap."},
+    {"decode_moves", decode_moves, METH_VARARGS, "Forces of continuous actions."},
+    {"move_bodies", move_bodies, METH_VARARGS, "Move bodies by their velocities, and those by forces."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},
     {NULL, NULL, 0, NULL},
@@ -406,7 +417,7 @@ PyMODINIT_FUNC PyInit__kernels(void) {
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
         PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
         PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS) ||
-        PyModule_AddIntMacro(module, MAX_THREADS)) {
+        PyModule_AddIntMacro(module, MAX_THREADS) || PyModule_AddIntMacro(module, MAX_AGENTS)) {
         Py_DECREF(module);
         return NULL;
     }

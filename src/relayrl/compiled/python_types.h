@@ -44,6 +44,8 @@ PyObject *forward_tapes(PyObject *module, PyObject *args);
 PyObject *backward_tapes(PyObject *module, PyObject *args);
 PyObject *regress_tapes(PyObject *module, PyObject *args);
 PyObject *min_q(PyObject *module, PyObject *args);
+PyObject *team_values(PyObject *module, PyObject *args);
+PyObject *team_gradient(PyObject *module, PyObject *args);
 PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *soft_update_module(PyObject *module, PyObject *args);
 PyObject *set_priorities(PyObject *module, PyObject *args);
@@ -57,5 +59,12 @@ PyObject *header_numbers(PyObject *module, PyObject *args);
 PyObject *headers_fit(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
 PyObject *spread_headers(PyObject *module, PyObject *args);
+PyObject *check_stream(PyObject *module, PyObject *args);
+PyObject *step_cart_poles(PyObject *module, PyObject *args);
+PyObject *measure_offsets(PyObject *module, PyObject *args);
+PyObject *find_overlaps(PyObject *module, PyObject *args);
+PyObject *add_pushes(PyObject *module, PyObject *args);
+PyObject *move_bodies(PyObject *module, PyObject *args);
+PyObject *decode_moves(PyObject *module, PyObject *args);
 
 #endif

@@ -84,8 +84,10 @@ static void forward_blocks(void *argument, Blocks *blocks) {
     const Tape *tape = NULL;
     MLP net;
     for (int item; (item = next_block(blocks)) >= 0;) {
-        const TapeBlock block = block_of(pass, item);
+        TapeBlock block = block_of(pass, item);
         const TapePart *part = block.part;
+        block.first = block_start(part->num_rows, item / pass->num_parts, pass->num_blocks); /* nothing is added up: any rows will do */
+        block.end = block_start(part->num_rows, item / pass->num_parts + 1, pass->num_blocks);
         if (part->tape != tape) {
             tape = part->tape;
             if (borrow_mlp(&net, tape->network)) {
@@ -135,7 +137,7 @@ static void backward_blocks(void *argument, Blocks *blocks) {
 }
 
 /* The outputs of a tile from `row` on, and their derivatives of the loss Σ ½ share (output − target)². */
-static void regress_tile(MLP *net, const TapeBlock *block, int64_t row, int num_rows) {
+ONE_COPY void regress_tile(MLP *net, const TapeBlock *block, int64_t row, int num_rows) {
     const TapePart *part = block->part;
     const int last = net->num_layers, outputs = net->size[last];
     copy_outputs(net, num_rows, part->out + row * outputs);
@@ -177,78 +179,4 @@ static void regress_blocks(void *argument, Blocks *blocks) {
         differentiate_by_lines(&factors, &net, inputs);
         write_gradients(&net, block.gradient);
     }
-}
-
-static int threads_of(const TapePart *parts, int num_parts, int num_threads) {
-    int64_t products = 0;
-    for (int i = 0; i < num_parts; i++) products += parts[i].num_rows * num_products(parts[i].tape->network);
-    return threads_worth(products, MIN_PRODUCTS_PER_THREAD, num_threads);
-}
-
-/* Blocks of every tape, where gradients are added up: by the shape alone. */
-static int num_tape_blocks(const TapePart *parts, int num_parts) {
-    int64_t num_rows = parts[0].num_rows, most_parameters = 0;
-    for (int i = 0; i < num_parts; i++) {
-        const int64_t count = num_parameters(parts[i].tape->network);
-        num_rows = parts[i].num_rows < num_rows ? parts[i].num_rows : num_rows; /* no block is empty */
-        most_parameters = count > most_parameters ? count : most_parameters;
-    }
-    const int is_factored = parts[0].inputs && parts[0].inputs->is_factored;
-    if (num_parts > 1 && (num_rows < MIN_BLOCKED_ROWS || is_factored)) return 1;
-    if (num_rows < 2) return 1;
-    return is_factored ? 2 : num_gradient_blocks(num_rows, num_parts * most_parameters);
-}
-
-static int reserve_gradients(Tape *tape, int num_others) {
-    if (num_others <= tape->num_others) return 0;
-    float *larger = malloc((size_t)(num_others * num_parameters(tape->network)) * sizeof(float));
-    if (!larger) return -1;
-    free(tape->other_gradients);
-    tape->other_gradients = larger;
-    tape->num_others = num_others;
-    return 0;
-}
-
-/* Rows do not depend on each other here: there is a block for each thread. */
-static int forward_tapes(TapePart *parts, int num_parts, int num_threads) {
-    if (!num_parts) return 0;
-    const int useful = threads_of(parts, num_parts, num_threads);
-    TapePass pass = {.parts = parts, .num_parts = num_parts, .num_blocks = (useful + num_parts - 1) / num_parts};
-    for (int i = 0; i < num_parts; i++) {
-        if (reserve_rows(parts[i].tape, parts[i].num_rows)) return -1;
-    }
-    parallel_for(num_parts * pass.num_blocks, forward_blocks, &pass, useful);
-    return pass.failed ? -1 : 0;
-}
-
-/* Gradients of all parameters, from all blocks of the rows. */
-static int gradients_of_tapes(Work work, TapePass pass, int num_threads) {
-    if (!pass.num_parts) return 0;
-    pass.num_blocks = num_tape_blocks(pass.parts, pass.num_parts);
-    for (int i = 0; i < pass.num_parts; i++) {
-        if (reserve_gradients(pass.parts[i].tape, pass.num_blocks - 1)) return -1;
-    }
-    parallel_for(pass.num_parts * pass.num_blocks, work, &pass, threads_of(pass.parts, pass.num_parts, num_threads));
-    if (pass.failed) return -1;
-    for (int i = 0; i < pass.num_parts; i++) {
-        const Tape *tape = pass.parts[i].tape;
-        const int64_t count = num_parameters(tape->network);
-        add_gradients(pass.parts[i].flat, tape->other_gradients, pass.num_blocks - 1, count, count, num_threads);
-    }
-    return 0;
-}
-
-static int backward_tapes(TapePart *parts, int num_parts, int num_threads) {
-    return gradients_of_tapes(backward_blocks, (TapePass){.parts = parts, .num_parts = num_parts}, num_threads);
-}
-
-static int regress_tapes(TapePart *parts, int num_parts, int num_threads) {
-    double losses[MAX_TAPES][MAX_ROW_BLOCKS] = {{0.0}};
-    TapePass pass = {.parts = parts, .num_parts = num_parts, .losses = losses};
-    const int status = gradients_of_tapes(regress_blocks, pass, num_threads);
-    for (int i = 0; i < num_parts; i++) {
-        parts[i].loss = 0.0;
-        for (int b = 0; b < MAX_ROW_BLOCKS; b++) parts[i].loss += losses[i][b];
-    }
-    return status;
 }

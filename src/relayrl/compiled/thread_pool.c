@@ -184,6 +184,29 @@ static int start_workers(int count) {
     return atomic_load(&num_workers);
 }
 
+/* ---- contention -------------------------------------------------------------------------------------------------- */
+
+#define SLICE_NS 1000000        /* a shorter wait costs little, whatever its cause */
+#define FIRST_PAUSE_NS 10000000 /* during which threads do not wait for each other after that */
+#define LAST_PAUSE_NS 1000000000
+
+static _Atomic long long pause_end = 0, pause_ns = FIRST_PAUSE_NS;
+
+/* Note how long the caller worked, and then waited for others. Blocks are alike: whoever is waited for longer than one took has lost
+ * its core. Pauses get longer while this goes on soon after each. */
+static void note_wait(long long work_start, long long wait_start) {
+    const long long now = nanoseconds(), before = atomic_load(&pause_ns);
+    if (now - wait_start < SLICE_NS || now - wait_start < 2 * (wait_start - work_start)) return;
+    const int is_soon = now - atomic_load(&pause_end) < 4 * before;
+    const long long next = !is_soon ? FIRST_PAUSE_NS : 2 * before < LAST_PAUSE_NS ? 2 * before : LAST_PAUSE_NS;
+    atomic_store(&pause_ns, next);
+    atomic_store(&pause_end, now + next);
+}
+
+int threads_that_wait(int num_threads) {
+    return num_threads > 1 && nanoseconds() < atomic_load(&pause_end) ? 1 : num_threads;
+}
+
 /* ---- work ------------------------------------------------------------------------------------------------------- */
 
 static Place *take_place(void) {
@@ -218,11 +241,16 @@ void parallel_for(int num_blocks, Work work, void *argument, int num_threads) {
         work_alone(work, argument, num_blocks);
         return;
     }
+    const long long work_start = nanoseconds();
     post(place, work, argument, num_blocks, 1, wanted);
     Blocks own = {.place = place, .first = 0};
     work(argument, &own);
     while (next_block(&own) >= 0) continue; /* that it has no memory for */
-    for (int i = 1; !is_done(place); i++) breathe(i);
+    if (!is_done(place)) {
+        const long long wait_start = nanoseconds();
+        for (int i = 1; !is_done(place); i++) breathe(i);
+        note_wait(work_start, wait_start);
+    }
     give_back(place);
 }
 

@@ -34,6 +34,10 @@ int leave(Work work, void *argument);
 /* Wait until work that was left is done; do it where nobody has begun it, else take blocks that it shares out. */
 void wait_for(int left);
 
+/* Threads for work whose threads often wait for each other: one where a thread was found without a core a while ago, since every wait
+ * may then take a time slice of some other program's. */
+int threads_that_wait(int num_threads);
+
 /* How many threads are worth their waking, where one should have at least `per_thread` of an amount of work. */
 static inline int threads_worth(int64_t amount, int64_t per_thread, int num_threads) {
     const int64_t count = amount / per_thread, limit = num_threads < MAX_THREADS ? num_threads : MAX_THREADS;

@@ -1,156 +1,4 @@
-/* Passes over minibatches: forward, loss, backward, clipping of the gradient's norm, Adam. */
-
-static double sum_of_squares(const float *x, int64_t count) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; i += 256) {
-        const int64_t end = i + 256 < count ? i + 256 : count;
-        vec part = {0};
-        int64_t j = i;
-        for (; j + LANES <= end; j += LANES) part += load(x + j) * load(x + j);
-        float rest = total(part);
-        for (; j < end; j++) rest += x[j] * x[j];
-        sum += rest;
-    }
-    return sum;
-}
-
-/* What all parameters have in common in one step of Adam. */
-typedef struct {
-    Adam *adam;
-    const float *gradient;
-    float factor, rate, inverse; /* that clip the gradient and correct both moments */
-} AdamStep;
-
-static void step_parameters(const AdamStep *step, int64_t first, int64_t end) {
-    const Adam *adam = step->adam;
-    const float *gradient = step->gradient;
-    const float factor = step->factor, rate = step->rate, inverse = step->inverse, epsilon = (float)adam->epsilon;
-    const float keep1 = (float)adam->beta1, new1 = (float)(1.0 - adam->beta1);
-    const float keep2 = (float)adam->beta2, new2 = (float)(1.0 - adam->beta2);
-    float *restrict theta = adam->vector, *restrict m = adam->first_moment, *restrict v = adam->second_moment;
-    for (int64_t i = first; i < end; i++) {
-        const float g = gradient[i] * factor;
-        m[i] = keep1 * m[i] + new1 * g;
-        v[i] = keep2 * v[i] + new2 * g * g;
-        theta[i] -= rate * m[i] / (sqrtf(v[i]) * inverse + epsilon);
-    }
-}
-
-#define MIN_PARAMETERS_PER_THREAD 10000 /* that take longer than waking a thread */
-#define CHUNK_PARAMETERS 1024
-#define MAX_CHUNKS 1024
-
-/* Parameters are cut into chunks of a size that depends on their number alone: sums over each are added in the chunks' order. */
-static int64_t chunk_size(int64_t count) {
-    const int64_t at_once = (int64_t)CHUNK_PARAMETERS * MAX_CHUNKS;
-    return CHUNK_PARAMETERS * ((count + at_once - 1) / at_once);
-}
-
-static int num_chunks(int64_t count) { return count ? (int)((count - 1) / chunk_size(count)) + 1 : 0; }
-
-/* What is done with each of `count` parameters, in whole chunks for each thread: it then has the same ones in its cache in every
- * pass over them. */
-typedef struct {
-    void (*do_range)(void *argument, int64_t first, int64_t end);
-    void *argument;
-    int64_t count;
-    int num_threads;
-} ParameterPass;
-
-static void do_ranges(void *argument, Blocks *blocks) {
-    const ParameterPass *pass = argument;
-    const int64_t size = chunk_size(pass->count);
-    for (int block; (block = next_block(blocks)) >= 0;) {
-        const int64_t first = block_start(num_chunks(pass->count), block, pass->num_threads) * size;
-        const int64_t end = block_start(num_chunks(pass->count), block + 1, pass->num_threads) * size;
-        pass->do_range(pass->argument, first, end < pass->count ? end : pass->count);
-    }
-}
-
-static void over_parameters(void (*do_range)(void *, int64_t, int64_t), void *argument, int64_t count, int num_threads) {
-    ParameterPass pass = {do_range, argument, count, threads_worth(count, MIN_PARAMETERS_PER_THREAD, num_threads)};
-    parallel_for(pass.num_threads, do_ranges, &pass, pass.num_threads);
-}
-
-static void step_range(void *argument, int64_t first, int64_t end) { step_parameters(argument, first, end); }
-
-typedef struct {
-    const float *numbers;
-    int64_t chunk_size;
-    double *squares; /* of each chunk */
-} Squares;
-
-static void square_range(void *argument, int64_t first, int64_t end) {
-    Squares *sums = argument;
-    for (int64_t i = first; i < end; i += sums->chunk_size) {
-        const int64_t count = end - i < sums->chunk_size ? end - i : sums->chunk_size;
-        sums->squares[i / sums->chunk_size] = sum_of_squares(sums->numbers + i, count);
-    }
-}
-
-static double norm_of(const float *numbers, int64_t count, int num_threads) {
-    double squares[MAX_CHUNKS], sum = 0.0;
-    Squares sums = {numbers, chunk_size(count), squares};
-    over_parameters(square_range, &sums, count, num_threads);
-    for (int i = 0; i < num_chunks(count); i++) sum += squares[i];
-    return sqrt(sum);
-}
-
-/* θ ← θ − α m̂ / (√v̂ + ε), with m ← β₁ m + (1 − β₁) g and v ← β₂ v + (1 − β₂) g²; gives the norm before clipping. */
-static double adam_step(Adam *adam, const float *gradient, int num_threads) {
-    AdamStep step = {.adam = adam, .gradient = gradient, .factor = 1.0f};
-    const double norm = norm_of(gradient, adam->num_parameters, num_threads);
-    adam->num_steps++;
-    const double correction1 = 1.0 - pow(adam->beta1, (double)adam->num_steps);
-    const double correction2 = 1.0 - pow(adam->beta2, (double)adam->num_steps);
-    if (norm > adam->max_norm) step.factor = (float)(adam->max_norm / (norm + 1e-6));
-    step.inverse = (float)(1.0 / sqrt(correction2));
-    step.rate = (float)(adam->learning_rate / correction1);
-    over_parameters(step_range, &step, adam->num_parameters, num_threads);
-    return norm;
-}
-
-typedef struct {
-    float *target;
-    const float *source;
-    float share;
-} SoftUpdate;
-
-static void update_range(void *argument, int64_t first, int64_t end) {
-    const SoftUpdate *update = argument;
-    for (int64_t i = first; i < end; i++) update->target[i] += update->share * (update->source[i] - update->target[i]);
-}
-
-/* target ← target + share (source − target) */
-static void soft_update(float *target, const float *source, int64_t count, double share, int num_threads) {
-    SoftUpdate update = {target, source, (float)share};
-    over_parameters(update_range, &update, count, num_threads);
-}
-
-/* Gradients of blocks of rows, `stride` numbers apart. */
-typedef struct {
-    float *sum; /* begins as that of the first block */
-    const float *others;
-    int64_t stride;
-    int num_others;
-} BlockGradients;
-
-static void add_range(void *argument, int64_t first, int64_t end) {
-    const BlockGradients *all = argument;
-    for (int64_t start = first; start < end; start += CHUNK_PARAMETERS) {
-        const int64_t stop = end - start < CHUNK_PARAMETERS ? end : start + CHUNK_PARAMETERS;
-        for (int b = 0; b < all->num_others; b++) {
-            const float *other = all->others + b * all->stride;
-            for (int64_t i = start; i < stop; i++) all->sum[i] += other[i];
-        }
-    }
-}
-
-/* Add the other blocks' gradients to the first one's, in their order. */
-static void add_gradients(float *sum, const float *others, int num_others, int64_t stride, int64_t count, int num_threads) {
-    BlockGradients all = {sum, others, stride, num_others};
-    if (num_others) over_parameters(add_range, &all, count, num_threads);
-}
+/* Passes over minibatches: forward, loss, backward, a step of Adam. */
 
 static void point_into(Network *network, const float *vector) {
     for (int l = 0; l < network->num_layers; l++) {
@@ -251,6 +99,49 @@ static void add_blocks(void *argument, Blocks *blocks) {
     for (int block; (block = next_block(blocks)) >= 0;) add_block(m, &w, block);
 }
 
+/* The loss of a shared batch and its derivatives by the outputs, in the tiles of a block that one thread takes alone. */
+static void lose_shared(Minibatch *m, const SharedBatch *batch, PolicyScratch *policy) {
+    const Training *t = m->learning->training;
+    MLP view = batch->net;
+    int64_t rows[TILE_ROWS];
+    for (int64_t row = 0; row < m->count; row += TILE_ROWS) {
+        const int count = view_rows(batch, &view, row, m->count);
+        const float inverse_count = 1.0f / (float)m->count;
+        number_rows(batch, rows, row, m->count);
+        if (t->policy) policy_loss(t->policy, policy, &view, rows, count, inverse_count, &m->sums[0]);
+        else value_loss(t->value, &view, rows, count, inverse_count, &m->sums[0]);
+    }
+}
+
+/* The gradient of a minibatch that is not in blocks, on several threads. */
+static void add_shared(Minibatch *m, int num_shares) {
+    const Training *t = m->learning->training;
+    float *gradient = m->learning->gradients;
+    const int outputs = t->shape.sizes[t->shape.num_layers], num_parts = t->policy ? t->policy->num_parts : 0;
+    const int64_t start = m->pass * t->rows.num_rows + m->start, deviations = t->adam.num_parameters - outputs;
+    SharedBatch batch = {.network = &t->shape, .inputs = &t->rows.inputs, .num_rows = m->count, .num_blocks = 1};
+    PolicyScratch policy = {0};
+    int64_t numbers[MIN_BLOCKED_ROWS];
+    for (int r = 0; !t->rows.order && r < m->count; r++) numbers[r] = m->start + r;
+    batch.rows = t->rows.order ? t->rows.order + start : numbers;
+    batch.gradients[0] = gradient;
+    const int64_t used = lay_out_shared(&batch, num_shares, NULL);
+    float *memory = thread_memory(used + (t->policy ? lay_out_scratch(&policy, outputs, num_parts, NULL) : 0));
+    if (!memory) {
+        m->failed = 1;
+        return;
+    }
+    lay_out_shared(&batch, num_shares, memory);
+    if (t->policy) lay_out_scratch(&policy, outputs, num_parts, memory + used);
+    if (has_deviations(t)) read_deviations(&policy, t->adam.vector + deviations, t->policy->scale, outputs);
+    over_shares(&batch, 1, num_shares, read_units, num_shares);
+    over_shares(&batch, 1, num_shares, forward_share, num_shares);
+    lose_shared(m, &batch, &policy);
+    over_shares(&batch, 1, num_shares, derive_share, num_shares);
+    over_shares(&batch, 1, num_shares, differentiate_share, num_shares);
+    if (has_deviations(t)) memcpy(gradient + deviations, policy.deviation_gradient, (size_t)outputs * sizeof(float));
+}
+
 static TileSums sum_over_blocks(const Minibatch *m) {
     TileSums sum = m->sums[0];
     for (int b = 1; b < m->num_blocks; b++) {
@@ -266,9 +157,10 @@ static TileSums sum_over_blocks(const Minibatch *m) {
 static int train_minibatch(Learning *learning, int64_t pass, int64_t start, int64_t count) {
     Training *t = learning->training;
     Minibatch m = {.learning = learning, .pass = pass, .start = start, .count = count, .num_blocks = num_row_blocks(t, count)};
-    const int num_threads = m.num_blocks > 1 ? t->num_threads : 1;
-    const int64_t products = count * num_products(&t->shape);
-    parallel_for(m.num_blocks, add_blocks, &m, threads_worth(products, MIN_PRODUCTS_PER_THREAD, num_threads));
+    const int num_shares = shares_of(t, count), num_threads = m.num_blocks > 1 || num_shares > 1 ? t->num_threads : 1;
+    const int useful = threads_worth(count * num_products(&t->shape), MIN_PRODUCTS_PER_THREAD, num_threads);
+    if (num_shares > 1) add_shared(&m, num_shares);
+    else parallel_for(m.num_blocks, add_blocks, &m, useful);
     if (m.failed) {
         t->out_of_memory = 1;
         return STATUS_OUT_OF_MEMORY;

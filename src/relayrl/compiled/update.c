@@ -207,12 +207,12 @@ typedef struct {
 
 static void train_left(void *training, Blocks *blocks) { kernels->train(training); }
 
-/* Take the actor's steps, and leave the critic's: gives what is left, or -1. Where both have minibatches in blocks, all threads are
+/* Take the actor's steps, and leave the critic's: gives what is left, or -1. Where all threads can take part in both, they are
  * at the actor first: whoever then waits for the critic takes blocks of it. Else each network has a thread. */
 static int take_steps(Training *actor, Training *critic, int num_threads) {
     int left = -1;
     actor->num_threads = critic->num_threads = num_threads;
-    const int is_left_first = num_threads > 1 && !(is_blocked(actor) && is_blocked(critic));
+    const int is_left_first = num_threads > 1 && !(is_shareable(actor) && is_shareable(critic));
     if (is_left_first) left = leave(train_left, critic);
     kernels->train(actor);
     if (num_threads < 2) kernels->train(critic);

@@ -8,6 +8,14 @@ typedef int32_t ivec __attribute__((vector_size(LANES * 4), may_alias, aligned(4
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Arithmetic with several callers that must agree to the last bit: where a compiler makes a copy for each, it may fuse products and
+ * sums in one and not in the other. */
+#if defined(__clang__)
+#define ONE_COPY static __attribute__((noinline))
+#else
+#define ONE_COPY static __attribute__((noinline, noclone))
+#endif
+
 INLINE vec load(const float *p) { return *(const vec *)p; }
 INLINE void store(float *p, vec x) { *(vec *)p = x; }
 INLINE vec splat(float x) { return x - (vec){0}; }

@@ -2,7 +2,7 @@
 
     y_t = TD(λ) return of the team, of V(o of all who are there)        (`team_rows`)
     Â_i = y_t − b_i,   b_i = b(o_i, o and a of all others)              (counterfactual baseline, `team_critic`)
-    L_V = ½ E[(V − y)²] + ½ · ½ E[(b_i − y)²]
+    L_V = ½ E[(V − y)²] + ½ · ½ E[(b_i − y)²]                           (`team_update`)
 
 An agent's end does not cut its return, the team's end does. Policies act and are exported as PPO's; the critic serves
 training alone. The team of an agent are the agents of its group: those that share its policy.
@@ -12,18 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relayrl.algorithms.losses import ClippedSurrogate, Objective, require_finite
-from relayrl.algorithms.on_policy import REFERENCE, Backend, OnPolicyAlgorithm
 from relayrl.algorithms.poca.poca_params import POCAParams
 from relayrl.algorithms.poca.team_rows import TeamRows, team_rows
-from relayrl.algorithms.updates.torch_update import Batch, Estimates, Evaluation, Finish, Metrics, flat_rows
+from relayrl.algorithms.poca.team_update import TeamBatch, TeamUpdate
+from relayrl.algorithms.ppo import PPO
+from relayrl.algorithms.updates.batch_columns import on_device, some_rows
+from relayrl.algorithms.updates.torch_update import (
+    Batch,
+    Estimates,
+    Evaluation,
+    Finish,
+    Metrics,
+    flat_rows,
+    joined_rows,
+)
 from relayrl.data.trees import Array
+from relayrl.models.compute_device import CPU
 from relayrl.models.teams.team_policy import TeamActorCritic
 
 if TYPE_CHECKING:
@@ -34,32 +45,6 @@ if TYPE_CHECKING:
     from relayrl.models.network_settings import NetworkSettings
     from relayrl.models.networks.input_layout import InputLayout
     from relayrl.models.networks.network_factory import NetworkFactory
-
-BASELINE_WEIGHT = 0.5
-"""Of the baseline's loss beside the value's, as in ML-Agents."""
-
-
-@dataclass(slots=True)
-class TeamBatch:
-    """Steps of teams, W of them, for the critic."""
-
-    features: Array  # [W, N, F]
-    actions: Array  # [W, N, A]
-    present: Array  # [W, N]
-    target: Array  # [W]
-    old_value: Array  # [W]
-    old_baseline: Array  # [W, N]
-
-    def columns(self) -> tuple[Array, ...]:
-        """All columns, in the order of the fields."""
-        return self.features, self.actions, self.present, self.target, self.old_value, self.old_baseline
-
-    def rows(self, where: Any) -> TeamBatch:
-        """Some of the steps."""
-        return TeamBatch(*(column[where] for column in self.columns()))
-
-    def __len__(self) -> int:
-        return len(self.target)
 
 
 @dataclass(slots=True)
@@ -72,25 +57,15 @@ class POCABatch(Batch):
     def joined(cls, parts: Sequence[Batch]) -> POCABatch:
         teams = [part.teams for part in parts if isinstance(part, POCABatch) and part.teams is not None]
         columns = zip(*(team.columns() for team in teams), strict=True)
-        return cls(*Batch.joined(parts).columns(), TeamBatch(*(np.concatenate(same) for same in columns)))  # type: ignore[arg-type, call-arg]
+        return cls(*Batch.joined(parts).columns(), TeamBatch(*(joined_rows(same) for same in columns)))  # type: ignore[arg-type, call-arg]
 
 
-class POCA(OnPolicyAlgorithm):
+class POCA(PPO):
     """PPO with counterfactual advantages in a team."""
 
     needs_aligned_agents = True
     policy: TeamActorCritic
     params: POCAParams
-
-    def __init__(
-        self, policy: TeamActorCritic, params: POCAParams, rng: np.random.Generator, backend: Backend = REFERENCE
-    ) -> None:
-        passes = {"policy_passes": params.train_pi_iters, "value_passes": params.train_vf_iters}
-        super().__init__(policy, params, rng, **passes, backend=backend)
-
-    def objective(self) -> Objective:
-        params, loss = self.params, ClippedSurrogate(self.params.clip_ratio)
-        return Objective(loss, params.entropy_coef, params.value_clip, params.target_kl)
 
     @classmethod
     def make_policy(
@@ -136,12 +111,13 @@ class POCA(OnPolicyAlgorithm):
         """[M, A] actions as teammates' entities hold them."""
         return self.policy.action_encoder.encode_numpy(flat_rows(rollout.action)).astype(np.float32)
 
-    @torch.no_grad()
+    @cached_property
+    def _critic_update(self) -> TeamUpdate:
+        return self._backend.team_update(self.policy.critic, self.critic_optimizer)
+
     def _values(self, features: Array, actions: Array, rows: TeamRows) -> tuple[Array, Array]:
         """[T, B] values and [T, B, N] baselines, in units of reward."""
-        inputs = (flat_rows(column) for column in (features, actions, rows.present))
-        seen, did, present = (self._update.tensor(np.ascontiguousarray(column)) for column in inputs)
-        both = self.policy.critic.value_and_baseline(seen, did, present)
+        both = self._critic_update.values(*(flat_rows(column) for column in (features, actions, rows.present)))
         value, baseline = (self._in_units_of_reward(number) for number in both)
         return value.reshape(rows.reward.shape), baseline.reshape(rows.present.shape)
 
@@ -155,9 +131,8 @@ class POCA(OnPolicyAlgorithm):
         which[successors.step, *np.divmod(successors.lane, num_agents)] = np.arange(len(successors))
         found = which[rows.next_step, rows.next_env]
         present = rows.next_present & (found >= 0)
-        seen = self._update.features(successors.obs)[np.maximum(found, 0)]
-        with torch.no_grad():
-            after = self.policy.critic.value(self._update.tensor(seen), self._update.tensor(present))
+        seen = some_rows(self._update.features(successors.obs), np.maximum(found, 0))
+        after = self._critic_update.value(seen, present)
         next_value[rows.next_step, rows.next_env] = np.where(present.any(-1), self._in_units_of_reward(after), 0.0)
         return next_value
 
@@ -176,41 +151,17 @@ class POCA(OnPolicyAlgorithm):
 
     def _begin_passes(self, batch: Batch, num_steps: int) -> Finish:
         """The policy learns as PPO's does, from shuffled rows of agents; then the critic from shuffled steps of teams."""
-        teams = _teams(batch)
+        teams, device = _teams(batch), self.critic_optimizer.vector.device
         metrics = self._policy_metrics(batch, num_steps)
+        teams = teams if device == CPU else on_device(teams, device)
         plan = self._plan(teams, num_steps, policy_passes=0, value_passes=self._value_passes)
-        sums: Metrics = {}
-        num_minibatches = 0
-        for _ in range(plan.value_passes):
-            order = plan.draw_order(1)
-            shuffled = teams if order is None else teams.rows(order[0])
-            for start in range(0, len(teams), plan.minibatch_rows):
-                own = self._critic_step(shuffled.rows(slice(start, start + plan.minibatch_rows)))
-                sums = {name: sums.get(name, 0.0) + number for name, number in own.items()}
-                num_minibatches += 1
-        metrics |= {name: total / num_minibatches for name, total in sums.items()}
-        metrics["value/gradient_steps"] = float(num_minibatches)
+        metrics |= self._critic_update.take_passes(teams, plan, self._update.objective)
         return lambda: metrics
 
     def _policy_metrics(self, batch: Batch, num_steps: int) -> Metrics:
         plan = self._plan(batch, num_steps, policy_passes=self._policy_passes, value_passes=0)
         own = self._update.begin(batch, plan)()
         return {name: number for name, number in own.items() if name.startswith("policy/")}
-
-    def _critic_step(self, teams: TeamBatch) -> Metrics:
-        features, actions, present, target, old_value, old_baseline = (
-            self._update.tensor(np.ascontiguousarray(column)) for column in teams.columns()
-        )
-        critic, loss_of = self.policy.critic, self._update.objective.value_loss
-        value, baseline = critic.value_and_baseline(features, actions, present)
-        value_loss = loss_of(value, old_value, target)
-        of_agents = target[:, None].expand_as(present)[present]
-        baseline_loss = loss_of(baseline[present], old_baseline[present], of_agents)
-        self._vf_optimizer.gradient.zero_()
-        (value_loss + BASELINE_WEIGHT * baseline_loss).backward()  # type: ignore[no-untyped-call]
-        metrics = {"value/loss": float(value_loss.detach()), "value/baseline_loss": float(baseline_loss.detach())}
-        require_finite(sum(metrics.values()), "value", "vf_lr")
-        return {**metrics, "value/gradient_norm": self._vf_optimizer.step()}
 
 
 def _teams(batch: Batch) -> TeamBatch:

@@ -21,7 +21,7 @@ from relayrl.errors import ConfigError
 XArray: TypeAlias = Any
 """A NumPy array, or a torch tensor on the namespace's device."""
 
-DTypeName: TypeAlias = Literal["float32", "float64", "int64", "bool"]
+DTypeName: TypeAlias = Literal["float32", "float64", "int64", "uint8", "bool"]
 Function: TypeAlias = Callable[..., XArray]
 
 
@@ -42,6 +42,7 @@ class ArrayNamespace:
     constant: Callable[[float, DTypeName], Any]  # a number in the form that element-wise functions take fastest
     asarray: Callable[[Any], XArray]  # whatever a caller passed, as an array of this namespace; no copy where possible
     from_host: Callable[[Array], XArray]
+    table: Callable[[Array], XArray]  # a small constant: sent to a device once, whoever asks for the same numbers again
     to_host: Callable[[XArray], Array]
     cast: Callable[[XArray, DTypeName], XArray]
     permute: Callable[[XArray, Sequence[int]], XArray]
@@ -114,6 +115,7 @@ _NUMPY = ArrayNamespace(
     constant=np.array,
     asarray=np.asarray,
     from_host=np.asarray,
+    table=np.asarray,
     to_host=np.array,
     cast=lambda source, dtype: source.astype(dtype, copy=False),
     permute=np.transpose,
@@ -150,7 +152,16 @@ def _torch_namespace(device: str) -> ArrayNamespace:
             f"device {device!r} cannot be used here ({line}); use 'cpu' or an available device"
         ) from error
 
-    dtypes = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+    names: tuple[DTypeName, ...] = ("float32", "float64", "int64", "uint8", "bool")
+    dtypes = {name: getattr(torch, name) for name in names}
+    tables: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
+
+    def table(source: Array) -> XArray:
+        key = str(source.dtype), source.shape, source.tobytes()
+        if key not in tables:
+            tables[key] = torch.from_numpy(np.array(source)).to(place)
+        return tables[key]
+
     return ArrayNamespace(
         **{name: getattr(torch, name) for name in _SHARED_NAMES},
         device=device,
@@ -158,6 +169,7 @@ def _torch_namespace(device: str) -> ArrayNamespace:
         constant=lambda value, dtype: value,
         asarray=lambda source: torch.as_tensor(source, device=place),
         from_host=lambda source: torch.from_numpy(np.array(source)).to(place),
+        table=table,
         to_host=lambda source: np.array(source.cpu().numpy()),
         cast=lambda source, dtype: source.to(dtypes[dtype]),
         permute=lambda source, axes: source.permute(tuple(axes)),

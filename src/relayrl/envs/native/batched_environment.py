@@ -25,6 +25,7 @@ from relayrl.envs.environment_contract import (
     new_env_ids,
 )
 from relayrl.envs.native.array_namespace import XArray
+from relayrl.envs.native.dense_step import DenseGroupStep, DenseStep
 from relayrl.envs.native.episode_beginnings import EpisodeBeginnings
 from relayrl.envs.native.group_lanes import GroupLanes
 from relayrl.envs.native.mortal_lanes import MortalLanes
@@ -96,16 +97,7 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         if not self._begun:
             raise EnvError("step() before reset(); call reset() first")
         xp, worlds = self._xp, self.worlds
-        worlds.advance(self._checked(actions))
-        xp.add(self._elapsed_steps, self._one, out=self._elapsed_steps)
-        xp.greater_equal(self._elapsed_steps, self._limit, out=self._truncated)
-        xp.logical_or(worlds.terminated, self._truncated, out=self._over)
-        if worlds.alive:
-            self._end_deserted()
-        if self.blueprint.truncation_hides_termination:
-            xp.greater(worlds.terminated, self._truncated, out=worlds.terminated)
-        for lanes in self._lanes.values():
-            lanes.deliver_results()
+        self._advance(self._checked(actions))
         finals: dict[str, FinalObservations | None] = {}
         final_state = None
         num_ended = xp.count_true(self._over)
@@ -121,6 +113,41 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
             self._deliver_global_state()
         groups = {name: lanes.step(finals.get(name)) for name, lanes in self._lanes.items()}
         return VectorStep(groups, episode_over=self._over, state=self._global_state, final_state=final_state)
+
+    @property
+    def steps_densely(self) -> bool:
+        """Whether `step_dense` can stand in for `step`: nobody dies, and every episode has the same options."""
+        return not (self.worlds.alive or self._upcoming or self._next_limit is not None)
+
+    def step_dense(self, actions: Mapping[str, XArray]) -> DenseStep:
+        """`step` without asking the device anything, where `steps_densely`; `actions` must exist and be of the spaces' dtypes.
+
+        It can be captured in a CUDA graph after it was called once.
+        """
+        xp, lanes = self._xp, self._lanes
+        self._advance(actions)
+        final = {name: own.obs + 0 for name, own in lanes.items()}
+        self._episode += self._over
+        xp.copy_where(self._elapsed_steps, self._zero, self._over)
+        self._beginnings.begin_dense(self.worlds, self._over, self._stream_key, self._episode)
+        self._deliver_observations()
+        steps = {name: own.step(None) for name, own in lanes.items()}
+        groups = {name: DenseGroupStep(s.obs, s.reward, s.terminated, s.truncated) for name, s in steps.items()}
+        return DenseStep(groups, final, self._over)
+
+    def _advance(self, actions: Mapping[str, XArray]) -> None:
+        """One step of every world, and who ended by it; nothing begins anew."""
+        xp, worlds = self._xp, self.worlds
+        worlds.advance(actions)
+        xp.add(self._elapsed_steps, self._one, out=self._elapsed_steps)
+        xp.greater_equal(self._elapsed_steps, self._limit, out=self._truncated)
+        xp.logical_or(worlds.terminated, self._truncated, out=self._over)
+        if worlds.alive:
+            self._end_deserted()
+        if self.blueprint.truncation_hides_termination:
+            xp.greater(worlds.terminated, self._truncated, out=worlds.terminated)
+        for lanes in self._lanes.values():
+            lanes.deliver_results()
 
     def set_parameters(self, values: Mapping[str, Array]) -> None:
         xp, limit = self._xp, self.blueprint.limit_option

@@ -49,6 +49,14 @@ class EpisodeBeginnings:
             self._episode_ahead = upcoming
         worlds.place(xp, where, self._ahead)
 
+    def begin_dense(self, worlds: Worlds, where: XArray, keys: XArray, episodes: XArray) -> None:
+        """The same without asking the device how many worlds `where` marks: beginnings of all worlds are worked out anew."""
+        xp = self._blueprint.xp
+        if self._ahead is None:
+            self._ahead = self._blueprint.build(self._num_worlds)
+        self._ahead.begin(uniforms(xp, keys, episodes, self._blueprint.num_draws))
+        worlds.place(xp, where, self._ahead)
+
     def _prepare(self, worlds: Worlds) -> None:
         for name, values in self._upcoming.items():
             self._blueprint.xp.copy(worlds.parameters[name], values)

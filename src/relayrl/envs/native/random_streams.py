@@ -62,6 +62,6 @@ def world_keys(xp: ArrayNamespace, seed: int, worlds: XArray) -> XArray:
 def uniforms(xp: ArrayNamespace, keys: XArray, episodes: XArray, num_draws: int) -> XArray:
     """[D, K] float64 numbers in [0, 1): the draws that begin `episodes` [K] of the worlds with `keys` [K]."""
     streams = mix64(keys + (episodes + 1) * _GAMMA)
-    counters = xp.from_host(np.arange(1, num_draws + 1, dtype=np.int64)[:, None])
+    counters = xp.table(np.arange(1, num_draws + 1, dtype=np.int64)[:, None])
     bits = mix64(streams[None, :] + counters * _GAMMA)
     return xp.cast(_shift_right(bits, 11), "float64") * 2.0**-53

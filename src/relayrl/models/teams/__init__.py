@@ -1,1 +1,1 @@
-"""Policies of teams: they act alone, and a critic that sees the whole team judges them."""
+"""Policies of teams: they act alone, and a critic that sees the whole team values them."""

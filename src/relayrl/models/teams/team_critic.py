@@ -51,7 +51,7 @@ class TeamCritic(nn.Module):
             raise ConfigError(
                 f"num_attention_heads {num_heads} does not divide the {width} units of the last hidden layer"
             )
-        self._num_heads = num_heads
+        self.num_heads = num_heads
         self.observed = kernels(encoder, width, math.sqrt(2.0), generator)
         self.acted = kernels(SideBySide([encoder, plain_numbers(num_actions)]), width, math.sqrt(2.0), generator)
         self.entity_norm, self.output_norm = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -101,7 +101,7 @@ class TeamCritic(nn.Module):
 
     def _per_head(self, entities: Tensor) -> Tensor:
         """[M, H, N, D] of [M, N, H · D]."""
-        return entities.reshape(*entities.shape[:-1], self._num_heads, -1).transpose(-2, -3)
+        return entities.reshape(*entities.shape[:-1], self.num_heads, -1).transpose(-2, -3)
 
     def _residual(self, entities: Tensor, attended: Tensor) -> Tensor:
         """[M, N, W] entities with what they attended to [M, H, N, D]."""

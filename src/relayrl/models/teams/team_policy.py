@@ -30,7 +30,7 @@ class TeamActorCritic(ActorCritic):
     ) -> None:
         apart = network.model_copy(update={"shared_encoder": False})  # the critic sees what all of the team see
         super().__init__(observation_space, action_space, apart, generator, None, kernels, head)
-        self.network, self.is_central = network, True  # its critic is not exported: it judges teams
+        self.network, self.is_central = network, True  # its critic is not exported: it values teams
         self.action_encoder = ObservationEncoder(action_space)
         num_actions = self.action_encoder.num_features
         self.critic = TeamCritic(self.encoder, num_actions, num_heads, network, self.kernels, generator)

@@ -19,6 +19,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
+from relayrl.envs.native.compiled_steps import step_kernels
 from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.native_worlds import Blueprint
 from relayrl.envs.native.rasteriser import BLUE, GREY, INK, SAND, Canvas
@@ -61,6 +62,7 @@ class CartPoleWorlds(SingleAgentWorlds):
         self._motion = xp.zeros((4, num_worlds), settings.dtype)
         self.state = {"motion": self._motion}
         self._coordinates, self._velocities = self._motion[0::2], self._motion[1::2]
+        self._angle = self._motion[2]
         self._scratch = tuple(xp.zeros((6, num_worlds), settings.dtype))
         self._accelerations = xp.zeros((2, num_worlds), settings.dtype)
         self._constants = _Constants(xp, settings.dtype)
@@ -69,14 +71,37 @@ class CartPoleWorlds(SingleAgentWorlds):
         self._bounds = xp.from_host(np.array([[MAX_POSITION], [MAX_ANGLE]], settings.dtype))
         self._outside = xp.zeros((2, num_worlds), "bool")
         self.rewards[SINGLE_AGENT][...] = 0.0 if self._sutton_barto else 1.0
+        self._kernels = step_kernels(xp, settings.dtype) if type(self) is CartPoleWorlds else None
+        pushes = (-FORCE / TOTAL_MASS, FORCE / TOTAL_MASS)
+        numbers = (POLE_MOMENT / TOTAL_MASS, HALF_LENGTH * 4.0 / 3.0, GRAVITY, STEP_S, *pushes, MAX_POSITION, MAX_ANGLE)
+        self._kernel_constants = np.array(numbers, np.float32)
 
     def begin(self, draws: XArray) -> None:
         self._motion[...] = (2 * draws - 1) * INITIAL_BOUND
         self.observe()
 
     def advance(self, actions: Mapping[str, XArray]) -> None:
+        if self._kernels is None:
+            self._step(actions[SINGLE_AGENT][:, 0])
+        else:
+            self._step_compiled(actions[SINGLE_AGENT])
+        if self._sutton_barto:
+            self.xp.negative(self.xp.cast(self.terminated, self.dtype), out=self.rewards[SINGLE_AGENT][:, 0])
+
+    def _step_compiled(self, action: Array) -> None:
+        """The same as `_step`, to the last bit."""
+        assert self._kernels is not None
+        (sin, cos, *_), angle = self._scratch, self._angle
+        np.sin(angle, out=sin)
+        np.cos(angle, out=cos)
+        seen, constants = self.observations[SINGLE_AGENT], self._kernel_constants
+        self._kernels.step_cart_poles(
+            self._motion, np.ascontiguousarray(action), sin, cos, constants, seen, self.terminated
+        )
+
+    def _step(self, action: XArray) -> None:
         xp = self.xp
-        self._accelerate(actions[SINGLE_AGENT][:, 0])
+        self._accelerate(action)
         xp.multiply(self._velocities, self._constants.step_s, out=self._change)
         xp.add(self._coordinates, self._change, out=self._coordinates)  # x += τ ẋ, θ += τ θ̇, with the old velocities
         xp.multiply(self._accelerations, self._constants.step_s, out=self._change)
@@ -84,8 +109,6 @@ class CartPoleWorlds(SingleAgentWorlds):
         xp.absolute(self._coordinates, out=self._change)
         xp.greater(self._change, self._bounds, out=self._outside)
         xp.logical_or(self._outside[0], self._outside[1], out=self.terminated)  # |x| > 2.4 or |θ| > 12°
-        if self._sutton_barto:
-            xp.negative(xp.cast(self.terminated, self.dtype), out=self.rewards[SINGLE_AGENT][:, 0])
         self.observe()
 
     def observe(self) -> None:

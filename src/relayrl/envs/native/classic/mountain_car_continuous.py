@@ -99,13 +99,13 @@ class MountainCarContinuousWorlds(SingleAgentWorlds):
         xp.greater_equal(position, c.goal_position, out=self.terminated)
         xp.greater_equal(velocity, c.goal_velocity, out=self._work)
         xp.logical_and(self.terminated, self._work, out=self.terminated)
-        self._pay(action)
+        self._reward_of(action)
         self.observe()
 
     def observe(self) -> None:
         self.xp.copy_envs_first(self.observation_columns, self._motion)
 
-    def _pay(self, action: XArray) -> None:
+    def _reward_of(self, action: XArray) -> None:
         """r = 100 at the flag − 0.1 a², of the action before it was clipped."""
         xp, reward = self.xp, self.rewards[SINGLE_AGENT][:, 0]
         xp.copy(self._cost, action)

@@ -96,13 +96,13 @@ class PendulumWorlds(SingleAgentWorlds):
         xp.floor(turn, out=turn)
         xp.multiply(turn, c.full_turn, out=turn)
         xp.subtract(angle, turn, out=angle)  # θ ← θ − 2π ⌊θ / 2π + ½⌋
-        self._show()
+        self._write_observations()
 
     def observe(self) -> None:
         self._pull[...] = 3 * self._g / 2
-        self._show()
+        self._write_observations()
 
-    def _show(self) -> None:
+    def _write_observations(self) -> None:
         xp, turn = self.xp, self._turn
         # sine and cosine go through contiguous memory: their last bit may differ between that and strided columns
         xp.cos(self._angle, out=turn)

@@ -10,6 +10,7 @@ import numpy as np
 
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray
+from relayrl.envs.native.compiled_steps import step_kernels
 from relayrl.envs.native.particles.layout import NUM_MOVES, AgentBody
 
 _DIRECTIONS = np.array([[0, -1, 1, 0, 0], [0, 0, 0, -1, 1]])  # [2, move]
@@ -39,6 +40,7 @@ class GroupControls:
         if continuous:
             num_worlds = force.shape[-1]
             self._clipped = xp.zeros((num_worlds, group.num_agents, *(group.action_space.shape or ())), "float32")
+        self._kernels = step_kernels(xp, dtype) if type(self) is GroupControls and message is None else None
         self._moves = xp.from_host((_DIRECTIONS * body.acceleration).astype(dtype))
         if message is not None:
             self._words = xp.from_host(np.arange(message.shape[0], dtype=np.int64)[:, None, None])
@@ -57,6 +59,12 @@ class GroupControls:
     def _apply_continuous(self, action: XArray) -> None:
         """`action` [B, N, A] float32."""
         xp = self._xp
+        if self._kernels is not None and self._force is not None:
+            worlds, agents, width = action.shape
+            by_x, by_y = self._force
+            seen = np.ascontiguousarray(action, np.float32)
+            self._kernels.decode_moves(agents, worlds, width, seen, self._body.acceleration, by_x, by_y)
+            return
         xp.clip(action, 0.0, 1.0, self._clipped)
         columns = xp.permute(self._clipped, (2, 1, 0))
         if self._force is not None:

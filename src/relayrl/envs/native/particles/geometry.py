@@ -6,6 +6,7 @@ import numpy as np
 
 from relayrl.data.trees import Array
 from relayrl.envs.native.array_namespace import ArrayNamespace, DTypeName, XArray
+from relayrl.envs.native.compiled_steps import step_kernels
 
 CONTACT_FORCE = 100.0
 CONTACT_MARGIN = 1e-3
@@ -25,9 +26,14 @@ class Geometry:
         self.distance = xp.zeros((*seen.shape, num_worlds), dtype)
         self._flat = self.offset.reshape(2, seen.size, num_worlds)
         self._squares = xp.zeros(self.offset.shape, dtype)
+        self._kernels = step_kernels(xp, dtype) if type(self) is Geometry else None
 
     def update(self, position: XArray) -> None:
         """Follow the bodies' positions `[2, E, B]`."""
+        if self._kernels is not None:
+            sizes = (*self.distance.shape, position.shape[1], self._observers.start)
+            self._kernels.measure_offsets(*sizes, position, self._index, self.offset, self.distance)
+            return
         xp, squares = self._xp, self._squares
         xp.take(position, self._index, 1, self._flat)
         xp.subtract(self.offset, position[:, self._observers, None, :], out=self.offset)
@@ -45,10 +51,15 @@ class Contacts:
         self._reach = xp.from_host(reach[..., None].astype(dtype))
         self._overlap, self._soft = (xp.zeros((*reach.shape, num_worlds), dtype) for _ in range(2))
         self._push = xp.zeros((2, *reach.shape, num_worlds), dtype)
+        self._kernels = step_kernels(xp, dtype) if type(self) is Contacts else None
 
-    def force(self, offset: XArray, distance: XArray, out: XArray) -> None:
-        """Total contact force on each agent, `[2, N, B]`, from `offset` `[2, N, C, B]` and `distance` `[N, C, B]`."""
+    def force(self, geometry: Geometry, columns: slice, out: XArray) -> None:
+        """Total contact force on each agent, `[2, N, B]`, of the bodies in some columns of what it sees."""
+        if self._kernels is not None and columns.stop is None:
+            self._force_compiled(geometry, columns.start or 0, out)
+            return
         xp, overlap, soft = self._xp, self._overlap, self._soft
+        offset, distance = geometry.offset[:, :, columns], geometry.distance[:, columns]
         xp.subtract(self._reach, distance, out=overlap)
         xp.divide(overlap, CONTACT_MARGIN, out=overlap)
         xp.absolute(overlap, out=soft)
@@ -63,6 +74,17 @@ class Contacts:
         xp.divide(soft, overlap, out=soft)
         xp.multiply(offset, soft, out=self._push)  # away from the other: −offset / distance · 100 · penetration
         xp.sum(self._push, 2, out)
+
+    def _force_compiled(self, geometry: Geometry, first: int, out: Array) -> None:
+        """The same for all columns from `first` on, to the last bit."""
+        assert self._kernels is not None
+        overlap, soft, sizes = self._overlap, self._soft, (*geometry.distance.shape, first)
+        bounds = CONTACT_MARGIN, _NEGLIGIBLE
+        self._kernels.find_overlaps(*sizes, self._reach, geometry.distance, *bounds, overlap, soft)
+        np.exp(soft, out=soft)
+        np.log1p(soft, out=soft)
+        factors = -CONTACT_FORCE * CONTACT_MARGIN, _TINY
+        self._kernels.add_pushes(*sizes, soft, overlap, geometry.offset, geometry.distance, *factors, out)
 
 
 def nearest(xp: ArrayNamespace, distance: XArray, count: int) -> XArray:

@@ -34,7 +34,7 @@ class ObservationColumns:
         return columns
 
 
-def show_nearest(xp: ArrayNamespace, columns: XArray, vectors: XArray, distance: XArray, limit: int | None) -> None:
+def write_nearest(xp: ArrayNamespace, columns: XArray, vectors: XArray, distance: XArray, limit: int | None) -> None:
     """Write `vectors` `[2, N, K, B]`, or those of the `limit` nearest bodies; slots beyond K stay zero."""
     if limit is None:
         xp.copy_envs_first(columns, vectors)

@@ -14,6 +14,7 @@ import numpy as np
 from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.array_namespace import XArray, namespace_of
+from relayrl.envs.native.compiled_steps import step_kernels
 from relayrl.envs.native.native_settings import ParticleSettings
 from relayrl.envs.native.native_worlds import Worlds
 from relayrl.envs.native.particles.controls import GroupControls
@@ -71,28 +72,28 @@ class ParticleWorlds(Worlds):
         """Let all agents bump into the bodies in these columns of what they see."""
         reach = self.layout.reach(np.arange(self.layout.num_agents), seen[:, columns])
         self._contacts: Contacts | None = Contacts(self.xp, self.dtype, reach, self.num_worlds)
-        self._touching = (geometry.offset[:, :, columns], geometry.distance[:, columns])
+        self._touching = geometry, columns
 
     @abstractmethod
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         """Bring what follows from the state up to date, after bodies have moved."""
 
     @abstractmethod
-    def pay(self) -> None:
+    def reward(self) -> None:
         """Rewards of the step just made, and `terminated` where the scenario has an end."""
 
     @abstractmethod
-    def show(self) -> None:
+    def write_observations(self) -> None:
         """Write the observation columns that change within an episode."""
 
-    def show_fixed(self) -> None:
+    def write_fixed_observations(self) -> None:
         """Write the observation columns that stay the same for an episode, such as the colour of the goal."""
 
     def begin(self, draws: XArray) -> None:
         xp, layout = self.xp, self.layout
         num_choices = len(layout.choices)
         if num_choices:
-            among = xp.from_host(np.array(layout.choices, np.float64)[:, None])
+            among = xp.table(np.array(layout.choices, np.float64)[:, None])
             self.choice[...] = xp.cast(xp.floor(draws[:num_choices] * among), "int64")
         places = 2 * draws[num_choices:].reshape(layout.num_bodies, 2, -1) - 1
         places[layout.num_agents :] *= layout.landmark_bound
@@ -102,17 +103,17 @@ class ParticleWorlds(Worlds):
         self.observe()
 
     def observe(self) -> None:
-        self.look()
-        self.show_fixed()
-        self.show()
+        self.update_geometry()
+        self.write_fixed_observations()
+        self.write_observations()
 
     def advance(self, actions: Mapping[str, XArray]) -> None:
         for name, controls in self._controls.items():
             controls.apply(actions[name])
         self._move()
-        self.look()
-        self.pay()
-        self.show()
+        self.update_geometry()
+        self.reward()
+        self.write_observations()
 
     def draw(self, state: Mapping[str, Array]) -> Array:
         return draw_particles(self.layout, state, self.colours(state), zoom_bodies=self._settings.dynamic_rescaling)
@@ -134,6 +135,7 @@ class ParticleWorlds(Worlds):
         self._force, self._work = xp.zeros(shape, self.dtype), xp.zeros(shape, self.dtype)
         limits = np.array([layout.agents[n].max_speed or np.inf for n in movers])
         self._max_speed = xp.from_host(limits[:, None].astype(self.dtype)) if np.isfinite(limits).any() else None
+        self._kernels = step_kernels(xp, self.dtype)
 
     def _prepare_controls(self) -> None:
         layout = self.layout
@@ -160,6 +162,12 @@ class ParticleWorlds(Worlds):
             return
         if self._contacts is not None:
             self._contacts.force(*self._touching, out=work)
+        if self._kernels is not None and self._max_speed is None:
+            sizes = force.shape[1], self.num_worlds, self.layout.num_bodies, self.layout.num_agents, self._movers.start
+            push = None if self._contacts is None else work
+            self._kernels.move_bodies(*sizes, self.position, self.velocity, force, push, STEP_S, 1 - DAMPING)
+            return
+        if self._contacts is not None:
             xp.add(force, work, out=force)
         position, velocity = self.position[:, self._movers], self.velocity[:, self._movers]
         xp.multiply(velocity, STEP_S, out=work)

@@ -16,7 +16,7 @@ from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.native_settings import NeighbourSettings
 from relayrl.envs.native.native_worlds import Blueprint
 from relayrl.envs.native.particles.layout import AgentBody, LandmarkBody, Layout, particle_blueprint
-from relayrl.envs.native.particles.observation_columns import ObservationColumns, show_nearest
+from relayrl.envs.native.particles.observation_columns import ObservationColumns, write_nearest
 from relayrl.envs.native.particles.particle_worlds import ParticleWorlds
 from relayrl.envs.native.rasteriser import BLUE, GREEN, INK, RED, Colour
 
@@ -49,7 +49,7 @@ class SimpleAdversaryWorlds(ParticleWorlds):
             others = columns.vectors(settings.num_agent_neighbors or settings.N)
             self._columns.append((rows, goal, landmarks, others))
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
         self.xp.subtract(self._goal, self.position[:, : self.layout.num_agents], out=self._to_goal)
 
@@ -57,21 +57,21 @@ class SimpleAdversaryWorlds(ParticleWorlds):
         self._goal[...] = self.chosen_landmarks(self.choice)
         super().observe()
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp = self.xp
         distance = xp.sqrt(self._to_goal[0] * self._to_goal[0] + self._to_goal[1] * self._to_goal[1])
         xp.copy(self._adversary_reward, -distance[:1])
         xp.copy(self._good_reward, (distance[0] - xp.min(distance[1:], 0))[None])
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         xp, options = self.xp, self._options
         offset, distance, n = self._geometry.offset, self._geometry.distance, options.N
         for rows, goal, landmarks, others in self._columns:
             if goal is not None:
                 xp.copy_envs_first(goal, self._to_goal[:, rows])
             limit = options.num_landmark_neighbors
-            show_nearest(xp, landmarks, offset[:, rows, :n], distance[rows, :n], limit)
-            show_nearest(xp, others, offset[:, rows, n:], distance[rows, n:], options.num_agent_neighbors)
+            write_nearest(xp, landmarks, offset[:, rows, :n], distance[rows, :n], limit)
+            write_nearest(xp, others, offset[:, rows, n:], distance[rows, n:], options.num_agent_neighbors)
 
     def colours(self, state: Mapping[str, Array]) -> list[Colour]:
         colours = super().colours(state)

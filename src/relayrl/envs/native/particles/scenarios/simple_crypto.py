@@ -46,10 +46,10 @@ class SimpleCryptoWorlds(ParticleWorlds):
         self._alice_message, self._alice_key = alice.numbers(4), alice.numbers(4)
         self._eve_reward, self._bob_reward, self._alice_reward = (reward[:, 0] for reward in self.rewards.values())
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         """Nobody moves, and nobody sees where the others are."""
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp = self.xp
         errors = self._errors(self.message[:, : _BOB + 1])
         team = errors[_EVE] - errors[_BOB]
@@ -57,14 +57,14 @@ class SimpleCryptoWorlds(ParticleWorlds):
         xp.copy(self._bob_reward, team)
         xp.copy(self._alice_reward, team)
 
-    def show_fixed(self) -> None:
+    def write_fixed_observations(self) -> None:
         xp = self.xp
         xp.copy(self._secret, self._codes[:, self.choice])
         xp.copy(self._alice_message, self._secret[:, _MESSAGE : _MESSAGE + 1])
         xp.copy(self._alice_key, self._secret[:, _KEY : _KEY + 1])
         xp.copy(self._bob_key, self._secret[:, _KEY : _KEY + 1])
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         said = self.message[:, _ALICE : _ALICE + 1]
         self.xp.copy_envs_first(self._bob_hears, said)
         self.xp.copy_envs_first(self._eve_hears, said)

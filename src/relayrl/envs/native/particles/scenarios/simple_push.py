@@ -55,7 +55,7 @@ class SimplePushWorlds(ParticleWorlds):
         self._agent_other = agent.vectors(1)
         self._adversary_reward, self._agent_reward = (reward[:, 0] for reward in self.rewards.values())
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
         self.xp.subtract(self._goal, self.position[:, :2], out=self._to_goal)
 
@@ -63,16 +63,16 @@ class SimplePushWorlds(ParticleWorlds):
         self._goal[...] = self.chosen_landmarks(self.choice)
         super().observe()
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp = self.xp
         distance = xp.sqrt(self._to_goal[0] * self._to_goal[0] + self._to_goal[1] * self._to_goal[1])
         xp.negative(distance[1], out=self._agent_reward)
         xp.subtract(distance[1], distance[0], out=self._adversary_reward)
 
-    def show_fixed(self) -> None:
+    def write_fixed_observations(self) -> None:
         self.xp.copy(self._agent_colour, self._agent_colours[:, self.choice])
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         copy, offset = self.xp.copy_envs_first, self._geometry.offset
         copy(self._adversary_velocity, self.velocity[:, :1])
         copy(self._adversary_sight, offset[:, :1])

@@ -50,20 +50,20 @@ class SimpleReferenceWorlds(ParticleWorlds):
         self._reward = xp.permute(reward, (1, 0))
         self._other = xp.from_host(np.array([1, 0]))
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp, ratio = self.xp, self._local_ratio
         of_other = self._geometry.distance[self._other]  # [2, 3, B]
         distance = xp.take_along(of_other, self.choice[:, None], 1)[:, 0]
         team = (distance[0] + distance[1]) / 2
         xp.copy(self._reward, -(1 - ratio) * team[None] - ratio * distance)
 
-    def show_fixed(self) -> None:
+    def write_fixed_observations(self) -> None:
         self.xp.copy(self._goal_colour, self._colour_table[:, self.choice])
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         copy = self.xp.copy_envs_first
         copy(self._velocity_columns, self.velocity)
         copy(self._landmark_columns, self._geometry.offset)

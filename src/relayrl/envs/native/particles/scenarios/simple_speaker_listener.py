@@ -48,19 +48,19 @@ class SimpleSpeakerListenerWorlds(ParticleWorlds):
         self._heard = listener.numbers(3)
         self._rewards = [reward[:, 0] for reward in self.rewards.values()]
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp = self.xp
         distance = xp.take_along(self._geometry.distance, self.choice[None], 1)[0, 0]
         for reward in self._rewards:
             xp.copy(reward, -distance * distance)
 
-    def show_fixed(self) -> None:
+    def write_fixed_observations(self) -> None:
         self.xp.copy(self._goal_colour, self._colour_table[:, self.choice])
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         copy = self.xp.copy_envs_first
         copy(self._velocity_columns, self.velocity[:, 1:])
         copy(self._landmark_columns, self._geometry.offset)

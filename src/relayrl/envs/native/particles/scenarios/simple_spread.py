@@ -16,7 +16,7 @@ from relayrl.envs.environment_contract import AgentGroup
 from relayrl.envs.native.native_settings import NeighbourSettings
 from relayrl.envs.native.native_worlds import Blueprint
 from relayrl.envs.native.particles.layout import AgentBody, LandmarkBody, Layout, particle_blueprint
-from relayrl.envs.native.particles.observation_columns import ObservationColumns, show_nearest
+from relayrl.envs.native.particles.observation_columns import ObservationColumns, write_nearest
 from relayrl.envs.native.particles.particle_worlds import ParticleWorlds
 from relayrl.envs.native.rasteriser import BLUE, INK
 
@@ -55,10 +55,10 @@ class SimpleSpreadWorlds(ParticleWorlds):
         self._to_others, self._other_distance = self._geometry.offset[:, :, n:], self._geometry.distance[:, n:]
         self._team = self.xp.zeros((num_worlds,), self.dtype)
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp, ratio = self.xp, self._options.local_ratio
         uncovered = xp.min(self._landmark_distance, 0)
         xp.sum(uncovered, 0, self._team)
@@ -69,14 +69,14 @@ class SimpleSpreadWorlds(ParticleWorlds):
         if self._options.terminate_on_success:
             xp.logical_not(xp.any_along(xp.greater_equal(uncovered, COVER_DISTANCE), 0), out=self.terminated)
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         xp, options = self.xp, self._options
         xp.copy_envs_first(self._velocity_columns, self.velocity)
         xp.copy_envs_first(self._position_columns, self.position[:, : options.N])
-        show_nearest(
+        write_nearest(
             xp, self._landmark_columns, self._to_landmarks, self._landmark_distance, options.num_landmark_neighbors
         )
-        show_nearest(xp, self._agent_columns, self._to_others, self._other_distance, options.num_agent_neighbors)
+        write_nearest(xp, self._agent_columns, self._to_others, self._other_distance, options.num_agent_neighbors)
 
 
 def blueprint(settings: SimpleSpreadSettings) -> Blueprint:

@@ -18,7 +18,7 @@ from relayrl.envs.native.array_namespace import ArrayNamespace, XArray
 from relayrl.envs.native.native_settings import NeighbourSettings
 from relayrl.envs.native.native_worlds import Blueprint
 from relayrl.envs.native.particles.layout import AgentBody, LandmarkBody, Layout, particle_blueprint
-from relayrl.envs.native.particles.observation_columns import ObservationColumns, show_nearest
+from relayrl.envs.native.particles.observation_columns import ObservationColumns, write_nearest
 from relayrl.envs.native.particles.particle_worlds import ParticleWorlds
 from relayrl.envs.native.rasteriser import GREEN, INK, RED
 
@@ -54,10 +54,10 @@ class SimpleTagWorlds(ParticleWorlds):
         self._hunter_reward, self._prey_reward = (self.xp.permute(r, (1, 0)) for r in self.rewards.values())
         self._sights = [_Sight(self, name, settings) for name in groups]
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp, hunters = self.xp, self._options.num_adversaries
         touches = xp.less(self._catch_distance, ADVERSARY_SIZE + PREY_SIZE)  # [prey, adversary, B]
         caught_by = xp.count(touches, 1)
@@ -68,11 +68,11 @@ class SimpleTagWorlds(ParticleWorlds):
         if self._options.terminate_on_success:
             xp.logical_not(xp.any_along(xp.equal(caught_by, 0), 0), out=self.terminated)
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         flat = self._other_velocity.reshape(2, -1, self.num_worlds)
         self.xp.take(self.velocity, self._others, 1, flat)
         for sight in self._sights:
-            sight.show(self._geometry.offset, self._geometry.distance, self._other_velocity)
+            sight.write_observations(self._geometry.offset, self._geometry.distance, self._other_velocity)
 
 
 class _Sight:
@@ -91,21 +91,21 @@ class _Sight:
         num_prey = self._prey_slots.stop - self._prey_slots.start
         self._prey_columns = columns.vectors(settings.num_agent_neighbors or num_prey)
 
-    def show(self, offset: XArray, distance: XArray, other_velocity: XArray) -> None:
+    def write_observations(self, offset: XArray, distance: XArray, other_velocity: XArray) -> None:
         xp, rows, settings = self._worlds.xp, self._rows, self._settings
         obstacles, others = slice(0, settings.num_obstacles), slice(settings.num_obstacles, None)
         xp.copy_envs_first(self._velocity_columns, self._worlds.velocity[:, rows])
         xp.copy_envs_first(self._position_columns, self._worlds.position[:, rows])
         limit = settings.num_landmark_neighbors
-        show_nearest(xp, self._landmark_columns, offset[:, rows, obstacles], distance[rows, obstacles], limit)
+        write_nearest(xp, self._landmark_columns, offset[:, rows, obstacles], distance[rows, obstacles], limit)
         limit = settings.num_agent_neighbors
         near = distance[rows, others]
-        show_nearest(xp, self._agent_columns, offset[:, rows, others], near, limit)
+        write_nearest(xp, self._agent_columns, offset[:, rows, others], near, limit)
         if limit is None:
             xp.copy_envs_first(self._prey_columns, other_velocity[:, rows, self._prey_slots])
         else:
             other_velocity[:, rows, : self._prey_slots.start] = 0.0  # adversaries' velocities are hidden
-            show_nearest(xp, self._prey_columns, other_velocity[:, rows], near, limit)
+            write_nearest(xp, self._prey_columns, other_velocity[:, rows], near, limit)
 
 
 def leaving_cost(xp: ArrayNamespace, position: XArray) -> XArray:

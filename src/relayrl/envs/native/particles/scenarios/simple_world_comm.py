@@ -72,12 +72,12 @@ class SimpleWorldCommWorlds(ParticleWorlds):
         self._leader = xp.from_host((np.arange(n) == 0)[:, None, None])
         self._sights = [_Sight(self, name, settings) for name in groups]
 
-    def look(self) -> None:
+    def update_geometry(self) -> None:
         self._geometry.update(self.position)
         distance, reach = self._forests
         self.xp.less(distance, reach, out=self._inside)
 
-    def pay(self) -> None:
+    def reward(self) -> None:
         xp, hunters = self.xp, self._options.num_adversaries
         caught_by = xp.count(xp.less(*self._hunters_of_prey), 1)
         total = caught_by.sum(0)
@@ -92,7 +92,7 @@ class SimpleWorldCommWorlds(ParticleWorlds):
             source = prey_reward[rows.start - hunters : rows.stop - hunters] if is_prey else hunter_reward[rows]
             xp.copy(self.rewards[name], xp.permute(xp.cast(source, self.dtype), (1, 0)))
 
-    def show(self) -> None:
+    def write_observations(self) -> None:
         xp = self.xp
         visible = self._visible()
         xp.take(self.velocity, self._others, 1, self._other_velocity.reshape(2, -1, self.num_worlds))
@@ -100,7 +100,7 @@ class SimpleWorldCommWorlds(ParticleWorlds):
         to_others = self._to_others * visible
         in_forest = 2.0 * xp.permute(self._inside, (1, 0, 2)) - 1.0
         for sight in self._sights:
-            sight.show(self._geometry.offset, to_others, self._other_velocity, in_forest)
+            sight.write_observations(self._geometry.offset, to_others, self._other_velocity, in_forest)
 
     def _visible(self) -> XArray:
         """[N, N − 1, B] whether each agent sees each other one."""
@@ -144,7 +144,7 @@ class _Sight:
             self._prey_columns = columns.vectors(num_prey)
             self._heard = None
 
-    def show(self, offset: XArray, to_others: XArray, other_velocity: XArray, in_forest: XArray) -> None:
+    def write_observations(self, offset: XArray, to_others: XArray, other_velocity: XArray, in_forest: XArray) -> None:
         copy, rows = self._worlds.xp.copy_envs_first, self._rows
         num_free, num_obstacles = self._free_columns.shape[2], self._obstacle_columns.shape[2]
         copy(self._velocity_columns, self._worlds.velocity[:, rows])

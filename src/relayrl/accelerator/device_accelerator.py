@@ -1,0 +1,73 @@
+"""What learns in a run that stays on its device: the GPU's kernels where they know a policy exactly, else the reference."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Any
+
+from relayrl.algorithms.updates.device_adam import DeviceAdam
+from relayrl.algorithms.updates.device_sequences import reference_device_update
+from relayrl.algorithms.updates.device_update import DeviceUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from relayrl.algorithms.losses import Objective
+    from relayrl.algorithms.optimizer import FlatAdam
+    from relayrl.envs.native.batched_environment import BatchedEnvironment
+    from relayrl.envs.native.dense_step import DenseStep
+    from relayrl.models.policy import ActorCritic
+
+_log = logging.getLogger("relayrl.accelerator.device_accelerator")
+
+
+def fastest_device_update(
+    policy: ActorCritic, objective: Objective, pi_optimizer: FlatAdam, vf_optimizer: FlatAdam, *, tf32: bool
+) -> DeviceUpdate:
+    """The fastest update of a policy on its device. With `tf32`, kernels round what they multiply to 10 bits."""
+    parts = policy, objective, pi_optimizer, vf_optimizer
+    if pi_optimizer.vector.device.type != "cuda":
+        return reference_device_update(*parts)
+    if importlib.util.find_spec("triton") is None:
+        _log.warning("Triton is not installed, so that networks are trained by torch; install it: pip install triton")
+        return reference_device_update(*parts)
+    from relayrl.accelerator.gpu.fused_update import fused_update
+    from relayrl.accelerator.gpu.mlp_tiles import Precision
+    from relayrl.accelerator.gpu.recurrent.fused_recurrent import fused_recurrent_update
+
+    precision = Precision.TF32 if tf32 else None
+    fused = fused_recurrent_update(*parts, precision) if policy.has_memory else fused_update(*parts, precision)
+    if fused is None:
+        _log.info("the policy is none that the GPU's kernels know; torch trains it")
+        return reference_device_update(*parts)
+    return fused
+
+
+def fastest_device_adam(optimizer: FlatAdam) -> DeviceAdam:
+    """What steps an optimiser's parameters without asking the host."""
+    if optimizer.vector.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return DeviceAdam(optimizer)
+    from relayrl.accelerator.gpu.clipped_adam import FusedAdam
+
+    return FusedAdam(optimizer)
+
+
+def fastest_step(env: BatchedEnvironment) -> Callable[[Mapping[str, Tensor]], DenseStep]:
+    """What steps an environment on its device without asking the host: a kernel where there is one of it."""
+    if not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
+        return env.step_dense
+    from relayrl.accelerator.gpu.worlds.fused_steps import fused_step
+
+    return fused_step(env) or env.step_dense
+
+
+def fused_rollout_of(env: BatchedEnvironment, actors: Mapping[str, Any]) -> Callable[[Any, Tensor], None] | None:
+    """What fills a whole rollout of an environment's only group in one launch, where kernels know environment and policy."""
+    if len(actors) > 1 or not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
+        return None
+    from relayrl.accelerator.gpu.worlds.fused_rollouts import fused_rollout
+
+    return fused_rollout(env, next(iter(actors.values())))
