@@ -33,7 +33,7 @@ def _jobs() -> Iterable[Job]:
     cart_poles = ("CartPole-v1", "native:CartPole", "Python CartPole")
     ours = {"W1": cart_poles, "W2": cart_poles, "W2k": cart_poles[:2], "W3": ("CartPole-v1",)}
     ours |= dict.fromkeys(("W4a", "W4b", "W4c"), ("mappo", "ippo"))
-    ours |= dict.fromkeys(("W5-td3", "W5-sac", "W5-ddpg"), ("",))
+    ours |= dict.fromkeys(("W5-td3", "W5-sac", "W5-ddpg", "W6a", "W6b"), ("",))
     for work, variants in ours.items():
         yield from (Job(OURS, work, variant, "relayrl_worker.py", None, (OWN_CHOICE,)) for variant in variants)
     for work in ("W1", "W2"):
@@ -51,6 +51,7 @@ def _jobs() -> Iterable[Job]:
     yield from (Job("BenchMARL", "W4b", variant, "benchmarl_ppo.py", "benchmarl") for variant in ("mappo", "ippo"))
     for work in ("W5-td3", "W5-sac", "W5-ddpg"):
         yield Job("Stable-Baselines3", work, "", "sb3_off_policy.py", "sb3")
+    yield from (Job("Stable-Baselines3", work, "", "sb3_ppo.py", "sb3") for work in ("W6a", "W6b"))
 
 
 JOBS = list(_jobs())

@@ -54,6 +54,8 @@ TARGETS: list[Target] = [
         for variant in ("mappo", "ippo")
     ),
     *(Target(f"W5-{algo}", "Stable-Baselines3", 2.5) for algo in ("td3", "sac", "ddpg")),
+    Target("W6a", "Stable-Baselines3", 3.0),
+    Target("W6b", "Stable-Baselines3", 2.5),
     Target("W1", "Stable-Baselines3", 2.0, metric="seconds_to_first_update"),
     Target("W2", "Stable-Baselines3", 1.0, metric="training_peak_mib"),
     Target("W2", "Stable-Baselines3", 1.0, metric="process_peak_mib"),

@@ -28,7 +28,7 @@ SOLVED_RETURN, EVALUATION_INTERVAL, EVALUATION_EPISODES = 475.0, 2560, 20
 
 @dataclass(frozen=True)
 class PpoWork:
-    """Rollouts of `num_envs` × `rollout` steps, `epochs` passes of `minibatches` each, two layers of `width` tanh units."""
+    """Rollouts of `num_envs` × `rollout` steps, `epochs` passes of `minibatches` each, `depth` layers of `width` tanh units."""
 
     title: str
     env: str
@@ -38,6 +38,11 @@ class PpoWork:
     epochs: int = 4
     minibatches: int = 4
     width: int = 64
+    depth: int = 2
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return (self.width,) * self.depth
 
     @property
     def batch(self) -> int:
@@ -98,6 +103,8 @@ WORKS: dict[str, Work] = {
     "W5-td3": OffPolicyWork("TD3 Pendulum-v1, batch 256, 2×256, a gradient step per step", "Pendulum-v1", 4000),
     "W5-sac": OffPolicyWork("SAC Pendulum-v1, batch 256, 2×256, a gradient step per step", "Pendulum-v1", 4000),
     "W5-ddpg": OffPolicyWork("DDPG Pendulum-v1, batch 256, 2×256, a gradient step per step", "Pendulum-v1", 4000),
+    "W6a": PpoWork("PPO Acrobot-v1, 8 × 128 as W1, 3×256 tanh", "Acrobot-v1", 8, 128, 40 * 1024, width=256, depth=3),
+    "W6b": PpoWork("PPO Acrobot-v1, 8 × 128 as W1, 3×512 tanh", "Acrobot-v1", 8, 128, 20 * 1024, width=512, depth=3),
 }
 QUICK_SHARE = 4
 """`--quick` does a fourth of the steps, and at least two updates."""
@@ -112,6 +119,8 @@ class Task:
     threads: int
     seed: int
     quick: bool = False
+    runners: int = 0
+    """Processes of Ray that step the environments, RLlib's env runners or our collectors; 0: none."""
 
     @property
     def work(self) -> Work:
@@ -135,7 +144,8 @@ class Task:
         return max(2, work.num_steps // work.batch // QUICK_SHARE) * work.batch
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """Without what nobody asked for: workers of earlier versions do not know it."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value or name != "runners"})
 
 
 def task_from_command_line() -> Task:

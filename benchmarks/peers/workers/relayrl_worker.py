@@ -50,7 +50,7 @@ SPREADS: dict[str, tuple[str, Flags]] = {
     "W4c": ("native:simple_spread", {"N": NUM_AGENTS, "max_cycles": MPE_CYCLES, "continuous_actions": True}),
 }
 
-GYMNASIUM_ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1")
+GYMNASIUM_ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1")
 WORKERS = {"W4a": 2}
 """Processes for environments that cost far more than the policy; the others step in this one."""
 
@@ -73,8 +73,8 @@ def settings_of(task: Task) -> tuple[str, Flags]:
         env, options = SPREADS[task.work_name]
         flags["environment.workers"] = WORKERS.get(task.work_name, 0)
         return env, {**flags, "algo": task.variant, "environment.options": options}
-    env = work.env if task.variant == "Python CartPole" else task.variant
-    return env, {**flags, "algo": "ppo", **CART_POLES[task.variant]}
+    env = work.env if task.variant in ("", "Python CartPole") else task.variant
+    return env, {**flags, "algo": "ppo", **CART_POLES.get(task.variant, {})}
 
 
 def _ppo(work: PpoWork) -> Flags:
@@ -93,7 +93,7 @@ def _ppo(work: PpoWork) -> Flags:
         "target_kl": None,
         "lr_schedule": "linear",
     }
-    network = {"hidden_sizes": (work.width, work.width), "activation": "tanh"}
+    network = {"hidden_sizes": work.layers, "activation": "tanh"}
     return {"trainer.time_horizon": work.rollout, "network": network, "params": params}
 
 
@@ -142,6 +142,8 @@ def main() -> None:
     from relayrl.engines.sessions import TrainRequest, open_session, run_session
 
     env, flags = settings_of(task)
+    if task.runners:
+        flags |= {"engine": "ray", "environment.workers": task.runners}
     if task.threads != OWN_CHOICE:
         flags["threads"] = task.threads
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""RLlib's PPO (its new API stack, everything in the driver's process) on CartPole-v1 and on mpe2's simple_spread.
+"""RLlib's PPO (its new API stack) on CartPole-v1 and on mpe2's simple_spread: everything in the driver's process, or with env
+runners, between which the environments are divided.
 
 Variants on CartPole: `sync` (Gymnasium's SyncVectorEnv), `vector` (Gymnasium's vector CartPole).
 """
@@ -51,7 +52,8 @@ def settings_of(task: Task) -> PPOConfig:
     layers = [work.width, work.width]
     model = DefaultModelConfig(fcnet_hiddens=layers, fcnet_activation="tanh", vf_share_layers=False)
     rows_per_step = NUM_AGENTS if is_multi_agent else 1
-    runners: dict[str, Any] = {"num_env_runners": 0, "num_envs_per_env_runner": work.num_envs}
+    own_envs = work.num_envs // max(1, task.runners)
+    runners: dict[str, Any] = {"num_env_runners": task.runners, "num_envs_per_env_runner": own_envs}
     if not is_multi_agent:
         runners["gym_env_vectorize_mode"] = MODES[task.variant]
     config = (
@@ -86,7 +88,8 @@ def main() -> None:
     task = task_from_command_line()
     clock = Clock(task)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    quiet: dict[str, Any] = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+    ray.init(address="local", num_cpus=max(2, task.runners), **quiet)
     register_env("simple_spread", make_simple_spread)
     algorithm = settings_of(task).build_algo()
     set_torch_threads(task)

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO on CartPole-v1 (DummyVecEnv, its default), and through SuperSuit on mpe2's simple_spread."""
+"""Stable-Baselines3's PPO on Gymnasium environments (DummyVecEnv, its default), through SuperSuit on mpe2's simple_spread."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main() -> None:
         if is_multi_agent
         else make_vec_env(work.env, work.num_envs, seed=task.seed)
     )
-    layers = [work.width, work.width]
+    layers = list(work.layers)
     model = stable_baselines3.PPO(
         "MlpPolicy",
         env,

@@ -23,7 +23,7 @@ from relayrl.algorithms.critics.joint_observations import CentralInputs
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.recurrent_update import RecurrentEvaluation, RecurrentUpdate
-from relayrl.algorithms.updates.torch_update import Batch, Evaluation, Metrics, TorchUpdate, flat_rows
+from relayrl.algorithms.updates.torch_update import Batch, Evaluation, StepMetrics, TorchUpdate, flat_rows
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, Tree, leaves, map_tree
 from relayrl.models.policy import ActorCritic
@@ -85,7 +85,8 @@ class EncodedStep:
     def differentiate_encoder(self, gradient: Tensor | float) -> None:
         """Go on from ∂L/∂h into the encoder's parameters."""
         if self._embedding is not None and isinstance(gradient, Tensor):
-            self._embedding.backward(gradient)  # type: ignore[no-untyped-call]
+            # The same numbers as `backward(gradient)`, which imports sympy: half a second before the first step.
+            (self._embedding * gradient).sum().backward()  # type: ignore[no-untyped-call]
 
 
 class SharedEncoderUpdate(TorchUpdate):
@@ -121,7 +122,7 @@ class SharedEncoderUpdate(TorchUpdate):
             found.append(super().log_prob(piece, None if mask is None else mask[where], action[where]))
         return np.concatenate(found)
 
-    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[StepMetrics | None, StepMetrics | None]:
         self._step = step = EncodedStep(trains_encoder=trains_pi)
         try:
             pi_metrics = self.policy_gradient(rows) if trains_pi else None

@@ -20,20 +20,23 @@ from torch import Tensor
 from relayrl.algorithms.critics.joint_observations import CentralInputs
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.updates.batch_columns import on_device, row_index, some_rows
 from relayrl.algorithms.updates.sequences import Sequences, cut, pack
 from relayrl.algorithms.updates.torch_update import (
     Batch,
     Estimates,
     Evaluation,
-    Metrics,
+    StepMetrics,
     TorchUpdate,
     as_array,
     flat_rows,
+    joined_rows,
     laid_out,
 )
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
+from relayrl.models.compute_device import CPU, moved
 from relayrl.models.networks.recurrent_network import RecurrentNetwork, memory_of
 from relayrl.models.networks.shared_rows import SharedRows
 from relayrl.models.recurrent_policy import RecurrentActorCritic
@@ -66,7 +69,7 @@ class SequenceBatch(Batch):
         return int(self.sequences.length.sum())
 
     def rows(self, where: Any) -> SequenceBatch:
-        memory = {"actor_memory": self.actor_memory[where], "critic_memory": self.critic_memory[where]}
+        memory = {name: some_rows(getattr(self, name), where) for name in ("actor_memory", "critic_memory")}
         return replace(self, sequences=self.sequences.some(where), **memory)
 
     @classmethod
@@ -76,15 +79,21 @@ class SequenceBatch(Batch):
         offsets = np.cumsum([0, *(len(part.advantage) for part in own[:-1])])
         first = [part.sequences.first + offset for part, offset in zip(own, offsets, strict=True)]
         sequences = Sequences(np.concatenate(first), np.concatenate([part.sequences.length for part in own]))
-        actor_memory = np.concatenate([part.actor_memory for part in own])
-        critic_memory = np.concatenate([part.critic_memory for part in own])
+        actor_memory = joined_rows([part.actor_memory for part in own])
+        critic_memory = joined_rows([part.critic_memory for part in own])
         return _in_sequences(rows, sequences, actor_memory, critic_memory)
 
     def packed(self, device: torch.device | None = None) -> PackedBatch:
         """The rows in the order in which networks are unrolled over them, with memories on `device`."""
         packing = pack(self.sequences)
-        memory = (torch.from_numpy(part[packing.order]).to(device) for part in (self.actor_memory, self.critic_memory))
-        return PackedBatch(Batch.rows(self, packing.rows), torch.from_numpy(packing.batch_sizes), *memory)
+        both = self.actor_memory, self.critic_memory
+        memory = (on_device(some_rows(part, packing.order), device or CPU) for part in both)
+        rows = (
+            row_index(packing.rows, device)
+            if device is not None and not isinstance(self.logp, np.ndarray)
+            else packing.rows
+        )
+        return PackedBatch(Batch.rows(self, rows), torch.from_numpy(packing.batch_sizes), *memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,7 @@ class RecurrentUpdate(TorchUpdate):
         value_next = self._successor_values(rollout, hidden_next, critic_memory, after)
         if rollout.logp is None:
             outputs, _ = policy.actor.step(features, actor_memory)
-            parameters = policy.distribution_of(outputs, self.tensor_or_none(flat_rows(rollout.action_mask)))
+            parameters = policy.distribution_of(outputs, self.tensor(flat_rows(rollout.action_mask)))
             logp = as_array(policy.head.log_prob(parameters, self.tensor(flat_rows(rollout.action))))
         else:
             logp = flat_rows(rollout.logp)
@@ -136,8 +145,8 @@ class RecurrentUpdate(TorchUpdate):
             value=self._in_units_of_reward(value).reshape(T, L),
             successor_value=self._in_units_of_reward(value_next),
             logp=logp,
-            actor_memory=as_array(actor_memory),
-            critic_memory=as_array(critic_memory),
+            actor_memory=self.kept(actor_memory),
+            critic_memory=self.kept(critic_memory),
         )
 
     def _memory(self, rollout: Rollout, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,8 +164,9 @@ class RecurrentUpdate(TorchUpdate):
         return policy.split(self.tensor(flat_rows(recorded)))
 
     def _successor_values(self, rollout: Rollout, hidden_next: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        rows = rollout.successors.step * rollout.num_lanes + rollout.successors.lane
-        acted = self.tensor(rollout.valid.reshape(-1)[rows])[:, None]
+        places = rollout.successors.step * rollout.num_lanes + rollout.successors.lane
+        acted = self.tensor(rollout.valid.reshape(-1)[places])[:, None]
+        rows = row_index(places, self._device)
         return self.policy.critic.step_hidden(hidden_next, torch.where(acted, after[rows], before[rows]))[0]
 
     def _in_units_of_reward(self, value: Tensor) -> Array:
@@ -186,19 +196,20 @@ class RecurrentUpdate(TorchUpdate):
         rows, sequences = cut(usable, rollout.ended, self._sequence_length)
         first = rows[sequences.first]
         batch = Batch.of(rollout, evaluation, learned).rows(rows)
-        return rows, _in_sequences(batch, sequences, evaluation.actor_memory[first], evaluation.critic_memory[first])
+        memory = (some_rows(part, first) for part in (evaluation.actor_memory, evaluation.critic_memory))
+        return rows, _in_sequences(batch, sequences, *memory)
 
-    def policy_gradient(self, rows: Batch) -> Metrics | None:
+    def policy_gradient(self, rows: Batch) -> StepMetrics | None:
         packed = self._pack(rows)
         return self.differentiate_policy(self._distribution(packed), packed.rows)
 
     def _distribution(self, packed: PackedBatch) -> Tensor:
         """[M, P] the distributions' parameters of packed rows."""
-        features, mask = self.tensor(packed.rows.features), self.tensor_or_none(packed.rows.mask)
+        features, mask = self.tensor(packed.rows.features), self.tensor(packed.rows.mask)
         outputs = self.policy.actor.unroll(features, packed.batch_sizes, packed.actor_memory)
         return self.policy.distribution_of(outputs, mask)
 
-    def value_gradient(self, rows: Batch) -> Metrics:
+    def value_gradient(self, rows: Batch) -> StepMetrics:
         packed = self._pack(rows)
         seen = self.tensor(laid_out(packed.rows.critic_features))
         outputs = self.policy.critic.unroll(seen, packed.batch_sizes, packed.critic_memory)
@@ -238,8 +249,8 @@ class CarriedMemory:
         first = hidden.new_zeros(rollout.num_lanes, self._critic.memory_width)
         # A loaded state does not say whose memory it is: lanes have the same order.
         if self._lanes in (None, lanes) and len(self._memory) == rollout.num_lanes:
-            goes_on = torch.from_numpy(rollout.first_step > 0).to(hidden.device)
-            first[goes_on] = self._memory.to(hidden.device)[goes_on]
+            goes_on = moved(rollout.first_step > 0, hidden.device)[:, None]
+            first = torch.where(goes_on, self._memory.to(hidden.device), first)
         before, self._memory = remembered(self._critic, rollout, hidden, first)
         self._lanes = lanes
         return before
@@ -258,7 +269,7 @@ def remembered(
     """([M, …], [L, …]) what a network remembers before each row of a rollout, `hidden` [M, H] of them, and after the last."""
     T, L = rollout.reward.shape
     hidden = hidden.reshape(T, L, -1)
-    valid, ended = (torch.from_numpy(flags).to(hidden.device)[..., None] for flags in (rollout.valid, rollout.ended))
+    valid, ended = (moved(flags, hidden.device)[..., None] for flags in (rollout.valid, rollout.ended))
     memory = hidden.new_zeros(L, network.memory_width) if first is None else first
     before = hidden.new_empty(T, L, network.memory_width)
     nothing = hidden.new_zeros(())

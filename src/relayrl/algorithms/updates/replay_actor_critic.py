@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from relayrl.algorithms.critics.critic_views import CriticView, GroupShape
 from relayrl.algorithms.critics.state_features import StateFeatures
-from relayrl.algorithms.off_policy import GroupLearner, Metrics, OffPolicyAlgorithm, P, ViewFactory, descend
+from relayrl.algorithms.off_policy import GroupLearner, OffPolicyAlgorithm, P, StepMetrics, ViewFactory, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
+from relayrl.algorithms.updates.batch_columns import as_number
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch, encoded_batch, group_batch, present
 from relayrl.algorithms.updates.replay_losses import min_q, td_loss, td_target
+from relayrl.models.compute_device import moved
 from relayrl.models.networks.image_encoder import ImageEncoder
 from relayrl.models.networks.input_layout import InputLayout
 from relayrl.models.networks.q_networks import QNetworks
@@ -85,12 +87,15 @@ class CriticLearner(GroupLearner):
         return own
 
     def act(
-        self, policy: Policy, features: Tensor, mask: Tensor | None, rng: np.random.Generator
+        self, policy: Policy, features: Tensor, mask: Tensor | None, rng: np.random.Generator | torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """[M, N, A] what a policy does, as critics see it, and [M, N] its log-probability; differentiable."""
         shape = features.shape[:2]
         parameters = policy.distribution(features.flatten(0, 1), None if mask is None else mask.flatten(0, 1))
-        noise = torch.from_numpy(policy.head.draw_noise(len(parameters), rng)).to(parameters.device)
+        if isinstance(rng, torch.Generator):
+            noise = policy.head.draw_noise_torch(len(parameters), rng)
+        else:
+            noise = moved(policy.head.draw_noise(len(parameters), rng), parameters.device)
         action, logp = policy.head.rsample(parameters, noise)
         return action.view(*shape, -1), logp.view(shape)
 
@@ -99,10 +104,10 @@ class CriticLearner(GroupLearner):
         twins: Tensor = networks(inputs)
         return twins.view(len(twins), -1, self.num_agents)
 
-    def descend_critics(self, loss: Tensor) -> Metrics:
+    def descend_critics(self, loss: Tensor) -> StepMetrics:
         """Step the Q-networks down a loss; gives the loss and its gradient's norm."""
         norm = descend(loss, self.critic_optimizer, self.critic_parameters(), "Q", "critic_lr")
-        return {"value/loss": float(loss.detach()), "value/gradient_norm": norm}
+        return {"value/loss": as_number(loss.detach()), "value/gradient_norm": norm}
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
         followed = [(list(self.target_q.parameters()), list(self.q.parameters())), *super().targets()]
@@ -182,12 +187,13 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         """What the policy of `group` descends, given its actions' values [M, N] and log-probabilities."""
 
     @abstractmethod
-    def update_policies(self, batch: Batch) -> Metrics:
+    def update_policies(self, batch: Batch) -> StepMetrics:
         """Improve the policies and move the targets, if it is their turn."""
 
-    def step(self, batch: Batch, weight: Tensor) -> tuple[Metrics, Tensor]:
+    def step(self, batch: Batch, weight: Tensor) -> tuple[StepMetrics, Tensor]:
         following = self.all_next_actions(batch)
-        metrics, errors = Metrics(), []
+        metrics: StepMetrics = {}
+        errors = []
         for name in self.groups:
             own_metrics, error = self.update_critics(name, batch, self.target_values(name, batch, following), weight)
             metrics |= self.prefixed(name, own_metrics)
@@ -210,20 +216,21 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         smallest = min_q(learner.values(learner.target_q, inputs))
         return td_target(own.reward, own.discount, smallest + following[name].bonus)
 
-    def update_critics(self, name: str, batch: Batch, target: Tensor, weight: Tensor) -> tuple[Metrics, Tensor]:
+    def update_critics(self, name: str, batch: Batch, target: Tensor, weight: Tensor) -> tuple[StepMetrics, Tensor]:
         """Step the Q-networks of a group; gives metrics and TD errors [M], the largest of the agents that acted."""
         learner, own = self.groups[name], batch[name]
         inputs = self.view.inputs(name, features_of(batch), actions_of(batch), own.state)
         twins = learner.values(learner.q, inputs)
         metrics = learner.descend_critics(td_loss(twins, target, own.share * weight))
         first = twins[0].detach()
-        return {**metrics, "value/mean": float((first * own.share).sum())}, ((first - target).abs() * own.valid).amax(1)
+        mean = as_number((first * own.share).sum())
+        return {**metrics, "value/mean": mean}, ((first - target).abs() * own.valid).amax(1)
 
-    def update_policy(self, name: str, batch: Batch) -> tuple[Metrics, Tensor]:
+    def update_policy(self, name: str, batch: Batch) -> tuple[StepMetrics, Tensor]:
         """Step the policy of a group; gives metrics and its actions' log-probabilities [M, N]."""
         learner, own = self.groups[name], batch[name]
         features = own.features.detach()  # the critics' loss alone trains an encoder (Yarats et al., 2021)
-        action, logp = learner.act(learner.policy, features, own.mask, self.rng)
+        action, logp = learner.act(learner.policy, features, own.mask, self.noise)
         seen = {other: part.features.detach() for other, part in batch.items()}
         inputs = self.view.inputs(name, seen, actions_of(batch), own.state, action)
         q = min_q(learner.values(learner.q, inputs)[: self.num_policy_critics])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relayrl.data.trees import Array, map_tree
+from relayrl.models.compute_device import moved
 from relayrl.models.policy import Policy
 
 Rows = TypeVar("Rows", Tensor, Array)
@@ -65,8 +66,8 @@ def encoded_batch(
 ) -> GroupBatch[Tensor]:
     """The same with `encode` for observations and `encode_next` for those that followed."""
 
-    def tensor(leaf: Array) -> Tensor:
-        return torch.from_numpy(leaf).to(device)
+    def tensor(leaf: Array | Tensor) -> Tensor:
+        return moved(leaf, device)
 
     def optional(leaf: Array | None) -> Tensor | None:
         return None if leaf is None else tensor(leaf)
@@ -74,7 +75,7 @@ def encoded_batch(
     valid, next_valid = tensor(rows.valid), tensor(rows.next_valid)
     return GroupBatch(
         features=present(encode(map_tree(tensor, rows.obs)), valid),
-        action=present(tensor(policy.head.encode_action(rows.action)), valid),
+        action=present(_encoded_action(policy, rows.action, device), valid),
         reward=tensor(rows.reward),
         # Whoever acted sees what followed, even where the others do not see it any more.
         next_features=present(encode_next(map_tree(tensor, rows.next_obs)), valid | next_valid),
@@ -85,6 +86,12 @@ def encoded_batch(
         next_mask=optional(rows.next_mask),
         share=valid / valid.sum().clamp(min=1),
     )
+
+
+def _encoded_action(policy: Policy, action: Any, device: torch.device) -> Tensor:
+    if isinstance(action, Tensor):
+        return policy.head.encode_action_torch(action, policy.constants)
+    return moved(policy.head.encode_action(action), device)
 
 
 def present(rows: Tensor, valid: Tensor) -> Tensor:

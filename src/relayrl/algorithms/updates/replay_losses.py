@@ -19,7 +19,7 @@ def min_q(twins: Tensor) -> Tensor:
     return twins.amin(0)
 
 
-def soft_value(q: Tensor, logp: Tensor, temperature: float) -> Tensor:
+def soft_value(q: Tensor, logp: Tensor, temperature: float | Tensor) -> Tensor:
     """V = Q − α log π(a|s) (Haarnoja et al., 2018)."""
     return q - temperature * logp
 
@@ -39,7 +39,7 @@ def deterministic_policy_loss(q: Tensor, share: Tensor) -> Tensor:
     return -(q * share).sum()
 
 
-def soft_policy_loss(q: Tensor, logp: Tensor, temperature: float, share: Tensor) -> Tensor:
+def soft_policy_loss(q: Tensor, logp: Tensor, temperature: float | Tensor, share: Tensor) -> Tensor:
     """E[α log π(a|s) − Q(s, a)] (Haarnoja et al., 2018)."""
     return -(soft_value(q, logp, temperature) * share).sum()
 

@@ -6,6 +6,8 @@ A `Batch` holds the rows that are learned from, a `PassPlan` says which of them 
 
 from __future__ import annotations
 
+import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from relayrl.models.policy import ActorCritic
 
 Metrics = dict[str, float]
+StepMetrics = dict[str, float | Tensor]  # of one gradient step; tensors on a GPU, until the update is over
 
 Finish = Callable[[], Metrics]
 """Waits for the rest of an update that was begun; returns its metrics."""
@@ -100,7 +103,7 @@ class Batch:
         """The rows of all parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
-        return Batch(*(_joined(same) for same in zip(*(part.columns() for part in parts), strict=True)))
+        return Batch(*(joined_rows(same) for same in zip(*(part.columns() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,9 @@ class TorchUpdate:
     ) -> None:
         self.policy, self.objective = policy, objective
         self._pi_optimizer, self._vf_optimizer = pi_optimizer, vf_optimizer
-        self._device = pi_optimizer.vector.device
+        self._device, self._is_on_cpu = (device := pi_optimizer.vector.device), device.type == "cpu"
+        if not self._is_on_cpu:  # what is read and run on a GPU alone
+            self._columns: Any = importlib.import_module("relayrl.algorithms.updates.batch_columns")
 
     def evaluate(self, rollout: Rollout, central: CentralInputs | None) -> Evaluation:
         """Values and log-probabilities of a rollout; `central` is what a central critic sees of it."""
@@ -151,18 +156,18 @@ class TorchUpdate:
     @torch.no_grad()
     def features(self, obs: Any) -> Any:
         """[M, F] what the networks see of observations `[M, …]`; what `tensor` makes that of, where they see it encoded."""
-        return as_array(self.policy.features(map_tree(self.tensor, obs)))
+        return self.kept(self.policy.features(map_tree(self.tensor, obs)))
 
     @torch.no_grad()
     def value(self, seen: Array | SharedRows) -> Array:
         """[M] values, in units of reward, of what the critic sees."""
-        pieces = [seen] if isinstance(seen, np.ndarray) else seen.pieces()
+        pieces = [seen] if isinstance(seen, np.ndarray | Tensor) else seen.pieces()
         return np.concatenate([as_array(self.policy.value(self.tensor(piece))) for piece in pieces])
 
     @torch.no_grad()
     def log_prob(self, features: Array, mask: Array | None, action: Any) -> Array:
         """[M] log-probabilities of actions."""
-        distribution = self.policy.distribution(self.tensor(features), self.tensor_or_none(mask))
+        distribution = self.policy.distribution(self.tensor(features), self.tensor(mask))
         return as_array(self.policy.head.log_prob(distribution, self.tensor(action)))
 
     @torch.no_grad()
@@ -183,12 +188,12 @@ class TorchUpdate:
     def begin(self, batch: Batch, plan: PassPlan) -> Finish:
         """Take the plan's gradient steps, those of the policy until the KL limit is exceeded. An update may take those of the
         value beside the caller, who is not to change the batch before they are finished."""
-        metrics = self._take_steps(batch, plan)
+        metrics = self._take_steps(batch if self._is_on_cpu else self._columns.on_device(batch, self._device), plan)
         return lambda: metrics
 
     @NOT_FINITE_IS_RAISED
     def _take_steps(self, batch: Batch, plan: PassPlan) -> Metrics:
-        sums: Metrics = {}
+        sums: StepMetrics = {}
         counts = {"policy": 0, "value": 0}
         trains_pi = True
         for i in range(plan.num_passes):
@@ -206,59 +211,64 @@ class TorchUpdate:
                 counts["value"] += vf_metrics is not None
                 for name, number in ((pi_metrics or {}) | (vf_metrics or {})).items():
                     sums[name] = sums.get(name, 0.0) + number
-        metrics = {name: total / counts[name.split("/")[0]] for name, total in sums.items()}
+        found: dict[str, Any] = sums if self._is_on_cpu else self._columns.finite_numbers(sums)
+        metrics = {name: total / counts[name.split("/")[0]] for name, total in found.items()}
         return metrics | {f"{network}/gradient_steps": float(count) for network, count in counts.items()}
 
-    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[StepMetrics | None, StepMetrics | None]:
         """Step the policy, if its KL limit is not exceeded, and the value; gives the metrics of each that was stepped."""
         pi_metrics, vf_metrics = self.gradients(rows, trains_pi, trains_vf)
         take_optimizer_steps(pi_metrics, self._pi_optimizer, vf_metrics, self._vf_optimizer)
         return pi_metrics, vf_metrics
 
-    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+    def gradients(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[StepMetrics | None, StepMetrics | None]:
         """Differentiate the losses of those that are trained."""
         return self.policy_gradient(rows) if trains_pi else None, self.value_gradient(rows) if trains_vf else None
 
-    def policy_gradient(self, rows: Batch) -> Metrics | None:
+    def policy_gradient(self, rows: Batch) -> StepMetrics | None:
         """Differentiate the policy's loss; None, and no gradient, where the objective's KL limit is exceeded."""
-        mask = self.tensor_or_none(rows.mask)
-        return self.differentiate_policy(self.policy.distribution(self.tensor(rows.features), mask), rows)
+        return self.differentiate_policy(self.policy.distribution(*map(self.tensor, (rows.features, rows.mask))), rows)
 
-    def value_gradient(self, rows: Batch) -> Metrics:
+    def value_gradient(self, rows: Batch) -> StepMetrics:
         """Differentiate the value's loss."""
         return self.differentiate_value(self.policy.normalized_value(self.tensor(laid_out(rows.critic_features))), rows)
 
-    def differentiate_policy(self, distribution: Tensor, rows: Batch) -> Metrics | None:
+    def differentiate_policy(self, distribution: Tensor, rows: Batch) -> StepMetrics | None:
         """`policy_gradient`, given the distribution's parameters [M, P] of the rows."""
         head, objective = self.policy.head, self.objective
         old_logp, advantage = self.tensor(rows.logp), self.tensor(rows.advantage)
         log_ratio = head.log_prob(distribution, self.tensor(rows.action)) - old_logp
-        kl = float(kl_estimate(log_ratio.detach()))
-        if objective.is_exceeded_by(kl):
+        kl = self.number(kl_estimate(log_ratio.detach()))
+        waits = self._is_on_cpu or type(objective) is not Objective or math.isfinite(objective.kl_limit)
+        if waits and objective.is_exceeded_by(float(kl)):
             return None
         loss = objective.policy_loss.loss(log_ratio, advantage)
         entropy = head.entropy(distribution)
         _differentiate(loss + entropy_bonus(entropy, objective.entropy_coef), self.policy.actor_parameters())
         return {
-            "policy/loss": float(loss.detach() + objective.policy_loss.offset(old_logp, advantage)),
+            "policy/loss": self.number(loss.detach() + objective.policy_loss.offset(old_logp, advantage)),
             "policy/kl": kl,
-            "policy/entropy": float(entropy.detach().mean()),
-            "policy/clip_fraction": float(objective.policy_loss.clip_fraction(log_ratio.detach().exp())),
+            "policy/entropy": self.number(entropy.detach().mean()),
+            "policy/clip_fraction": self.number(objective.policy_loss.clip_fraction(log_ratio.detach().exp())),
         }
 
-    def differentiate_value(self, value: Tensor, rows: Batch) -> Metrics:
+    def differentiate_value(self, value: Tensor, rows: Batch) -> StepMetrics:
         """`value_gradient`, given the normalised values [M] of the rows."""
         loss = self.objective.value_loss(value, self.tensor(rows.old_value), self.tensor(rows.target))
         _differentiate(loss, self.policy.critic_parameters())
-        return {"value/loss": float(loss.detach())}
+        return {"value/loss": self.number(loss.detach())}
+
+    def number(self, scalar: Tensor) -> float | Tensor:
+        """A metric, which stays on a device until the end of the update."""
+        return float(scalar) if self._is_on_cpu else scalar
 
     def tensor(self, array: Any) -> Any:
-        """An array on the policy's device, or a tree of them."""
-        return map_tree(lambda leaf: torch.from_numpy(leaf).to(self._device), array)
+        """An array on the policy's device, or a tree of them; tensors are there already, and None stays None."""
+        return None if array is None else map_tree(lambda leaf: torch.as_tensor(leaf).to(self._device), array)
 
-    def tensor_or_none(self, array: Array | None) -> Tensor | None:
-        """The same of a column that may be missing."""
-        return None if array is None else self.tensor(array)
+    def kept(self, tensor: Tensor) -> Any:
+        """A column that the update goes on with: an array on the CPU, elsewhere the tensor itself."""
+        return as_array(tensor) if self._is_on_cpu else tensor
 
     def state_dict(self) -> dict[str, Any]:
         """What must outlive an update, besides the policy and the optimisers."""
@@ -269,20 +279,22 @@ class TorchUpdate:
 
 
 def take_optimizer_steps(
-    pi: Metrics | None, pi_optimizer: FlatAdam, vf: Metrics | None, vf_optimizer: FlatAdam
+    pi: StepMetrics | None, pi_optimizer: FlatAdam, vf: StepMetrics | None, vf_optimizer: FlatAdam
 ) -> None:
     """Step by the gradients of those that have metrics, to which the gradients' norms are added."""
     for metrics, optimizer, name, rate in ((pi, pi_optimizer, "policy", "pi_lr"), (vf, vf_optimizer, "value", "vf_lr")):
         if metrics is not None:
-            require_finite(metrics[f"{name}/loss"], name, rate)
+            if isinstance(loss := metrics[f"{name}/loss"], float):
+                require_finite(loss, name, rate)
             metrics[f"{name}/gradient_norm"] = optimizer.step()
 
 
-def _joined(columns: Sequence[Any]) -> Any:
+def joined_rows(columns: Sequence[Any]) -> Any:
+    """The rows of several columns, one after the other."""
     first = columns[0]
-    if first is None or not isinstance(first, np.ndarray | dict | tuple):
+    if first is None or not isinstance(first, np.ndarray | Tensor | dict | tuple):
         return None if first is None else type(first).joined(columns)
-    return map_tree(lambda *parts: np.concatenate(parts), *columns)
+    return map_tree(lambda *parts: (torch.cat if isinstance(parts[0], Tensor) else np.concatenate)(parts), *columns)
 
 
 def flat_rows(column: Any) -> Any:
@@ -297,9 +309,9 @@ def as_array(tensor: Tensor) -> Array:
     return np.asarray(tensor.cpu().numpy())
 
 
-def laid_out(seen: Array | SharedRows) -> Array:
+def laid_out(seen: Any) -> Any:
     """[M, I] what the critic sees, where rows may share parts."""
-    return seen if isinstance(seen, np.ndarray) else seen.laid_out()
+    return seen if isinstance(seen, np.ndarray | Tensor) else seen.laid_out()
 
 
 def _differentiate(loss: Tensor, parameters: list[nn.Parameter]) -> None:

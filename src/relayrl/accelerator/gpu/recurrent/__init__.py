@@ -1,0 +1,1 @@
+"""The time loops of recurrent cells, forward and backward, in one launch each."""

@@ -1,0 +1,1 @@
+"""Networks that no single program holds: layer by layer."""

@@ -1,0 +1,1 @@
+"""Steps of native environments in one launch each: advance, terminate, truncate, begin anew."""

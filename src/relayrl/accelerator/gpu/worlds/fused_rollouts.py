@@ -1,0 +1,104 @@
+"""Rollouts in one launch, for environments and policies that the kernels know exactly.
+
+A `FusedRollout` fills the columns of a rollout as acting and `step_dense` would, step by step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+from torch import Tensor
+
+from relayrl.accelerator.gpu.acting_kernels import MAX_FUSED_WIDTH
+from relayrl.accelerator.gpu.fused_update import FusedUpdate
+from relayrl.accelerator.gpu.gradient_plans import SMALL_WEIGHTS
+from relayrl.accelerator.gpu.gradient_terms import MULTIPROCESSORS
+from relayrl.accelerator.gpu.worlds.fused_steps import known_step
+from relayrl.accelerator.gpu.worlds.rollout_kernel import rollout_kernel
+from relayrl.envs.native.classic.cart_pole import CartPoleWorlds
+from relayrl.envs.native.classic.pendulum import PendulumWorlds
+from relayrl.envs.native.particles.scenarios.simple_spread import SimpleSpreadWorlds
+from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
+
+if TYPE_CHECKING:
+    from relayrl.envs.native.batched_environment import BatchedEnvironment
+
+_WORLDS: dict[type, int] = {CartPoleWorlds: 0, PendulumWorlds: 1, SimpleSpreadWorlds: 2}
+_ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)
+
+
+def fused_rollout(env: BatchedEnvironment, update: object) -> FusedRollout | None:
+    """Rollouts by a kernel; None where the environment or the policy is not exactly what it knows, or not on a CUDA device."""
+    return known_rollout(env, update) if torch.device(env.device).type == "cuda" else None
+
+
+def known_rollout(env: BatchedEnvironment, update: object) -> FusedRollout | None:
+    """The same wherever the tensors lie: Triton's interpreter takes those of the host."""
+    if type(update) is not FusedUpdate or known_step(env) is None:
+        return None
+    policy = update.policy
+    is_seen_plainly = policy.encoder in _ENCODERS and all(e.categories is None for e in policy.encoder.encodings)
+    is_normalized_plainly = policy.normalizer is None or policy.normalizer in _NORMALIZERS
+    if (
+        not is_seen_plainly
+        or not is_normalized_plainly
+        or max(update._shapes[0].widths) > MAX_FUSED_WIDTH[update.precision]
+    ):
+        return None
+    return FusedRollout(env, update)
+
+
+class FusedRollout:
+    """Fills rollouts of one environment's only group; made by `fused_rollout`, which knows for what."""
+
+    def __init__(self, env: BatchedEnvironment, update: FusedUpdate) -> None:
+        self._env, self._update = env, update
+        (self._name,) = env.groups
+
+    def __call__(self, rollout: Any, noise: Tensor) -> None:
+        """Fill all rows of a `ResidentRollout`, and its last observation, from `noise` [T, L, K]."""
+        env, update, worlds, moments = self._env, self._update, self._env.worlds, self._update.policy.normalizer
+        now = env._lanes[self._name].obs
+        scaling: tuple[Any, ...] = (
+            (None, None, 0.0) if moments is None else (moments.shift, moments.scale, moments.clip)
+        )
+        columns = rollout.obs, rollout.action, rollout.logp, rollout.reward, rollout.terminated, rollout.truncated
+        counters = env._elapsed_steps, env._episode, env._stream_key, worlds.terminated, env._truncated, env._over
+        block, warps = self._block()
+        rollout_kernel[(triton.cdiv(env.num_envs, block),)](
+            update.pi_adam.flat.vector, *update._scales, *scaling, noise, now, *columns, rollout.next_obs,
+            *self._state(), *counters, env.num_envs, env._limit, *self._numbers(), **update._shapes[0].constants,
+            **update._head.constants, **self._constants(), IS_NORMALIZED=moments is not None,
+            N=env.groups[self._name].num_agents, T=rollout.num_steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
+        )  # fmt: skip
+        rollout.last_obs.copy_(now.reshape(rollout.last_obs.shape))
+
+    def _block(self) -> tuple[int, int]:
+        """Environments of a program, so that there are programs for a whole GPU where there are environments for it; warps."""
+        wide = max(self._update._shapes[0].widths) > 64
+        block = next((n for n in (64, 32) if self._env.num_envs >= n * MULTIPROCESSORS), 16)
+        return (64, 8) if wide else (block, 4)
+
+    def _constants(self) -> dict[str, Any]:
+        worlds: Any = self._env.worlds
+        world = _WORLDS[type(worlds)]
+        option = worlds._sutton_barto if world == 0 else world == 2 and worlds._options.terminate_on_success
+        is_small = self._update._shapes[0].num_weights <= SMALL_WEIGHTS
+        precision = self._update.precision.value
+        return {"WORLD": world, "HAS_OPTION": option, "IS_SMALL": is_small, "PRECISION": precision}
+
+    def _state(self) -> tuple[Any, ...]:
+        worlds = self._env.worlds
+        if type(worlds) is SimpleSpreadWorlds:
+            own = worlds.state["position"], worlds.state["velocity"]
+            return *own, worlds.derived["offset"], worlds.derived["distance"]
+        return worlds.state["motion"], worlds.derived.get("pull"), None, None
+
+    def _numbers(self) -> tuple[float, float]:
+        worlds: Any = self._env.worlds
+        if type(worlds) is SimpleSpreadWorlds:
+            return worlds._options.local_ratio, worlds.layout.agents[0].acceleration
+        return 0.0, 0.0
