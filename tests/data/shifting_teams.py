@@ -35,7 +35,7 @@ class Moods:
     fail: float
 
 
-class Worlds:
+class ShiftingTeams:
     """Environments whose agents do as they like; everything that means nothing is noise."""
 
     def __init__(self, seed: int, num_envs: int, moods: Moods) -> None:
@@ -76,9 +76,9 @@ class Worlds:
         return terminated, truncated, over, failed
 
 
-def collect(worlds: Worlds, lengths: list[int]) -> list[dict[str, Rollout]]:
+def collect(teams: ShiftingTeams, lengths: list[int]) -> list[dict[str, Rollout]]:
     """Consecutive blocks, as the collector makes them."""
-    rng, B = worlds.rng, worlds.num_envs
+    rng, B = teams.rng, teams.num_envs
     env_ids = tuple(UUID(int=b + 1) for b in range(B))
     builders = {
         name: RolloutBuilder(LaneHeader(name, env_ids, agents, SEEN, DONE), max(lengths), with_clock=True)
@@ -91,13 +91,13 @@ def collect(worlds: Worlds, lengths: list[int]) -> list[dict[str, Rollout]]:
 
     found, columns = [], {name: [AGENTS.index((name, a)) for a in agents] for name, agents in GROUPS.items()}
     state, views = noise(B, 3), {name: noise(B, len(a), 2) for name, a in GROUPS.items()}
-    acts = worlds.acting()
+    acts = teams.acting()
     for length in lengths:
         for _ in range(length):
             states.add(state)
             for name, own in columns.items():
                 builders[name].add(views[name], noise(B, len(own), 1), acts[:, own])
-            terminated, truncated, over, failed = worlds.step()
+            terminated, truncated, over, failed = teams.step()
             for name, own in columns.items():
                 env, agent = np.nonzero((terminated | truncated)[:, own])
                 final = FinalObservations(env, agent, noise(len(env), 2))
@@ -112,7 +112,7 @@ def collect(worlds: Worlds, lengths: list[int]) -> list[dict[str, Rollout]]:
             # Of an environment that failed, the last good state is the one that was acted in.
             states.finish_row(over, np.where(failed[:, None], state, noise(B, 3))[over])
             state, views = noise(B, 3), {name: noise(B, len(a), 2) for name, a in GROUPS.items()}
-            acts = worlds.acting()
+            acts = teams.acting()
         rollouts = {
             name: builder.build(views[name].reshape(-1, 2), 0, next_active=acts[:, columns[name]])
             for name, builder in builders.items()

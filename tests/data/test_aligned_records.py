@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shifting_teams import GROUPS, HEADERS, STATE, Moods, Worlds, advantages, collect, trajectories_of
+from shifting_teams import GROUPS, HEADERS, STATE, Moods, ShiftingTeams, advantages, collect, trajectories_of
 
 from relayrl.data.arrow.codec import decode_rollout, decode_trajectory, encode
 from relayrl.data.columns import Rollout, Trajectory, joined_rollouts
@@ -34,7 +34,7 @@ slow_enough = settings(max_examples=60, deadline=None, suppress_health_check=[He
 def test_advantages_and_what_critics_see_are_those_of_the_rollout(
     seed: int, envs: int, length: int, mood: Moods
 ) -> None:
-    for block in collect(Worlds(seed, envs, mood), [length, length]):
+    for block in collect(ShiftingTeams(seed, envs, mood), [length, length]):
         trajectories = [decode_trajectory(encode(t)) for t in trajectories_of(block)]
         if trajectories and not any(map(has_silent_lanes, block.values())):
             assert advantages(stack_jointly(trajectories, HEADERS)) == advantages(block)
@@ -49,7 +49,7 @@ def has_silent_lanes(rollout: Rollout) -> bool:
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 9), moods)
 @slow_enough
 def test_a_stack_is_split_into_the_same_trajectories(seed: int, envs: int, length: int, mood: Moods) -> None:
-    (block,) = collect(Worlds(seed, envs, mood), [length])
+    (block,) = collect(ShiftingTeams(seed, envs, mood), [length])
     sent = {name: decode_rollout(encode(rollout)) for name, rollout in block.items()}
     trajectories = trajectories_of(sent)
     if trajectories:
@@ -107,8 +107,8 @@ class _InOrder:
 @given(st.integers(0, 2**32), st.integers(1, 9), moods)
 @slow_enough
 def test_replay_holds_the_transitions_of_the_rollout(n: int, seed: int, length: int, mood: Moods) -> None:
-    worlds = Worlds(seed, 1, Moods(mood.appear, 0.0, mood.terminate, mood.truncate, mood.fail))
-    blocks = collect(worlds, [length, length])
+    teams = ShiftingTeams(seed, 1, Moods(mood.appear, 0.0, mood.terminate, mood.truncate, mood.fail))
+    blocks = collect(teams, [length, length])
     whole = {name: joined_rollouts([block[name] for block in blocks]) for name in GROUPS}
     episodes = joint_envs(t for block in blocks for t in trajectories_of(block))
     rebuilt = [stack_jointly(members, HEADERS) for members in sorted(episodes, key=lambda e: e[0].episode)]

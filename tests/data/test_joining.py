@@ -33,7 +33,7 @@ def collector(env: str, num_steps: int) -> Collector:
     return Collector(envs, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("name", ["CountingWorld", "DyingAgents", "TakingTurns", "MaskedBandit", "NestedSpaces"])
+@pytest.mark.parametrize("name", ["CountingEnv", "DyingAgents", "TakingTurns", "MaskedBandit", "NestedSpaces"])
 def test_joined_blocks_are_one_block(name):
     env = f"relayrl.testing.toy_environments:{name}"
     whole = collector(env, 12).collect(0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shifting_teams import GROUPS, Moods, Worlds, collect
+from shifting_teams import GROUPS, Moods, ShiftingTeams, collect
 from test_aligned_records import moods
 from test_splitting import one_lane
 
@@ -78,7 +78,7 @@ def test_every_reward_and_end_is_in_the_trajectories(
     saved: bool, seed: int, envs: int, lengths: list[int], portion: int, mood: Moods
 ) -> None:
     """As recorders do, `portion` blocks at a time. What a lane does in an episode is tiled by its trajectories."""
-    rollouts = collect(Worlds(seed, envs, mood), lengths)
+    rollouts = collect(ShiftingTeams(seed, envs, mood), lengths)
     for name in GROUPS:
         parts_of = (rollouts[i : i + portion] for i in range(0, len(rollouts), portion))
         blocks = [joined_rollouts([each[name] for each in some]) for some in parts_of]

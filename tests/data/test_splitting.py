@@ -16,7 +16,7 @@ from relayrl.data.row_rules import rows_with_successor
 from relayrl.data.splitting import split_rollout, trajectory_ids
 from relayrl.errors import ConfigError
 
-WORLD = uuid.UUID(int=1)
+ENV_ID = uuid.UUID(int=1)
 
 
 def column(text: str) -> np.ndarray:
@@ -32,7 +32,7 @@ def one_lane(valid: str, terminated: str = "", truncated: str = "", failed: str 
     rows = np.arange(T)[:, None]
     step, lane = np.nonzero(rows_with_successor(columns["terminated"] | columns["truncated"]))
     columns |= {
-        "header": LaneHeader("g", (WORLD,), ("a",), spaces.Box(-1e9, 1e9, (), np.float64), spaces.Discrete(99)),
+        "header": LaneHeader("g", (ENV_ID,), ("a",), spaces.Box(-1e9, 1e9, (), np.float64), spaces.Discrete(99)),
         "obs": rows.astype(np.float64),
         "action": rows * 10,
         "reward": rows.astype(np.float32),
@@ -189,7 +189,7 @@ def test_ids_are_the_same_when_cut_again_and_differ_between_fragments() -> None:
     rollout = one_lane("1111", terminated=".1..")
     ids = [t.trajectory_id for t in cut(rollout)]
     assert ids == [t.trajectory_id for t in cut(rollout)]
-    assert ids == [uuid.uuid5(WORLD, "a/4/7"), uuid.uuid5(WORLD, "a/5/0")]
+    assert ids == [uuid.uuid5(ENV_ID, "a/4/7"), uuid.uuid5(ENV_ID, "a/5/0")]
     later = one_lane("1111", terminated=".1..", first_step=np.array([8]))
     assert cut(later)[0].trajectory_id != ids[0]
 

@@ -22,7 +22,7 @@ from relayrl.data.columns import LaneHeader, Trajectory, trajectory_id
 from relayrl.data.stacking import count_env_steps, joint_envs, stack_jointly, stack_trajectories, unaligned
 from relayrl.errors import ConfigError
 
-WORLDS = [uuid.UUID(int=i) for i in range(3)]
+ENV_IDS = [uuid.UUID(int=i) for i in range(3)]
 LINE = spaces.Box(-1e9, 1e9, (1,))
 CHOICE = spaces.Discrete(3, start=1)
 
@@ -43,8 +43,8 @@ def trajectory(
     """Observation and reward of step `t` are `t`; what followed the last one is 100 plus its number."""
     steps = np.arange(first, first + length)
     return Trajectory(
-        trajectory_id=trajectory_id(WORLDS[env], agent, episode, first),
-        env_id=WORLDS[env],
+        trajectory_id=trajectory_id(ENV_IDS[env], agent, episode, first),
+        env_id=ENV_IDS[env],
         agent_id=agent,
         group=group,
         observation_space=LINE,
@@ -70,7 +70,7 @@ def groups_of_trajectories(draw: st.DrawFn) -> list[Trajectory]:
     found = {}
     for _ in range(draw(st.integers(1, 5))):
         length = draw(st.integers(1, len(example)))
-        env, agent = draw(st.sampled_from(WORLDS)), draw(st.sampled_from(["a", "b"]))
+        env, agent = draw(st.sampled_from(ENV_IDS)), draw(st.sampled_from(["a", "b"]))
         episode, first_step = draw(st.integers(0, 3)), draw(st.integers(0, 2**40))
         failed = draw(st.booleans())
         columns = {
@@ -118,7 +118,7 @@ def test_splitting_gives_back_what_was_stacked_but_for_states(given_trajectories
 
 def test_lanes_are_in_the_order_of_the_trajectories() -> None:
     rollout = stack_trajectories([trajectory(0, 2, env=1), trajectory(0, 3), trajectory(5, 1, env=1)])
-    assert rollout.header.env_ids == (WORLDS[1], WORLDS[0], WORLDS[1])
+    assert rollout.header.env_ids == (ENV_IDS[1], ENV_IDS[0], ENV_IDS[1])
     assert rollout.valid.sum(0).tolist() == [2, 3, 1]
     assert rollout.first_step.tolist() == [0, 0, 5]
 
@@ -246,7 +246,7 @@ def test_in_a_joint_stack_a_lane_that_goes_on_ends_on_a_void_row() -> None:
 def test_episodes_and_envs_do_not_mix() -> None:
     given_trajectories = [trajectory(0, 2), trajectory(0, 1, episode=1), trajectory(0, 3, env=1, agent="b")]
     rollout = stack_jointly(given_trajectories)["g"]
-    assert rollout.header.env_ids == (WORLDS[0], WORLDS[1])
+    assert rollout.header.env_ids == (ENV_IDS[0], ENV_IDS[1])
     assert np.flatnonzero(rollout.valid[:, 0]).tolist() == [
         0,
         1,

@@ -18,7 +18,7 @@ from relayrl.envs.environment_contract import FinalObservations
 from relayrl.errors import ConfigError, DecodeError, EnvError
 
 SPACE = spaces.Box(0.0, 100.0, (1,), np.float32)
-WORLDS = (UUID(int=1), UUID(int=2))
+ENV_IDS = (UUID(int=1), UUID(int=2))
 
 
 def states(*numbers: float) -> np.ndarray:
@@ -28,7 +28,7 @@ def states(*numbers: float) -> np.ndarray:
 def played(num_steps: int, first: float = 0.0) -> Rollout:
     """Two environments of two agents; environment 1's state is 50 more. Environment 0's first episode is truncated in step
     1, in state 99."""
-    header = LaneHeader("team", WORLDS, ("a", "b"), SPACE, spaces.Discrete(2))
+    header = LaneHeader("team", ENV_IDS, ("a", "b"), SPACE, spaces.Discrete(2))
     rows, block = RolloutBuilder(header, num_steps), StateBuilder(SPACE, 2, num_steps)
     everyone, nobody = np.ones((2, 2), bool), np.zeros((2, 2), bool)
     for t in range(num_steps):
@@ -72,7 +72,7 @@ def test_an_end_without_a_final_state_is_an_error_of_the_environment() -> None:
 
 def test_trajectories_hold_the_states_of_their_env() -> None:
     parts = {(t.env_id, t.agent_id, t.episode): t for t in played(3).trajectories()}
-    first, second, other = parts[WORLDS[0], "a", 0], parts[WORLDS[0], "a", 1], parts[WORLDS[1], "b", 0]
+    first, second, other = parts[ENV_IDS[0], "a", 0], parts[ENV_IDS[0], "a", 1], parts[ENV_IDS[1], "b", 0]
     assert (first.state[:, 0].tolist(), first.final_state.tolist()) == ([0, 1], [99])
     assert (second.state[:, 0].tolist(), second.final_state.tolist()) == ([2], [3])
     assert (other.state[:, 0].tolist(), other.final_state.tolist()) == ([50, 51, 52], [53])
@@ -82,7 +82,7 @@ def test_stacking_puts_states_back_where_they_were() -> None:
     stacked = stack_jointly(t for t in played(3).trajectories() if t.agent_id == "a")["team"]
     by_env = {(env_id, int(stacked.first_episode[b])): b for b, env_id in enumerate(stacked.header.env_ids)}
     after = states_after([stacked])
-    first, other = by_env[WORLDS[0], 0], by_env[WORLDS[1], 0]
+    first, other = by_env[ENV_IDS[0], 0], by_env[ENV_IDS[1], 0]
     # Behind the last rows is a void one, in the state that followed them: the lanes go on.
     assert (stacked.state[:, first, 0].tolist(), after[:3, first, 0].tolist()) == ([0, 1, 2, 3], [1, 99, 3])
     assert (stacked.state[:, other, 0].tolist(), after[:3, other, 0].tolist()) == ([50, 51, 52, 53], [51, 52, 53])

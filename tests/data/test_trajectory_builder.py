@@ -14,8 +14,8 @@ from relayrl.data.columns import LaneHeader, Trajectory
 from relayrl.data.steps.trajectory_builder import TrajectoryBuilder
 from relayrl.errors import ConfigError
 
-WORLD = uuid.UUID(int=1)
-HEADER = LaneHeader("g", (WORLD,), ("a",), spaces.Box(-1e9, 1e9, (1,)), spaces.Discrete(9))
+ENV_ID = uuid.UUID(int=1)
+HEADER = LaneHeader("g", (ENV_ID,), ("a",), spaces.Box(-1e9, 1e9, (1,)), spaces.Discrete(9))
 
 
 def builder(max_length: int = 100, **options: Any) -> TrajectoryBuilder:
@@ -43,7 +43,7 @@ def test_an_episode_is_recorded_from_first_action_to_end() -> None:
     assert (trajectory.terminated, trajectory.truncated, trajectory.failed) == (True, False, False)
     assert trajectory.final_obs.tolist() == [4]
     assert (trajectory.episode, trajectory.first_step, trajectory.is_whole) == (0, 0, True)
-    assert trajectory.trajectory_id == uuid.uuid5(WORLD, "a/0/0")
+    assert trajectory.trajectory_id == uuid.uuid5(ENV_ID, "a/0/0")
     assert trajectory.episode_return == 1.0
     assert decode_trajectory(encode(trajectory)).reward.tolist() == [0.5, 1.5, -1.0]
 
@@ -182,7 +182,7 @@ def test_misuse_says_what_to_do() -> None:
         builder(max_length=0)
     with pytest.raises(ConfigError, match="header of 2 lanes"):
         TrajectoryBuilder(
-            LaneHeader("g", (WORLD,), ("a", "b"), HEADER.observation_space, HEADER.action_space), max_length=1
+            LaneHeader("g", (ENV_ID,), ("a", "b"), HEADER.observation_space, HEADER.action_space), max_length=1
         )
 
 
@@ -211,7 +211,7 @@ def test_steps_increase_and_are_given_for_all_actions_or_none() -> None:
 def test_trees_of_actions_and_memory_are_recorded_by_the_names_of_their_spaces() -> None:
     pair = spaces.Dict(left=spaces.Discrete(3), right=spaces.Box(-1, 1, (200,)))
     memory = spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,))))
-    header = LaneHeader("g", (WORLD,), ("a",), spaces.Box(-1, 1, (1,)), pair)
+    header = LaneHeader("g", (ENV_ID,), ("a",), spaces.Box(-1, 1, (1,)), pair)
     recorder = TrajectoryBuilder(header, max_length=100, memory_space=memory)
     for number in range(70):
         action = {"right": np.full(200, number / 100), "left": number % 3}

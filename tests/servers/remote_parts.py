@@ -125,6 +125,10 @@ def expected_ids(spool: Path, count):
 
 def hello(client, **changes):
     """The answer to a HELLO."""
+    return client.call(greeting(client, **changes), DEADLINE_S)
+
+
+def greeting(client, **changes):
     header = {
         "protocol": 1,
         "client_id": str(client.client_id),
@@ -134,7 +138,7 @@ def hello(client, **changes):
         "oldest_sequence": 0,
         **changes,
     }
-    return client.call(Message(Kind.HELLO, header), DEADLINE_S)
+    return Message(Kind.HELLO, header)
 
 
 def frames(client, number, num_steps=5, **changes):

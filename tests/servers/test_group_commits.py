@@ -4,7 +4,7 @@ import threading
 from uuid import uuid4
 
 import pytest
-from remote_parts import cartpole_server, frames, hello, send, stored_ids
+from remote_parts import cartpole_server, frames, greeting, hello, send, stored_ids
 
 import relayrl
 from relayrl.bench.servers.trajectory_producer import trajectory_name
@@ -111,18 +111,26 @@ def test_a_journal_that_fails_is_tried_again_and_nothing_is_acknowledged_before(
     assert stored_ids(f"memory:{name}") == names(clients[0], 1)
 
 
-def test_whoever_connects_again_before_the_flush_is_not_taken_twice(server, clients, name):
-    """Neither after a good-bye, when the server knows the client by its journal only."""
+def test_whoever_connects_again_before_the_flush_is_welcomed_after_it_and_not_taken_twice(server, clients, name):
+    """A client lets go of what comes before its next number. It has said good-bye, so that the journal alone knows it."""
     one, other = clients
     HardSink.may_flush.clear()
     for number in range(3):
         post(one, number)
     one.send(Message(Kind.BYE, {}))
     wait_until(lambda: server.metrics.actors.read() == 1)
-    assert hello(one).header["next_sequence"] == 3
-    post(one, 1)
+    for _ in range(2):
+        one.send(greeting(one))
     assert is_alive(other)
+    assert one.receive(0.1) is None
     HardSink.may_flush.set()
+    replies = [one.receive(DEADLINE_S)]
+    while replies[-1].kind is Kind.ACK:
+        replies.append(one.receive(DEADLINE_S))
+    *_, acknowledged, welcome = replies
+    assert (welcome.kind, welcome.header["next_sequence"]) == (Kind.WELCOME, 3)
+    assert acknowledged.header["durable_through"] == 2
+    post(one, 1)
     assert send(one, 3).header["durable_through"] == 3
     assert stored_ids(f"memory:{name}") == names(one, 4)
     assert server.metrics.received.value == 4

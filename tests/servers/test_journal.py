@@ -6,6 +6,9 @@ import pytest
 
 from relayrl import open_source
 from relayrl.bench.servers.trajectory_producer import numbered_trajectory, trajectory_name
+from relayrl.compiled.loader import row_kernels
+from relayrl.data.arrow.checked_streams import StreamPlans
+from relayrl.data.arrow.codec import encode_block
 from relayrl.servers.training.journal import Entry, Journal
 from relayrl.sinks.buffered import checked_blocks
 
@@ -13,7 +16,13 @@ CLIENT = UUID(int=7)
 
 
 def entry(number, client=CLIENT):
-    return Entry(client, number, checked_blocks([numbered_trajectory(client, number, 3)]))
+    """Decoded trajectories where the number is even, received bytes where it is odd: a journal may hold both."""
+    (block,) = checked_blocks([numbered_trajectory(client, number, 3)])
+    if number % 2 == 0 or row_kernels() is None:
+        return Entry(client, number, [block])
+    plans = StreamPlans()
+    plans.add(block)
+    return Entry(client, number, [plans.check(bytes(encode_block(block)))])
 
 
 @pytest.fixture(params=["arrow", "sqlite"])

@@ -29,12 +29,36 @@ def test_records_come_back_with_their_numbers(tmp_path):
         assert spool.read(3) == [b"a", b"bc"]
 
 
-def test_only_what_is_synced_may_be_sent(tmp_path):
-    with filled(tmp_path, b"one") as spool:
+def test_what_is_not_acknowledged_in_time_is_due_for_a_sync(tmp_path):
+    with filled(tmp_path, b"one", sync_after_s=60.0) as spool:
+        assert spool.sync_due_s() is None
         spool.append([b"two"])
-        assert (spool.end_of_durable, spool.next_number) == (1, 2)
+        assert (spool.end_of_synced, spool.next_number) == (1, 2)
+        assert 0.0 < spool.sync_due_s() <= 60.0
         spool.sync()
-        assert spool.end_of_durable == 2
+        assert (spool.end_of_synced, spool.sync_due_s()) == (2, None)
+
+
+def test_what_is_acknowledged_needs_no_sync(tmp_path):
+    with filled(tmp_path, b"one", sync_after_s=0.0) as spool:
+        spool.append([b"two"])
+        spool.append([b"three"])
+        assert spool.sync_due_s() == 0.0
+        spool.acknowledge(1)
+        assert (spool.end_of_synced, spool.sync_due_s()) == (2, 0.0)
+        spool.acknowledge(2)
+        assert (spool.end_of_synced, spool.sync_due_s()) == (3, None)
+
+
+def test_numbers_that_a_loss_of_power_took_go_on_behind_what_the_server_knows(tmp_path):
+    """The record of number 1 was sent and never reached the disk."""
+    filled(tmp_path, b"one").close()
+    with Spool(tmp_path) as again:
+        assert again.next_number == 1
+        again.acknowledge(1)
+        assert again.append([b"three"]) == 2
+    with Spool(tmp_path) as later:
+        assert (later.next_number, later.read(2)) == (3, [b"three"])
 
 
 def test_a_spool_that_is_opened_again_goes_on(tmp_path):

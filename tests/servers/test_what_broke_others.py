@@ -44,6 +44,16 @@ def test_an_actor_that_comes_back_sends_what_it_had_and_goes_on(tmp_path):
         assert {numbered_trajectory(left_behind.client_id, k, 4).trajectory_id for k in range(3)} <= set(ids)
 
 
+def test_what_an_actor_recorded_is_synced_soon_where_no_server_answers(tmp_path):
+    """Against loss of power; while a server acknowledges in time, nothing is."""
+    with Spool(tmp_path / "spool", SpoolSettings(sync_after_s=0.05)) as spool:
+        spool.append(frames_of(checked_blocks([numbered_trajectory(spool.client_id, 0, 4)])))
+        assert (spool.end_of_synced, spool.next_number) == (0, 1)
+        with ServerLink("tcp://127.0.0.1:9", spool, settings=QUICK):
+            wait_until(lambda: spool.end_of_synced == 1)
+        assert spool.num_waiting == 1
+
+
 def test_every_call_has_a_deadline_when_the_server_is_silent(tmp_path):
     from relayrl.transport.server_endpoint import ServerEndpoint
 

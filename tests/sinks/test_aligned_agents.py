@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from shifting_teams import HEADERS, Moods, Worlds, advantages, collect, trajectories_of
+from shifting_teams import HEADERS, Moods, ShiftingTeams, advantages, collect, trajectories_of
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.stacking import stack_jointly
@@ -20,7 +20,7 @@ MOODS = Moods(appear=0.4, wait=0.3, terminate=0.1, truncate=0.1, fail=0.05)
 
 @pytest.mark.parametrize("kind", ["memory", "arrow", "parquet", "csv", "sqlite", "postgresql"])
 def test_joint_advantages_survive_a_sink(kind: str, place: Callable[[str], str]) -> None:
-    (block,) = collect(Worlds(3, 4, MOODS), [24])
+    (block,) = collect(ShiftingTeams(3, 4, MOODS), [24])
     url = place(kind)
     with open_sink(url) as sink:
         for rollout in block.values():
@@ -38,7 +38,7 @@ def test_joint_advantages_survive_a_sink(kind: str, place: Callable[[str], str])
 def test_views_and_summaries_follow_the_environments_steps(place: Callable[[str], str]) -> None:
     """Episodes of agents that come late or wait are whole, and end on the row that has their last action."""
     url = place("sqlite")
-    recorded = [t for block in collect(Worlds(5, 3, MOODS), [5] * 6) for t in trajectories_of(block)]
+    recorded = [t for block in collect(ShiftingTeams(5, 3, MOODS), [5] * 6) for t in trajectories_of(block)]
     with open_sink(url) as sink:
         sink.write(recorded)
     episodes: dict[tuple[object, ...], list[Trajectory]] = {}

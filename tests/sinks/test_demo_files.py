@@ -268,7 +268,7 @@ def test_what_is_at_a_path(tmp_path):
 
 
 class Line:
-    """A world with the spaces of `EPISODES`."""
+    """An environment with the spaces of `EPISODES`."""
 
     observation_space = spaces.Box(-10.0, 10.0, (3,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -109,6 +109,11 @@ class TrajectoryBlock(Sequence[Trajectory]):
         return self._trajectories(0, len(self))
 
     @property
+    def trajectory_ids(self) -> list[bytes]:
+        """16 bytes each."""
+        return self.headers.trajectory_ids
+
+    @property
     def num_rows(self) -> int:
         return len(self.arrays[0])
 

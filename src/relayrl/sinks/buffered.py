@@ -17,7 +17,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -25,6 +24,7 @@ from gymnasium import spaces
 
 from relayrl.data.arrow.layout_book import layout_book, name_of
 from relayrl.data.arrow.schema import Layout
+from relayrl.data.choices import value_bounds
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock, TrajectoryHeaders
 from relayrl.data.trees import Array, Space, space_leaves
@@ -62,17 +62,14 @@ class BufferedSink(TrajectorySink):
         with self._lock:
             self._require_open("write")
             blocks = self._check(trajectories)
-            if self._is_due():
-                self.flush()
-            if not self._held:
-                self._held_since_s = time.monotonic()
+            self._make_room()
             for block in blocks:
                 self._hold(block)
 
     def flush(self) -> None:
         with self._lock:
             self._require_open("flush")
-            if not self._held:
+            if not self._held_ids:
                 return
             self._persist(tuple(self._held))
             self._let_go()
@@ -98,8 +95,18 @@ class BufferedSink(TrajectorySink):
         new = block.without(self._held_ids)
         if new is not None:
             self._held.append(new)
-            self._held_ids.update(new.headers.trajectory_ids)
-            self._num_held_bytes += new.num_bytes
+            self._note_held(new.trajectory_ids, new.num_bytes)
+
+    def _note_held(self, trajectory_ids: Collection[bytes], num_bytes: int) -> None:
+        self._held_ids.update(trajectory_ids)
+        self._num_held_bytes += num_bytes
+
+    def _make_room(self) -> None:
+        """Flush what is due before more is taken."""
+        if self._is_due():
+            self.flush()
+        if not self._held_ids:
+            self._held_since_s = time.monotonic()
 
     def _let_go(self) -> None:
         self._held.clear()
@@ -123,7 +130,7 @@ class BufferedSink(TrajectorySink):
         """Let go of files and connections."""
 
     def _is_due(self) -> bool:
-        if not self._held:
+        if not self._held_ids:
             return False
         age_s = time.monotonic() - self._held_since_s
         return self._num_held_bytes >= self._settings.max_buffered_bytes or age_s >= self._settings.max_buffered_s
@@ -195,20 +202,6 @@ def row_name(headers: TrajectoryHeaders, column: str, row: int) -> str:
     return f"{name_of(headers, k)}: column {column!r} in row {row - first}"
 
 
-def value_bounds(space: Space) -> tuple[Array, Array] | None:
-    """Least and greatest value of a choice, as Python's integers: those of its dtype may not reach; None for a `Box`."""
-    if isinstance(space, spaces.Discrete):
-        return _integers(int(space.start)), _integers(int(space.start) + int(space.n) - 1)
-    if isinstance(space, spaces.MultiDiscrete):
-        low = _integers(space.start)
-        return low, low + _integers(space.nvec) - 1
-    return (_integers(0), _integers(1)) if isinstance(space, spaces.MultiBinary) else None
-
-
-def _integers(numbers: Any) -> Array:
-    return np.array(numbers).astype(object)
-
-
 def _choices(names: Sequence[str], leaves: Sequence[Space]) -> list[tuple[int, str, Array, Array]]:
     """Number, name, least and greatest value of every leaf that is a choice."""
     bounds = ((i, names[i], value_bounds(space)) for i, space in enumerate(leaves))
@@ -220,7 +213,7 @@ def _is_within(column: Array, low: Array, high: Array) -> bool:
     if not column.size:
         return True
     axis = None if low.ndim == 0 else 0
-    least, most = (_integers(extreme) for extreme in (column.min(axis), column.max(axis)))
+    least, most = (np.asarray(extreme).astype(object) for extreme in (column.min(axis), column.max(axis)))
     return bool(np.all(least >= low) and np.all(most <= high))
 
 

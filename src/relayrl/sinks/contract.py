@@ -39,6 +39,7 @@ from uuid import UUID
 
 from relayrl.config.passwords import without_password
 from relayrl.config.plugin_registry import PluginKind, has_plugin, load_plugin, plugin_names
+from relayrl.data.arrow.checked_streams import CheckedStream
 from relayrl.data.arrow.schema import Layout
 from relayrl.data.columns import Trajectory
 from relayrl.errors import ConfigError, SinkError, UnknownNameError
@@ -61,6 +62,10 @@ class TrajectorySink(ABC):
     @abstractmethod
     def write(self, trajectories: Sequence[Trajectory]) -> None:
         """Take trajectories; durable after the next `flush`."""
+
+    def write_stream(self, stream: CheckedStream) -> None:
+        """Take the trajectories of a stream that was checked; a sink that stores such bytes need not decode them."""
+        self.write(stream.block())
 
     @abstractmethod
     def flush(self) -> None:

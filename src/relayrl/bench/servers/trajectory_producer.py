@@ -67,7 +67,6 @@ def produce(address: str, spool: Spool, count: int, num_steps: int = 20, setting
                 spool.wait_for_room(1 << 16, 0.5)
                 continue
             if number % 8 == 7 or number == count - 1:
-                spool.sync()
                 link.wake()
         while not spool.wait_until_empty(1.0):
             link.newest("agent")  # raises where the server refused for good

@@ -1,6 +1,7 @@
 """The endpoints beside bare pyzmq on the same bytes: ingest, round trips, and healthy clients while others attack.
 
-Ingest: a process sends messages of one payload, with a bound of bytes that are not acknowledged; the server decodes, counts and
+Ingest: a process sends messages of one payload. 16 MiB may wait for their acknowledgement, or as many messages as an actor lets
+wait, if that is more. The server decodes, counts and
 checks each and acknowledges all that came together, as a training server does. The floor is a bare PUSH/PULL of the same
 bytes, which answers and checks nothing. Both receivers take frames without copying them, and rates are those of the receiver,
 from its first message to its last.
@@ -28,12 +29,13 @@ from relayrl.bench.servers.bench_processes import (
     echoing,
     paced_call_times,
 )
+from relayrl.runtime.remote.server_link import LinkSettings
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.limits import ClientLimits
 from relayrl.transport.messages import Kind, Message
-from relayrl.transport.server_endpoint import ServerEndpoint
+from relayrl.transport.server_endpoint import Request, ServerEndpoint
 
-_WINDOW_BYTES = 16 << 20
+_WINDOW_BYTES, _WINDOW_MESSAGES = 16 << 20, LinkSettings().window
 _UNLIMITED = ClientLimits(messages_per_s=1e9, bytes_per_s=1e12)
 
 
@@ -77,17 +79,22 @@ def _ingest_seconds(size: int, num_messages: int) -> float:
         while num_left:
             requests = endpoint.poll(TIMEOUT_S)
             start_s = start_s or time.perf_counter()
-            for request in requests[:-1]:
-                endpoint.release(request)
-            newest = requests[-1]
-            endpoint.reply(newest, Message(Kind.ACK, {"durable_through": newest.message.header["sequence"]}))
             num_left -= len(requests)
+            _acknowledge(endpoint, requests)
+            del requests  # or they would stay until the next have come
         return time.perf_counter() - start_s
+
+
+def _acknowledge(endpoint: ServerEndpoint, requests: list[Request]) -> None:
+    for request in requests[:-1]:
+        endpoint.release(request)
+    newest = requests[-1]
+    endpoint.reply(newest, Message(Kind.ACK, {"durable_through": newest.message.header["sequence"]}))
 
 
 def _send_messages(address: str, size: int, num_messages: int) -> None:
     endpoint = ClientEndpoint(address, client_id=uuid.uuid4())
-    payload, window, acked = bytes(size), max(8, _WINDOW_BYTES // size), -1
+    payload, window, acked = bytes(size), max(_WINDOW_MESSAGES, _WINDOW_BYTES // size), -1
     header = {"client_id": str(endpoint.client_id), "sequence": 0, "behavior": "agent"}
     with contextlib.closing(endpoint):
         for sequence in range(num_messages):

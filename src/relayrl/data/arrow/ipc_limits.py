@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from relayrl.errors import DecodeError
 
@@ -53,6 +54,26 @@ def read_claims(data: memoryview) -> StreamClaims:
         raise DecodeError("the data is cut off or damaged: an offset points outside of it") from error
 
 
+class NumberPlaces(NamedTuple):
+    """Where the numbers of a dictionary or record batch stand, counted from where its message begins."""
+
+    begin: int
+    """Of the message in the stream."""
+    num_bytes: int
+    """Up to its body."""
+    length: int
+    body_length: int
+    nodes: int
+    num_nodes: int
+    buffers: int
+    num_buffers: int
+
+
+def number_places(data: memoryview) -> list[NumberPlaces]:
+    """The numbers of every message but the schema; of a stream that `read_claims` accepts."""
+    return list(_Walk(data).places())
+
+
 class _Walk:
     """One pass over the messages of a stream."""
 
@@ -81,6 +102,18 @@ class _Walk:
         if num_rows is None:
             raise DecodeError("the stream ends before its record batch")
         return StreamClaims(num_rows, self._num_bytes, schema)
+
+    def places(self) -> Iterator[NumberPlaces]:
+        position = 0
+        while (frame := self._frame(position)) is not None:
+            kind, header, metadata, body = frame
+            batch = header.table(1) if kind == _DICTIONARY_BATCH else header
+            if kind != _SCHEMA and batch is not None:
+                length, body_length = batch.place(0), _Table.root(metadata).place(3)
+                (nodes, num_nodes), (buffers, num_buffers) = batch.vector(1, 16), batch.vector(2, 16)
+                numbers = (8 + length, 8 + body_length, 8 + nodes, num_nodes, 8 + buffers, num_buffers)
+                yield NumberPlaces(position, 8 + len(metadata), *numbers)
+            position += 8 + len(metadata) + len(body)
 
     def _frame(self, position: int) -> tuple[int, _Table, memoryview, memoryview] | None:
         """The message at `position`: type, header, metadata and body; None for the mark at the end of the stream."""
@@ -217,6 +250,10 @@ class _Table:
     def tables(self, slot: int) -> Iterator[_Table]:
         start, count = self.vector(slot)
         return (_Table(self.data, self._follow(start + 4 * i)) for i in range(count))
+
+    def place(self, slot: int) -> int:
+        """Where a field stands in the data; 0 where it is absent."""
+        return self._at(slot)
 
     def _at(self, slot: int) -> int:
         offset = self._fields[slot] if slot < len(self._fields) else 0

@@ -54,7 +54,7 @@ class LayoutBook:
         key = _key(kind, steps)
         known = self._by_key.get(key)
         if known is None:
-            layout = self._equal(_new_layout(kind, steps))
+            layout = self.known(_new_layout(kind, steps))
             _, observation, action, _, _ = _described(steps)
             known = self._by_key[key] = layout, observation, action  # alive, since their ids are part of the key
             if len(self._by_key) > _MAX_CACHED_KEYS:
@@ -76,7 +76,7 @@ class LayoutBook:
 
     def _fitting(self, block: TrajectoryBlock) -> TrajectoryBlock:
         """The block itself, only looked at, with the one object of its layout."""
-        layout, headers = self._equal(block.layout), block.headers
+        layout, headers = self.known(block.layout), block.headers
         check_headers(headers, layout.group)
         whose = f"{len(headers)} trajectories, the first of them {name_of(headers, 0)}"
         _require(layout.stored, block.arrays, (int(headers.num_steps.sum()),), whose)
@@ -88,7 +88,8 @@ class LayoutBook:
         check_steps(headers, block.steps)
         return block if layout is block.layout else replace(block, layout=layout)
 
-    def _equal(self, layout: Layout) -> Layout:
+    def known(self, layout: Layout) -> Layout:
+        """The one object for layouts that are equal to this one."""
         return self._by_schema.setdefault(layout.fingerprint, layout)
 
 

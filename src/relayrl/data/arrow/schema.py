@@ -183,7 +183,7 @@ class Layout:
         columns = [("env_id", ID), ("agent_id", ID), ("group", GROUP)]
         if self.kind is Kind.TRAJECTORY:
             columns.insert(0, ("trajectory_id", ID))
-        columns += [(leaf.name, leaf.arrow_type) for leaf in self._leaves()]
+        columns += [(leaf.name, leaf.arrow_type) for leaf in self.leaves]
         columns += [("successor", self._successor_type())]
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns], metadata=self._metadata())
 
@@ -192,7 +192,9 @@ class Layout:
         """Equal for equal layouts, and for no others."""
         return bytes(self.schema.serialize().to_pybytes())
 
-    def _leaves(self) -> Iterator[Leaf]:
+    @property
+    def leaves(self) -> Iterator[Leaf]:
+        """All columns but those of names and `successor`, in the schema's order."""
         yield from (EPISODE, STEP)
         if self.knows_steps and self.kind is Kind.ROLLOUT:
             yield from (ENV_EPISODE, ENV_STEP)

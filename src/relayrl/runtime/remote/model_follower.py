@@ -10,18 +10,26 @@ A policy that cannot be loaded, or that is not of these spaces, is never acted w
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from relayrl.accelerator.mlp_actor import MlpActor, described_actor
 from relayrl.data.trees import Array, Space, Tree
-from relayrl.errors import ConfigError, RelayRLError
-from relayrl.models.acting.actor import Actor, Decision
-from relayrl.models.exports.model_validation import validate_model
+from relayrl.errors import ConfigError, ModelRefusedError, RelayRLError
+from relayrl.models.acting.actor import Actor, Decision, ForwardActor, Outputs
+from relayrl.models.exports.exported import METADATA_PREFIX, ExportedActor, PolicyMetadata
+from relayrl.models.exports.model_validation import probe_inputs, read_policy, require_answer, validate_model
+from relayrl.models.exports.onnx_reader import OnnxContent, read_onnx
+from relayrl.models.heads.action_head import ActionHead
 from relayrl.runtime.remote.server_link import ModelBytes, ServerLink
 from relayrl.runtime.requests.policy_model import PolicyModel, file_model, load_onnx
 
 _log = logging.getLogger("relayrl.runtime.remote.model_follower")
+_OWN_METADATA = ("policy_version", "mlp", "probe")
+"""What every version has of its own."""
 
 
 class ModelFollower:
@@ -29,7 +37,7 @@ class ModelFollower:
 
     def __init__(self, link: ServerLink, group: str, observation_space: Space, action_space: Space) -> None:
         self._link, self.group = link, group
-        self._spaces = observation_space, action_space
+        self._updates = PolicyUpdates(observation_space, action_space)
         self.version = -1
         self._refused = -1
         self._model: PolicyModel | None = None
@@ -66,12 +74,123 @@ class ModelFollower:
         return self.version
 
     def _loaded(self, newest: ModelBytes) -> PolicyModel:
-        observation_space, action_space = self._spaces
-        metadata = validate_model(newest.content, observation_space=observation_space, action_space=action_space)
+        model, metadata = self._updates.load(newest.content)
         if metadata.group != self.group:
             raise ConfigError(f"it is a policy of {metadata.group!r:.100}, not of {self.group!r}")
-        policy = load_onnx(newest.content)
-        return file_model(policy.actor, metadata, has_value=policy.layout.has_value)
+        return model
+
+
+class PolicyUpdates:
+    """Loads one version after the other; `ModelRefusedError` says why one may not be.
+
+    Loading a file into onnxruntime takes longer than playing a block with it. Where the kernels act for a version, they act for
+    the next one too, if everything that `validate_model` reads is right, the graph is the same but for its numbers, and the
+    description of its MLPs, which the kernels act with, answers the probe as the exporter says. The graph itself is validated
+    and loaded when it is first needed: for batches that are too large for the kernels.
+
+    A file that differs from one that was read in nothing but these numbers, byte for byte, is not read again.
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self._spaces = observation_space, action_space
+        self._graph: OnnxContent | None = None
+        """Of the last version that was loaded whole, where the kernels act for it."""
+        self._known: _KnownFile | None = None
+        """The last file that was read and updated from."""
+
+    def load(self, content: bytes) -> tuple[PolicyModel, PolicyMetadata]:
+        """What acts, and what it says of itself."""
+        return self._updated(content) or self._loaded(content)
+
+    def _loaded(self, content: bytes) -> tuple[PolicyModel, PolicyMetadata]:
+        seen, done = self._spaces
+        metadata = validate_model(content, observation_space=seen, action_space=done)
+        policy = load_onnx(content)
+        self._graph = _without_numbers(read_onnx(content)) if isinstance(policy.actor, MlpActor) else None
+        self._known = None
+        return file_model(policy.actor, metadata, has_value=policy.layout.has_value), metadata
+
+    def _updated(self, content: bytes) -> tuple[PolicyModel, PolicyMetadata] | None:
+        """None where it has to be loaded."""
+        if self._graph is None:
+            return None
+        file = self._known
+        metadata = None if file is None else file.metadata_of(content)
+        if file is None or metadata is None:
+            file = self._read(content)
+            if file is None:
+                return None
+            metadata = file.metadata
+        head, inputs, has_value = file.head, file.inputs, file.has_value
+        try:
+            actor = described_actor(metadata, head, _LaterActor(content, metadata, head))
+            outputs = None if actor is None else actor.forward(inputs["obs"], inputs.get("action_mask"), None)
+        except ValueError as error:
+            raise ModelRefusedError(f"the description of the policy is damaged: {error!s:.200}") from error
+        if actor is None or outputs is None or (outputs.value is not None) != has_value:
+            return None
+        require_answer(outputs.parameters, metadata, head)
+        self._known = file
+        return file_model(actor, metadata, has_value=has_value), metadata
+
+    def _read(self, content: bytes) -> _KnownFile | None:
+        """The file, if its graph is the known one and it can be probed without onnxruntime."""
+        seen, done = self._spaces
+        metadata, head, described = read_policy(content, observation_space=seen, action_space=done)
+        inputs = probe_inputs(metadata, head)
+        is_probed = bool(metadata.probe and metadata.mlp) and not set(inputs) - {"obs", "action_mask"}
+        if _without_numbers(described) != self._graph or not is_probed:
+            return None
+        return _KnownFile(content, described, metadata, head, inputs)
+
+
+class _KnownFile:
+    """A file that was read, to compare others with."""
+
+    def __init__(
+        self,
+        content: bytes,
+        described: OnnxContent,
+        metadata: PolicyMetadata,
+        head: ActionHead,
+        inputs: Mapping[str, Array],
+    ) -> None:
+        self._content, self.metadata, self.head, self.inputs = content, metadata, head, inputs
+        self.has_value = any(value.name == "value" for value in described.outputs)
+        self._places = [described.metadata_places[METADATA_PREFIX + name] for name in _OWN_METADATA]
+        free = sorted([*described.number_places, *self._places])
+        edges = [0, *(edge for place in free for edge in place), len(content)]
+        self._fixed = [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
+
+    def metadata_of(self, content: bytes) -> PolicyMetadata | None:
+        """What a file says of itself that is the same but for its numbers; None where anything else differs."""
+        own = self._content
+        if len(content) != len(own) or any(content[begin:end] != own[begin:end] for begin, end in self._fixed):
+            return None
+        try:
+            version, mlp, probe = (content[begin:end].decode() for begin, end in self._places)
+            return replace(self.metadata, policy_version=int(version), mlp=mlp, probe=probe)
+        except ValueError:
+            return None
+
+
+class _LaterActor(ForwardActor):
+    """A file's graph, loaded when it is asked for the first time."""
+
+    def __init__(self, content: bytes, metadata: PolicyMetadata, head: ActionHead) -> None:
+        self._content, self.head = content, head
+        self.observation_space, self.memory_width = metadata.observation_space, metadata.memory_width
+        self._actor: ExportedActor | None = None
+
+    def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
+        if self._actor is None:
+            validate_model(self._content)
+            self._actor = ExportedActor(self._content, with_value=True)
+        return self._actor.forward(obs, mask, memory)
+
+
+def _without_numbers(described: OnnxContent) -> OnnxContent:
+    return replace(described, metadata={})
 
 
 class FollowedActor(Actor):

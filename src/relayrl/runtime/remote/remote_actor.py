@@ -1,9 +1,9 @@
 """Plays environments for a training server: `relayrl actor`, and `run_remote_actor` behind it.
 
-    take the newest policies ─▶ collect a block ─▶ spool, synced ─▶ wait while the server has enough ─▶ …
+    take the newest policies ─▶ collect a block ─▶ spool ─▶ wait while the server has enough ─▶ …
 
 Inference happens here, from ONNX files; torch is never loaded. Every block is one message with the trajectories of all groups,
-so that agents of one environment arrive together. What is sent is on disk before the next step is taken: killed at any moment,
+so that agents of one environment arrive together. A block is in the spool before the next step is taken: killed at any moment,
 an actor that starts again in the same spool sends what was not acknowledged, once.
 
 Where the server cannot be reached, playing goes on until the spool is full, and then waits; after
@@ -216,7 +216,6 @@ class RemoteActor:
                 if should_stop():
                     spool.append(frames, is_last=True)
                     break
-        spool.sync()
         self._link.wake()
 
     def _require_reachable(self) -> None:

@@ -2,7 +2,7 @@
 
     link = ServerLink("tcp://127.0.0.1:7776", spool)
     welcome = link.connect(timeout_s=30)         # what the run is about; `ServerRefusedError` where it does not want us
-    spool.append(frames); spool.sync(); link.wake()
+    spool.append(frames); link.wake()
     link.newest("agent")                         # the newest policy, or None; older ones are not kept
     link.wait_for_turn(5.0)                      # while the server has enough
 
@@ -296,6 +296,8 @@ class ServerLink:
                 self._changed.notify_all()
 
     def _turn(self) -> None:
+        if self.spool.sync_due_s() == 0.0:
+            self.spool.sync()
         now_s = time.monotonic()
         if not self._is_connected:
             if self._waits_for_welcome and now_s - self._asked_s > self._settings.reply_timeout_s:
@@ -316,6 +318,10 @@ class ServerLink:
 
     def _next_look_s(self, now_s: float) -> float:
         """How long nothing has to be done by itself."""
+        sync_s = self.spool.sync_due_s()
+        return self._next_talk_s(now_s) if sync_s is None else min(sync_s, self._next_talk_s(now_s))
+
+    def _next_talk_s(self, now_s: float) -> float:
         if not self._is_connected and not self._waits_for_welcome:
             return min(_LONGEST_WAIT_S, max(0.0, self._hello_at_s - now_s))
         if self._pause_until_s > now_s:
@@ -369,7 +375,7 @@ class ServerLink:
             return
         first = self.spool.first_unacknowledged
         self._next = max(self._next, first)
-        while self._next < self.spool.end_of_durable and self._next - first < self._window:
+        while self._next < self.spool.next_number and self._next - first < self._window:
             frames = self.spool.read(self._next)
             if frames is not None:
                 self._send_one(self._next, frames)

@@ -2,7 +2,8 @@
 
     spool = take_spool(Path("spool"))      # the first directory there that no other process uses
     number = spool.append(frames)          # `SpoolFullError` where there is no room: whoever records has to wait
-    spool.sync()                           # from here on it survives kill -9 and loss of power, and may be sent
+                                           # from here on it survives kill -9, and may be sent
+    spool.sync()                           # from here on it survives loss of power too
     spool.acknowledge(number)              # the server holds everything up to this number durably
 
     DIR/client_id                          who this is, as long as the directory exists
@@ -10,8 +11,11 @@
     record = "RLSP", CRC-32 of what follows, u64 number, u32 count of frames, u32 length of each, the frames; little-endian
 
 Numbers begin at 0, have no gaps and are never used twice: the newest segment stays when everything is acknowledged, and its
-name carries the next number. Nothing may be sent before `sync`: a number that a server knows must not come again with other
-bytes after a loss of power. A record that was being written when its process was killed is cut off when the spool is opened.
+name carries the next number. A record that was being written when its process was killed is cut off when the spool is opened.
+
+What a server acknowledges soon is never synced: it is durable there. What waits longer than `sync_after_s` is synced by the
+thread that sends. So a loss of power takes what was recorded within that time and did not reach the server. It may also take
+numbers that the server has seen; then the server's welcome names its next one, and numbering goes on from there.
 
 Not its job: what the frames hold, and sending them (`server_link`).
 """
@@ -22,6 +26,7 @@ import contextlib
 import os
 import struct
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Sequence
@@ -50,6 +55,9 @@ class SpoolSettings(Settings):
 
     max_bytes: int = Field(256 << 20, ge=1, description="unacknowledged bytes on disk; then the environments wait")
     segment_bytes: int = Field(16 << 20, ge=1, description="size at which another file begins")
+    sync_after_s: float = Field(
+        0.2, ge=0, description="what is not acknowledged within so many seconds is synced, against loss of power"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +78,7 @@ class _Place:
     segment: _Segment
     offset: int
     num_bytes: int
+    appended_s: float = 0.0
 
 
 class Spool:
@@ -106,8 +115,8 @@ class Spool:
             return self._places[0].number if self._places else self._next
 
     @property
-    def end_of_durable(self) -> int:
-        """The number behind the last record that may be sent."""
+    def end_of_synced(self) -> int:
+        """The number behind the last record that survives a loss of power, here or at the server."""
         return self._num_synced
 
     @property
@@ -169,13 +178,21 @@ class Spool:
                 raise SinkWriteError(f"cannot write {segment.path}: {error.strerror}", 1) from error
             segment.num_bytes += num_bytes
             segment.num_left += 1
-            self._places.append(_Place(number, segment, offset, num_bytes))
+            self._places.append(_Place(number, segment, offset, num_bytes, time.monotonic()))
             self._num_bytes += num_bytes
             self._next += 1
             return number
 
+    def sync_due_s(self) -> float | None:
+        """Seconds until something has waited for its acknowledgement so long that it should be synced; None: nothing does."""
+        with self._changed:
+            oldest = None if self._is_closed else self._place(self._num_synced)
+            if oldest is None:
+                return None
+            return max(0.0, oldest.appended_s + self._settings.sync_after_s - time.monotonic())
+
     def sync(self) -> None:
-        """Return when everything appended is durable; from then on it may be sent."""
+        """Return when everything appended survives a loss of power."""
         with self._changed:
             self._require_open()
             end, segment = self._next, self._segments[-1]
@@ -209,8 +226,9 @@ class Spool:
                 place = self._places.popleft()
                 place.segment.num_left -= 1
                 self._num_bytes -= place.num_bytes
+            self._num_synced = max(self._num_synced, through + 1)
             if through >= self._next:  # the server knows of more than is here: those numbers are used
-                self._next = self._num_synced = through + 1
+                self._next = through + 1
                 self._begin_segment()
             self._drop_acknowledged()
             self._changed.notify_all()

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from relayrl.data.arrow.checked_streams import CheckedStream, StreamPlans
 from relayrl.data.arrow.codec import decode_block
 from relayrl.data.arrow.layout_book import trajectory_name
 from relayrl.data.arrow.schema import SCHEMA_VERSION
@@ -41,6 +42,7 @@ from relayrl.servers.training.journal import Entry, Journal
 from relayrl.servers.training.model_publisher import ModelPublisher
 from relayrl.servers.training.remote_experience import Intake, Received
 from relayrl.servers.training.training_metrics import TrainingMetrics
+from relayrl.sinks.buffered import checked_blocks
 from relayrl.training.facade.received_trajectories import adopted, require_learnable, with_known_state
 from relayrl.training.trainers.policy_groups import Groups
 from relayrl.transport.messages import PROTOCOL_VERSION, Kind, Message
@@ -93,6 +95,20 @@ class RunDescription:
             found.append(replace(known, agent_id=agent_id, observation_space=seen, action_space=done))
         return found
 
+    def trajectories(self, streams: Sequence[CheckedStream]) -> list[Trajectory]:
+        """Streams of layouts that were adopted before, decoded."""
+        return [each for stream in streams for each in self._adopted_again(stream.block())]
+
+    def _adopted_again(self, block: TrajectoryBlock) -> Sequence[Trajectory]:
+        """As `adopted`, of a block whose layout has passed it: only names are exchanged, for all trajectories at once."""
+        layout, group = block.layout, self.groups[block.layout.group]
+        if not self.is_single_agent or group.masks_actions or layout.state_space is not None:
+            return self.adopted(block)
+        seen, done = group.observation_space, group.action_space
+        own = replace(layout, observation_space=seen, action_space=done)
+        headers = replace(block.headers, agent_ids=[group.agent_ids[0]] * len(block))
+        return replace(block, layout=own, headers=headers)
+
     def behaviors(self) -> dict[str, Any]:
         """The groups as a handshake names them."""
         return {
@@ -111,6 +127,8 @@ class _Client:
     """One client that has said hello."""
 
     client_id: UUID
+    name: str
+    """The id as messages have it."""
     routing_id: bytes
     expected: int
     seen_s: float
@@ -130,7 +148,7 @@ class _Taken:
 
     def refuse(self, error: Exception) -> None:
         """Keep nothing but its number and the reason."""
-        self.entry, self.received, self.refusal = replace(self.entry, blocks=()), Received((), 0), str(error)
+        self.entry, self.received, self.refusal = replace(self.entry, blocks=()), Received(), str(error)
 
 
 class Ingest:
@@ -150,8 +168,12 @@ class Ingest:
         self._clients: dict[bytes, _Client] = {}
         self._taken_through: dict[UUID, int] = {}
         """The last number of each client that was taken, durable or not; those of earlier processes are the journal's."""
+        self._early: dict[UUID, Request] = {}
+        """HELLOs of clients of which something was taken that is not durable yet."""
         self._missing = journal.clients
         """Actors of earlier processes that have not come back."""
+        self._plans = StreamPlans(run.message_bytes)
+        """Of layouts that the run can learn from."""
         self._commits = GroupCommits(journal, metrics, self._on_durable)
         self._handlers: Mapping[Kind, Callable[[Request], None]] = {
             Kind.HELLO: self._hello,
@@ -239,7 +261,7 @@ class Ingest:
             return None
         client.seen_s = time.monotonic()
         number = request.message.header.get("sequence")
-        if type(number) is not int or request.message.header.get("client_id") != str(client.client_id):
+        if type(number) is not int or request.message.header.get("client_id") != client.name:
             self._refuse(request, "malformed", "TRAJECTORY needs the client_id of HELLO and a sequence")
             return None
         if number != client.expected:
@@ -262,25 +284,46 @@ class Ingest:
         return self._checked(client, request, number)
 
     def _checked(self, client: _Client, request: Request, number: int) -> _Taken:
-        taken = _Taken(
-            client,
-            request,
-            Entry(client.client_id, number, ()),
-            Received((), 0),
-            sum(map(len, request.message.payload)),
-        )
+        message, client_id, num_bytes = request.message, client.client_id, sum(map(len, request.message.payload))
+        streams = self._streams(message)
+        if streams is not None:
+            num_steps = sum(each.num_rows for each in streams)
+            received = Received(lambda: self._run.trajectories(streams), num_steps, num_bytes)
+            return _Taken(client, request, Entry(client_id, number, streams), received, num_bytes)
+        taken = _Taken(client, request, Entry(client_id, number, ()), Received(), num_bytes)
         try:
-            blocks = self._blocks(request.message)
-            for block in blocks:
-                require_learnable(block)
-            trajectories = [each for block in blocks for each in self._run.adopted(block)]
-            for trajectory in trajectories:
-                self._require_acted_here(trajectory)
-            taken.received = Received.of(trajectories, is_single_agent=self._run.is_single_agent)
-            taken.entry = replace(taken.entry, blocks=blocks)
+            blocks, taken.received = self._decoded(message)
+            # From now on its layout is known, so that it is stored as it came as well.
+            taken.entry = Entry(client_id, number, self._streams(message) or blocks)
         except (ConfigError, DecodeError) as error:
             taken.refuse(error)
         return taken
+
+    def _streams(self, message: Message) -> list[CheckedStream] | None:
+        """The payload, checked without being decoded; None where it has to be. Steps of several agents are counted together,
+        which takes decoding."""
+        if not self._run.is_single_agent or message.header.get("encoding", "arrow") != "arrow" or not message.payload:
+            return None
+        streams: list[CheckedStream] = []
+        for frame in message.payload:
+            stream = self._plans.check(frame)
+            if stream is None or stream.newest_version > self._publisher.versions.get(stream.layout.group, 0):
+                return None
+            streams.append(stream)
+        return streams
+
+    def _decoded(self, message: Message) -> tuple[list[TrajectoryBlock], Received]:
+        """The payload, decoded and checked; `ConfigError` or `DecodeError` says what is wrong with it."""
+        blocks = self._blocks(message)
+        for block in blocks:
+            require_learnable(block)
+        trajectories = [each for block in blocks for each in self._run.adopted(block)]
+        for trajectory in trajectories:
+            self._require_acted_here(trajectory)
+        for block in blocks:
+            checked_blocks(block)
+            self._plans.add(block)
+        return blocks, Received.of(trajectories, is_single_agent=self._run.is_single_agent)
 
     def _require_acted_here(self, trajectory: Trajectory) -> None:
         """`ConfigError` where no policy of this run can have acted so."""
@@ -313,7 +356,7 @@ class Ingest:
                 each.client.rejected.append((number, each.refusal[:300]))
                 _log.warning("message %d of %s was refused: %s", number, client_id, each.refusal)
             self._intake.put(each.received)
-            self._metrics.received.inc(len(each.received.trajectories))
+            self._metrics.received.inc(len(each.entry.trajectory_ids))
             self._metrics.steps.inc(each.received.num_env_steps)
             self._metrics.bytes.inc(each.num_bytes)
         newest = {each.client.routing_id: each for each in taken}
@@ -322,10 +365,13 @@ class Ingest:
                 self._ack(each.client, each.request)
             else:
                 self._endpoint.release(each.request)
+        early, self._early = self._early, {}
+        for request in early.values():
+            self._hello(request)
 
     def _ack(self, client: _Client, request: Request) -> None:
         header = {
-            "client_id": str(client.client_id),
+            "client_id": client.name,
             "durable_through": self._journal.mark(client.client_id),
             "expected": client.expected,
             **self.news(),
@@ -359,14 +405,25 @@ class Ingest:
         client_id, oldest = UUID(header["client_id"]), header.get("oldest_sequence", 0)
         known = next((c for c in self._clients.values() if c.client_id == client_id), None)
         taken_through = self._taken_through.get(client_id, self._journal.mark(client_id))
+        if taken_through > self._journal.mark(client_id):
+            # A client lets go of all that comes before its next number: it hears of it when that is durable.
+            self._put_off(client_id, request)
+            return
         expected = max(taken_through + 1, oldest, 0 if known is None else known.expected)
         if known is not None:
             self._clients.pop(known.routing_id, None)
         self._missing.discard(client_id)
-        self._clients[request.client] = _Client(client_id, request.client, expected, time.monotonic())
+        self._clients[request.client] = _Client(client_id, str(client_id), request.client, expected, time.monotonic())
         self._forget_silent()
         _log.info("actor %s is here; its next message is %d", client_id, expected)
         self._endpoint.reply(request, Message(Kind.WELCOME, self._welcome(expected)))
+
+    def _put_off(self, client_id: UUID, request: Request) -> None:
+        """Answer a HELLO after the next commit; of one client the last one."""
+        earlier = self._early.pop(client_id, None)
+        if earlier is not None:
+            self._endpoint.release(earlier)
+        self._early[client_id] = request
 
     def _welcome(self, next_sequence: int) -> dict[str, Any]:
         run = self._run

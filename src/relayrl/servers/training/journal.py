@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from relayrl.data.arrow.checked_streams import CheckedStream
 from relayrl.data.columns import Trajectory
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import ConfigError
@@ -44,12 +45,12 @@ class Entry:
 
     client_id: UUID
     number: int
-    blocks: Sequence[TrajectoryBlock]
+    blocks: Sequence[TrajectoryBlock | CheckedStream]
 
     @property
     def trajectory_ids(self) -> list[bytes]:
         """16 bytes each."""
-        return [each for block in self.blocks for each in block.headers.trajectory_ids]
+        return [each for block in self.blocks for each in block.trajectory_ids]
 
 
 class Journal:
@@ -86,9 +87,13 @@ class Journal:
         """Hand an entry's trajectories to the sink; durable with the next `commit`. `ConfigError` where it refuses them."""
         if len(entry.blocks) > 1:  # all of them are taken, or none
             for block in entry.blocks:
-                checked_blocks(block)
+                if isinstance(block, TrajectoryBlock):
+                    checked_blocks(block)
         for block in entry.blocks:
-            self._sink.write(block)
+            if isinstance(block, CheckedStream):
+                self._sink.write_stream(block)
+            else:
+                self._sink.write(block)
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Make entries that were taken durable. When it raises, it may be called again with the same."""

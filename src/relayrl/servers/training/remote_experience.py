@@ -20,7 +20,6 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -43,19 +42,35 @@ _SAVE_SHARE = 10
 """Saving may take one part in so many of the time."""
 
 
-@dataclass(frozen=True, slots=True)
 class Received:
     """One entry of the journal: the trajectories of a message, none where they were refused."""
 
-    trajectories: Sequence[Trajectory]
-    num_env_steps: int
+    __slots__ = ("_decode", "_trajectories", "num_bytes", "num_env_steps")
+
+    def __init__(
+        self,
+        trajectories: Sequence[Trajectory] | Callable[[], Sequence[Trajectory]] = (),
+        num_env_steps: int = 0,
+        num_bytes: int = 0,
+    ) -> None:
+        """Trajectories that are not decoded yet are what a function gives: it is called by who learns from them."""
+        self._decode = trajectories if callable(trajectories) else None
+        self._trajectories: Sequence[Trajectory] = () if callable(trajectories) else trajectories
+        self.num_env_steps, self.num_bytes = num_env_steps, num_bytes
+
+    @property
+    def trajectories(self) -> Sequence[Trajectory]:
+        if self._decode is not None:
+            self._trajectories, self._decode = self._decode(), None
+        return self._trajectories
 
     @staticmethod
     def of(trajectories: Sequence[Trajectory], *, is_single_agent: bool) -> Received:
         """Count the steps of environments, however many agents took part in each."""
+        num_bytes = sum(t.reward.nbytes * 16 + 512 for t in trajectories)
         if is_single_agent:
-            return Received(trajectories, sum(len(t) for t in trajectories))
-        return Received(trajectories, count_env_steps(trajectories))
+            return Received(trajectories, sum(len(t) for t in trajectories), num_bytes)
+        return Received(trajectories, count_env_steps(trajectories), num_bytes)
 
 
 class Intake:
@@ -93,6 +108,11 @@ class Intake:
         self._turn += not wanted_more and self._wanted_more
 
     @property
+    def turn(self) -> int:
+        """How often actors that waited could go on."""
+        return self._turn
+
+    @property
     def is_full(self) -> bool:
         """Whether nothing more may be taken: actors do not wait when they are asked to."""
         return self._num_bytes >= self._max_bytes
@@ -102,7 +122,7 @@ class Intake:
         with self._changed:
             self._waiting.append(received)
             self._num_unlearned_steps += received.num_env_steps
-            self._num_bytes += _num_bytes(received)
+            self._num_bytes += received.num_bytes
             self._note_turn()
             self._changed.notify_all()
 
@@ -118,14 +138,14 @@ class Intake:
         """It was given to an update, or dropped."""
         with self._changed:
             self._num_unlearned_steps -= received.num_env_steps
-            self._num_bytes -= _num_bytes(received)
+            self._num_bytes -= received.num_bytes
             self._note_turn()
 
     def add_back(self, received: Received) -> None:
         """What is left of something that was partly dropped."""
         with self._changed:
             self._num_unlearned_steps += received.num_env_steps
-            self._num_bytes += _num_bytes(received)
+            self._num_bytes += received.num_bytes
 
     def learning(self, is_so: bool) -> None:
         """Whether an update goes on."""
@@ -167,6 +187,7 @@ class LearningFromActors(Pace):
         self._episodes = EpisodeReturns(groups)
         self._saved_at_s, self._next_save_s, self._has_news = time.monotonic(), save_interval_s, False
         self._save_began_s: float | None = None
+        self._announced_turn = intake.turn
         intake.is_strict = max_policy_lag == 0
 
     @property
@@ -191,7 +212,15 @@ class LearningFromActors(Pace):
             self._learn(block)
         finally:
             self._intake.learning(False)
-        self._on_room()
+        self._announce_turn()
+
+    def _announce_turn(self) -> None:
+        """Call actors that wait and may go on, unless a policy was announced since, which says so as well: every announcement
+        wakes all of them."""
+        turn = self._intake.turn
+        if turn != self._announced_turn:
+            self._announced_turn = turn
+            self._on_room()
 
     def _take_block(self, block_steps: int) -> list[Trajectory]:
         """Trajectories of as many steps as an update takes, or none."""
@@ -215,13 +244,15 @@ class LearningFromActors(Pace):
             kept = [t for t in received.trajectories if not self._is_stale(t)]
             if len(kept) < len(received.trajectories):
                 num_dropped += len(received.trajectories) - len(kept)
-                self._waiting[i] = left = Received(kept, received.num_env_steps if kept else 0)
+                share = len(kept) / len(received.trajectories)
+                left = Received(kept, received.num_env_steps if kept else 0, int(share * received.num_bytes))
+                self._waiting[i] = left
                 self._intake.done_with(received)
                 self._intake.add_back(left)
         if num_dropped:
             self._metrics.stale.inc(num_dropped)
             _log.info("%d trajectories were older than %s versions and dropped", num_dropped, self._max_policy_lag)
-            self._on_room()
+            self._announce_turn()
 
     def _is_stale(self, trajectory: Trajectory) -> bool:
         bound = self._max_policy_lag
@@ -245,6 +276,7 @@ class LearningFromActors(Pace):
         if self._trainer.policy_version != version:
             self._metrics.updates.inc(self._trainer.policy_version - version)
         self._metrics.learned.inc(len(block))
+        self._announced_turn = self._intake.turn
         self._publish()
         self._statistics.add(finish())
         self._has_news = True
@@ -337,10 +369,6 @@ class _OpenEpisode:
             self.acting.discard(who)
         else:
             self.acting.add(who)
-
-
-def _num_bytes(received: Received) -> int:
-    return sum(t.reward.nbytes * 16 + 512 for t in received.trajectories)
 
 
 def learned_before(state: Mapping[str, Any]) -> int:

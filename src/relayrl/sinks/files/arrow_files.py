@@ -3,20 +3,26 @@
 A flush appends record batches to the open part of each layout and fsyncs it. A stream needs no footer: when its writer is
 killed, everything up to the last whole message is there. A part that was closed ends with Arrow's end-of-stream mark; damage
 inside such a part is an error, never a torn end. So is a piece that differs from its checksum (`parts_source`).
+
+Streams that came over a wire and were checked are such messages already: without compression their bytes are appended as they
+are, to parts of their own, since Arrow's writer leaves out a dictionary that it wrote last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
+from relayrl.data.arrow.checked_streams import CheckedStream
 from relayrl.data.arrow.codec import Compression
 from relayrl.data.arrow.schema import Layout, layout_of
+from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
-from relayrl.sinks.files.parts_sink import OpenPart, OpenPartsSink, SummedFile
+from relayrl.sinks.files.parts_sink import BatchPart, OpenPart, OpenPartsSink, SummedFile
 from relayrl.sinks.files.parts_source import PartsSource, check_sums
 from relayrl.sinks.sink_settings import SinkSettings
 
@@ -36,29 +42,59 @@ def open_source(url: str) -> TrajectorySource:
 
 
 class ArrowSink(OpenPartsSink):
-    """One stream per layout."""
+    """One stream per layout, and another one for what is appended as it came."""
 
-    def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
-        return _Stream(path, layout, self._settings.files.arrow_compression)
+    def __init__(self, url: str, settings: SinkSettings, suffix: str) -> None:
+        super().__init__(url, settings, suffix)
+        self._streams: list[CheckedStream] = []
+
+    def write_stream(self, stream: CheckedStream) -> None:
+        with self._lock:
+            is_new = self._held_ids.isdisjoint(stream.trajectory_ids)
+            if not is_new or self._settings.files.arrow_compression is not Compression.NONE:
+                super().write_stream(stream)
+                return
+            self._require_open("write")
+            self._make_room()
+            self._streams.append(stream)
+            self._note_held(stream.trajectory_ids, stream.num_bytes)
+
+    def _begin_part(self, path: Path, layout: Layout) -> BatchPart:
+        return _WrittenPart(path, layout, self._settings.files.arrow_compression)
+
+    def _append(self, blocks: Sequence[TrajectoryBlock]) -> list[OpenPart]:
+        touched = {id(part): part for part in super()._append(blocks)}
+        for stream in self._streams:
+            part = self._part(_ReceivedPart, stream.layout, _ReceivedPart)
+            part.write(stream)
+            touched[id(part)] = part
+        return list(touched.values())
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._streams.clear()
 
 
-class _Stream(OpenPart):
-    """Arrow writes through a buffer: a flush is few large writes, which take less time than one or two per column."""
+class _StreamPart(OpenPart):
+    """Writes go through a buffer: a flush is few large ones, which take less time than one or two per column."""
 
-    def __init__(self, path: Path, layout: Layout, compression: Compression) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(layout)
         self._file = SummedFile(path, path)
         try:
             self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), _BUFFER_BYTES)
-            codec = None if compression is Compression.NONE else compression.value
-            options = pa.ipc.IpcWriteOptions(compression=codec)
-            self._writer = pa.ipc.new_stream(self._buffered, layout.schema, options=options)
+            self._begin()
         except (OSError, pa.ArrowException):
             self._file.abandon()
             raise
 
-    def _append(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
+    @abstractmethod
+    def _begin(self) -> None:
+        """The schema."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """The end-of-stream mark."""
 
     def _num_bytes(self) -> int:
         return int(self._buffered.tell())
@@ -72,7 +108,7 @@ class _Stream(OpenPart):
         """The end-of-stream mark, durable."""
         if self.is_closed:
             return
-        self._writer.close()
+        self._end()
         self._buffered.close()
         self._file.close()
         self.is_closed = True
@@ -80,6 +116,78 @@ class _Stream(OpenPart):
     def abandon(self) -> None:
         self.is_closed = True
         self._file.abandon()
+
+
+class _WrittenPart(_StreamPart, BatchPart):
+    """What Arrow's writer makes of batches."""
+
+    def __init__(self, path: Path, layout: Layout, compression: Compression) -> None:
+        self._codec = None if compression is Compression.NONE else compression.value
+        super().__init__(path, layout)
+
+    def _begin(self) -> None:
+        options = pa.ipc.IpcWriteOptions(compression=self._codec)
+        self._writer = pa.ipc.new_stream(self._buffered, self.layout.schema, options=options)
+
+    def _append(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def _end(self) -> None:
+        self._writer.close()
+
+
+class _ReceivedPart(OpenPart):
+    """Streams of one schema as they came, one after the other.
+
+    They are joined here and not in Arrow's buffer: each write to that gives up the GIL, and the thread that receives takes it.
+    """
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        super().__init__(layout)
+        self._file = SummedFile(path, path)
+        self._waiting: list[bytes | memoryview] = []
+        self._num_waiting_bytes = 0
+        self._add(layout.fingerprint)
+
+    def write(self, stream: CheckedStream) -> None:
+        """Append dictionaries and batch."""
+        self._add(stream.body)
+        self._num_rows += stream.num_rows
+
+    def _num_bytes(self) -> int:
+        return self._file.tell() + self._num_waiting_bytes
+
+    def sync(self) -> None:
+        if not self.is_closed:
+            self._write_out()
+            self._file.sync()
+
+    def close(self) -> None:
+        """The end-of-stream mark, durable."""
+        if not self.is_closed:
+            self._add(_END_OF_STREAM)
+            self._write_out()
+            self._file.close()
+            self.is_closed = True
+
+    def abandon(self) -> None:
+        self.is_closed = True
+        self._file.abandon()
+
+    def _add(self, data: bytes | memoryview) -> None:
+        if len(data) >= _BUFFER_BYTES:
+            self._write_out()
+            self._file.write(data)
+            return
+        self._waiting.append(data)
+        self._num_waiting_bytes += len(data)
+        if self._num_waiting_bytes >= _BUFFER_BYTES:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        waiting, self._waiting, self._num_waiting_bytes = self._waiting, [], 0
+        if waiting:
+            self._file.write(b"".join(waiting))
 
 
 class ArrowSource(PartsSource):

@@ -30,7 +30,7 @@ from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
 from relayrl.sinks.databases.layout_json import layout_from_json, layout_to_json
 from relayrl.sinks.files.csv_cells import from_cells, to_cells
-from relayrl.sinks.files.parts_sink import OpenPart, OpenPartsSink, SummedFile, sync_path
+from relayrl.sinks.files.parts_sink import BatchPart, OpenPartsSink, SummedFile, sync_path
 from relayrl.sinks.files.parts_source import PartsSource, check_sums
 from relayrl.sinks.sink_settings import SinkSettings
 from relayrl.sinks.text_escapes import escape_for_csv, unescape
@@ -53,11 +53,11 @@ def open_source(url: str) -> TrajectorySource:
 class CsvSink(OpenPartsSink):
     """One table per layout."""
 
-    def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
+    def _begin_part(self, path: Path, layout: Layout) -> BatchPart:
         return _Table(path, layout)
 
 
-class _Table(OpenPart):
+class _Table(BatchPart):
     """What its numbers mean is durable before the first of them."""
 
     def __init__(self, path: Path, layout: Layout) -> None:

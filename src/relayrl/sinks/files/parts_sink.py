@@ -26,8 +26,9 @@ import os
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -165,6 +166,10 @@ class SummedFile:
         os.fsync(self._file.fileno())
         if self._num_bytes > self._num_summed:
             self._add_line(FLUSHED)
+        if hasattr(
+            os, "posix_fadvise"
+        ):  # nobody reads it soon: leave the memory to others, and have the same pages again
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """No more is to come, durably; a second call does nothing."""
@@ -219,18 +224,9 @@ class OpenPart(ABC):
         self.is_closed = False
         self._num_rows = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows."""
-        self._append(batch)
-        self._num_rows += batch.num_rows
-
     def is_full(self, limits: FileSettings) -> bool:
         """Whether another part should begin."""
         return self._num_rows >= limits.max_part_rows or self._num_bytes() >= limits.max_part_bytes
-
-    @abstractmethod
-    def _append(self, batch: pa.RecordBatch) -> None:
-        """Rows at the end of the file."""
 
     @abstractmethod
     def _num_bytes(self) -> int:
@@ -249,15 +245,31 @@ class OpenPart(ABC):
         """Let go without another word in the file."""
 
 
+class BatchPart(OpenPart):
+    """A part that is written batch by batch."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        self._append(batch)
+        self._num_rows += batch.num_rows
+
+    @abstractmethod
+    def _append(self, batch: pa.RecordBatch) -> None:
+        """Rows at the end of the file."""
+
+
+P = TypeVar("P", bound=OpenPart)
+
+
 class OpenPartsSink(PartsSink):
-    """Keeps one open part per layout."""
+    """Keeps one open part per layout and kind of part."""
 
     def __init__(self, url: str, settings: SinkSettings, suffix: str) -> None:
         super().__init__(url, settings, suffix)
-        self._parts: dict[int, OpenPart] = {}
+        self._parts: dict[Hashable, OpenPart] = {}
 
     @abstractmethod
-    def _begin_part(self, path: Path, layout: Layout) -> OpenPart:
+    def _begin_part(self, path: Path, layout: Layout) -> BatchPart:
         """A new file."""
 
     def _persist(self, blocks: Sequence[TrajectoryBlock]) -> None:
@@ -279,16 +291,21 @@ class OpenPartsSink(PartsSink):
                 self._abandon_parts()
 
     def _append(self, blocks: Sequence[TrajectoryBlock]) -> list[OpenPart]:
-        limits, touched = self._settings.files, dict[int, OpenPart]()
-        for layout, batch in to_batches(blocks, limits.max_batch_rows):
-            part = self._parts.get(id(layout))
-            if part is None or part.is_full(limits):
-                if part is not None:
-                    part.close()
-                part = self._parts[id(layout)] = self._begin_part(self._names.next(), layout)
+        touched = dict[int, OpenPart]()
+        for layout, batch in to_batches(blocks, self._settings.files.max_batch_rows):
+            part = self._part(BatchPart, layout, self._begin_part)  # type: ignore[type-abstract]  # it is never made
             part.write(batch)
             touched[id(part)] = part
         return list(touched.values())
+
+    def _part(self, kind: type[P], layout: Layout, begin: Callable[[Path, Layout], P]) -> P:
+        """The part of a layout that has room."""
+        part = self._parts.get((kind, id(layout)))
+        if not isinstance(part, kind) or part.is_full(self._settings.files):
+            if part is not None:
+                part.close()
+            self._parts[kind, id(layout)] = part = begin(self._names.next(), layout)
+        return part
 
     def _close_full_parts(self) -> None:
         for key, part in list(self._parts.items()):
