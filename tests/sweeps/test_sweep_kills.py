@@ -12,6 +12,7 @@ import yaml
 from fake_trials import SHORT
 
 import relayrl
+from ray_clusters import ray_cluster
 from waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -36,7 +37,7 @@ def waiting(folder):
 def state_of(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, or gone between opening and reading
         return "Z"
 
 
@@ -140,8 +141,16 @@ def test_ctrl_c_lets_the_trials_save_what_they_have(tmp_path, gate):
     assert report.best.num_env_steps == 64
 
 
+@pytest.fixture
+def cluster_without_cpus():
+    with ray_cluster({"num_cpus": 0}) as (cluster, _):
+        yield cluster
+
+
 @pytest.mark.slow
-def test_trials_run_on_ray(tmp_path):
+def test_trials_run_on_a_ray_cluster_of_their_own(tmp_path, cluster_without_cpus):
+    """Another cluster that runs on this machine may end at any moment; trials would wait here for its CPUs."""
+    del cluster_without_cpus
     config = {"env": "CartPole-v1", "settings": SHORT, "seeds": [1, 2], "runner": "ray", "concurrency": 2}
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(config))

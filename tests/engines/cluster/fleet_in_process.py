@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from relayrl.engines.cluster.cluster_collector import Fleet, PartResult
 from relayrl.engines.cluster.cluster_parts import ClusterParts, build_cluster_parts
-from relayrl.engines.cluster.part_collector import CollectCall, PartCollector, PartPlan, State, Weights
+from relayrl.engines.cluster.part_collector import CollectCall, PartCollector, PartPlan, State
 from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.models.policy_arrays import Weights
 
 
 class InProcess(Fleet):

@@ -36,7 +36,7 @@ def fleets():
         made.append(InProcess(plans, slow=frozenset({2})))
         return made[-1]
 
-    relayrl.register_engine("parts", lambda settings: build_cluster_parts(settings, make))
+    relayrl.extend.register_engine("parts", lambda settings: build_cluster_parts(settings, make))
     yield made
     unregister_plugin(PluginKind.ENGINE, "parts")
 
@@ -100,7 +100,7 @@ def test_algorithms_that_do_not_correct_for_lag_are_refused(algo, tmp_path, flee
 def test_a_finished_run_is_evaluated_and_exported_without_its_engine(tmp_path, fleets):
     train(tmp_path / "run", "Pendulum-v1", "sac", settings=REPLAY)
     unregister_plugin(PluginKind.ENGINE, "parts")
-    relayrl.register_engine("parts", lambda settings: pytest.fail("built"))
+    relayrl.extend.register_engine("parts", lambda settings: pytest.fail("built"))
     run = relayrl.load_run(tmp_path / "run")
     assert run.export(tmp_path / "policy.onnx") == [tmp_path / "policy.onnx"]
     assert len(run.evaluate(episodes=2).returns) == 2

@@ -1,5 +1,6 @@
 """Runs whose environments are divided among collectors end with the local engine's parameters, bit for bit."""
 
+import csv
 import json
 import pickle
 from uuid import UUID
@@ -29,7 +30,7 @@ SAMPLED = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 5, "ma
 
 @pytest.fixture(autouse=True)
 def engine():
-    relayrl.register_engine("parts", build)
+    relayrl.extend.register_engine("parts", build)
     yield
     unregister_plugin(PluginKind.ENGINE, "parts")
 
@@ -135,7 +136,7 @@ def test_names_of_engines_are_checked_and_ours_cannot_be_taken(tmp_path):
         train(tmp_path / "run", "CartPole-v1", "ppo", {"engine": "rey"})
     for name in ("local", "ray"):
         with pytest.raises(ConfigError, match="is an engine of RelayRL"):
-            relayrl.register_engine(name, build)
+            relayrl.extend.register_engine(name, build)
     for settings, match in (
         ({"threaded": True}, "cluster.asynchronous"),
         ({"exclusive": True, "evaluation.interval": None}, "exclusive"),
@@ -178,17 +179,78 @@ def test_a_file_sends_nobody_to_a_cluster_without_their_word(setting, value, say
 DOTTED = {"environment": {"num_envs": 5}, "trainer": {"time_horizon": 12}, "evaluation": {"episodes": 0}}
 
 
-def test_what_collectors_elsewhere_cannot_do_is_refused(tmp_path):
-    lessons = [
-        {
-            "name": "a",
-            "value": 5,
-            "completion_criteria": {"measure": "progress", "behavior": "agent", "threshold": 0.5},
-        },
-        {"name": "b", "value": 10},
+def lessons(*criteria, name="g", values=(5, 10, 15)):
+    """A lesson for each of the criteria, and a last one."""
+    own = [
+        {"name": f"lesson {k}", "value": values[k], "completion_criteria": {"behavior": "agent", **each}}
+        for k, each in enumerate(criteria)
     ]
-    own = {**ON_POLICY, "environment_parameters": {"g": {"curriculum": lessons}}}
-    with pytest.raises(ConfigError, match="lessons are for the engine local"):
-        train(tmp_path / "lessons", "Pendulum-v1", "ppo", own, workers=2)
-    with pytest.raises(ConfigError, match="self_play is for environments of the run's own process"):
-        train(tmp_path / "self", "native:pong", "ppo", {**ON_POLICY, "self_play": {"window": 3}}, workers=2)
+    own.append({"name": "last", "value": values[len(criteria)]})
+    return {**ON_POLICY, "environment_parameters": {name: {"curriculum": own}}}
+
+
+BY_REWARD = {"measure": "reward", "min_lesson_length": 9, "threshold": -1e4, "signal_smoothing": True}
+BY_PROGRESS = {"measure": "progress", "threshold": 0.4}
+WITH_LESSONS = {
+    "by reward": (
+        "CartPole-v1",
+        {
+            **lessons(
+                {**BY_REWARD, "min_lesson_length": 3, "threshold": 15}, BY_REWARD, name="high", values=(0.05, 0.1, 0.15)
+            ),
+            "environment.parameters_through": "reset_options",
+        },
+    ),
+    "by reward, all at once": (
+        "native:rooms",
+        lessons({**BY_REWARD, "threshold": 0.1}, BY_REWARD, name="num_rooms", values=(1, 2, 3)),
+    ),
+    "new episodes": ("Pendulum-v1", lessons({**BY_PROGRESS, "require_reset": True})),
+    "new episodes, all at once": (
+        "native:rooms",
+        lessons({**BY_PROGRESS, "require_reset": True}, name="num_rooms", values=(1, 2)),
+    ),
+}
+
+
+def lesson_rows(path):
+    """The lesson of each row of statistics."""
+    with open(path / "progress.csv") as file:
+        return [
+            (row["num_env_steps"], *(value for key, value in row.items() if key.startswith("curriculum/")))
+            for row in csv.DictReader(file)
+        ]
+
+
+@pytest.mark.parametrize("case", WITH_LESSONS)
+def test_lessons_begin_where_the_local_engine_begins_them(case, tmp_path):
+    env, settings = WITH_LESSONS[case]
+    if env == "native:rooms":
+        settings = {**settings, "environment.options": {"num_rooms": 3, "room_size": 2, "max_episode_steps": 12}}
+    settings = {**settings, "record": f"arrow:{tmp_path / 'whole-steps'}"}
+    whole = train(tmp_path / "whole", env, "ppo", settings)
+    rows = lesson_rows(tmp_path / "whole")
+    assert rows[0][1] == "0.0"
+    assert rows[-1][1] != "0.0"
+    for workers in (1, 2, 3):
+        chosen = {**settings, "record": f"arrow:{tmp_path / f'steps{workers}'}"}
+        parts = train(tmp_path / f"parts{workers}", env, "ppo", chosen, workers=workers)
+        assert parts.parameter_hash == whole.parameter_hash, workers
+        assert lesson_rows(tmp_path / f"parts{workers}") == rows
+        assert recorded(chosen["record"]) == recorded(settings["record"])
+
+
+def test_a_run_that_is_interrupted_between_lessons_goes_on_as_the_local_one_would(tmp_path):
+    env, settings = WITH_LESSONS["by reward"]
+    whole = train(tmp_path / "whole", env, "ppo", settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", env, "ppo", settings, workers=3, callbacks=[interrupt_at(180)])
+    resumed = relayrl.train(run_dir=tmp_path / "run", resume=True, progress=False, trust=True).result
+    assert resumed.parameter_hash == whole.parameter_hash
+    assert lesson_rows(tmp_path / "run") == lesson_rows(tmp_path / "whole")
+
+
+def test_what_collectors_elsewhere_cannot_do_is_refused(tmp_path):
+    own = {**lessons(BY_PROGRESS), "cluster.asynchronous": True}
+    with pytest.raises(ConfigError, match="lessons begin in all environments at one step"):
+        train(tmp_path / "lessons", "Pendulum-v1", "impala", {k: own[k] for k in own if k not in ON_POLICY}, workers=2)

@@ -4,7 +4,7 @@ One cluster for the module, on this machine: a head and nodes that come and go. 
 """
 
 import contextlib
-import logging
+import csv
 import os
 import signal
 import subprocess
@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 import relayrl
-from relayrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from cli_in_process import relayrl as command
+from ray_clusters import MB, add_node, connected, ray_cluster
+from relayrl.errors import EnvironmentFailedError, MissingExtraError
 from waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's
@@ -30,22 +32,15 @@ SETTINGS = {
 }
 ON_RAY = {**SETTINGS, "engine": "ray", "workers": 2}
 STEPS = 1920
-MB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 1, "object_store_memory": 100 * MB, "include_dashboard": False, "resources": {"head": 1}}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(num_cpus=1, object_store_memory=100 * MB)
-    ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with (
+        ray_cluster({"num_cpus": 1, "resources": {"head": 1}}, [{"num_cpus": 1}]) as (made, _),
+        connected(address=made.address),
+    ):
+        yield made
 
 
 def train(path, algo="ppo", settings=ON_RAY, **arguments):
@@ -79,7 +74,7 @@ def test_collectors_and_nodes_that_are_lost_change_no_number(cluster, tmp_path, 
     removed = cluster.list_all_nodes()[-1]
 
     def lose_a_node():
-        cluster.add_node(num_cpus=1, object_store_memory=100 * MB)
+        add_node(cluster, num_cpus=1)
         cluster.remove_node(removed)
 
     lose = [at(480, lambda: collector_processes()[0].kill()), at(960, lose_a_node)]
@@ -120,25 +115,51 @@ def test_an_environment_that_raises_ends_the_run_as_it_does_locally(cluster, tmp
     assert info.value.step == 3
 
 
-def test_what_the_cluster_has_no_room_for_is_an_error_with_what_it_has(cluster, tmp_path):
-    settings = {**ON_RAY, "collector_resources": {"no-such-thing": 1}, "start_timeout_s": 3}
-    with pytest.raises(
-        ConfigError, match=r"environments 0 to 2 has not begun within 3 s; the cluster has \d nodes, CPU"
-    ):
-        train(tmp_path / "run", settings=settings)
-    assert not (tmp_path / "run").exists()
+SHARDED = {
+    "engine": "ray",
+    "workers": 2,
+    "cluster.replay": "sharded",
+    "learning_starts": 96,
+    "batch_size": 16,
+    "update_interval": 96,
+    "train_iters": 4,
+}
 
 
-def test_a_driver_that_is_killed_resumes_and_its_collectors_end_with_it(cluster, tmp_path):
-    local = train(tmp_path / "local", settings=SETTINGS)
-    sets = [f"--set={key}={value}" for key, value in {**SETTINGS, "keep_checkpoints": 100_000}.items()]
-    command = [sys.executable, "-m", "relayrl", "train", "CartPole-v1", "--run-dir", str(tmp_path / "run"), "--quiet"]
+SELF_PLAY = {"self_play.save_steps": 384, "self_play.swap_steps": 192, "self_play.window": 3}
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "settings", "whole"),
+    [
+        ("CartPole-v1", "ppo", {}, {}),
+        ("Pendulum-v1", "sac", SHARDED, SHARDED),
+        ("native:pong", "ppo", SELF_PLAY, SELF_PLAY),
+    ],
+    ids=["on policy", "sharded replay", "self-play"],
+)
+def test_a_driver_that_is_killed_resumes_and_its_collectors_end_with_it(env, algo, settings, whole, cluster, tmp_path):
+    own = {key: value for key, value in SETTINGS.items() if algo == "ppo" or key != "lr_schedule"}
+    undisturbed = train(tmp_path / "whole", algo, {**own, **whole}, env=env)
+    sets = [f"--set={key}={value}" for key, value in {**own, **settings, "keep_checkpoints": 100_000}.items()]
+    command = [
+        sys.executable,
+        "-m",
+        "relayrl",
+        "train",
+        env,
+        "--algo",
+        algo,
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--quiet",
+    ]
     command += [*sets, "--engine=ray", "--workers=2", f"--steps={STEPS * 1000}", f"--address={cluster.address}"]
     with open(tmp_path / "output", "w") as output:
         driver = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         wait_until(
-            lambda: len(list((tmp_path / "run").glob("checkpoints/step_*.ckpt"))) > 1 or driver.poll() is not None
+            lambda: len(list((tmp_path / "run").glob("checkpoints/step_*.ckpt"))) > 2 or driver.poll() is not None
         )
         assert driver.poll() is None, (tmp_path / "output").read_text()
     finally:
@@ -151,7 +172,35 @@ def test_a_driver_that_is_killed_resumes_and_its_collectors_end_with_it(cluster,
     resumed = relayrl.train(
         run_dir=tmp_path / "run", resume=True, settings={"max_steps": STEPS}, progress=False, trust=True
     ).result
-    assert resumed.parameter_hash == local.parameter_hash
+    assert resumed.parameter_hash == undisturbed.parameter_hash
+    if "self_play.window" in settings:
+        assert ladder(tmp_path / "run") == ladder(tmp_path / "whole")
+
+
+def ladder(path):
+    return command("ladder", str(path), "--json").stdout
+
+
+def test_games_against_snapshots_are_the_local_ones_whoever_is_lost(cluster, tmp_path, caplog):
+    local = train(tmp_path / "local", settings={**SETTINGS, **SELF_PLAY}, env="native:simple_tag")
+    kill = at(960, lambda: collector_processes()[0].kill())
+    settings = {**ON_RAY, **SELF_PLAY}
+    on_ray = train(tmp_path / "ray", settings=settings, env="native:simple_tag", callbacks=[kill])
+    assert caplog.text.count("is replaced") == 1
+    assert on_ray.parameter_hash == local.parameter_hash
+    assert ladder(tmp_path / "ray") == ladder(tmp_path / "local")
+
+
+def test_a_lost_shard_of_the_replay_begins_empty_and_the_run_goes_on(cluster, tmp_path, caplog):
+    own = {key: value for key, value in SETTINGS.items() if key != "lr_schedule"}
+    kill = at(960, lambda: collector_processes()[0].kill())
+    result = train(tmp_path / "run", "sac", {**own, **SHARDED, "summary_freq": 96}, env="Pendulum-v1", callbacks=[kill])
+    assert result.num_env_steps == STEPS
+    assert caplog.text.count("its shard of the replay is lost, and begins empty") == 1
+    with open(tmp_path / "run" / "progress.csv") as file:
+        sizes = {int(row["num_env_steps"]): float(row["replay/size"]) for row in csv.DictReader(file)}
+    assert sizes[960] == 960
+    assert sizes[STEPS] == STEPS - 480  # of six environments, three had taken 160 steps each when theirs was lost
 
 
 def test_without_ray_only_its_engine_is_missing(tmp_path, monkeypatch):

@@ -37,6 +37,16 @@ def require_corrected(settings: RunSettings) -> None:
             f"{settings.algo} does not correct for steps of older policies, which cluster.asynchronous gives it; use impala, "
             "appo or an algorithm with replay, or leave cluster.asynchronous out"
         )
+    if any(len(each.curriculum) > 1 for each in settings.environment.parameters.values()):
+        raise ConfigError(
+            "lessons begin in all environments at one step, which asynchronous collectors do not have; leave "
+            "cluster.asynchronous out, or give environment.parameters values or samplers"
+        )
+    if settings.self_play is not None:
+        raise ConfigError(
+            "self_play draws opponents and rates games at one step of all environments, which asynchronous collectors do not "
+            "have; leave cluster.asynchronous out"
+        )
     if settings.reward_signals:
         raise ConfigError("reward signals see all environments step together; leave cluster.asynchronous out")
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
-from uuid import UUID
 
 from relayrl.config.plugin_registry import PluginKind, registrations
 from relayrl.engines.cluster.asynchronous_pace import Asynchronous, require_corrected
-from relayrl.engines.cluster.cluster_collector import ClusterCollector, Fleet, part_plans
+from relayrl.engines.cluster.cluster_collector import (
+    ClusterCollector,
+    EnvironmentsElsewhere,
+    Fleet,
+    is_sharded,
+    part_bounds,
+    part_plans,
+)
 from relayrl.engines.cluster.part_collector import PartPlan
 from relayrl.engines.local.overlap import Pace
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.local.run_parts import Assembly, RunParts, build_around, limit_threads
+from relayrl.engines.self_play.league import League
 from relayrl.engines.settings.generic_presets import one_env
 from relayrl.engines.settings.run_settings import RunSettings
-from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, new_env_ids
+from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.recipes import find_factory
 from relayrl.envs.vector.on_host import on_host
-from relayrl.envs.vector.vector_proxy import VectorProxy
-from relayrl.errors import ConfigError, EnvError
+from relayrl.errors import ConfigError
+from relayrl.models.compute_device import compute_device, set_gpu_arithmetic
 from relayrl.training.statistics.run_statistics import Statistics
 
 _SHARED_STATISTICS = ("NormalizeObservation", "NormalizeReward")
@@ -74,17 +81,21 @@ def build_cluster_parts(
     require_possible(settings)
     fleets: list[Fleet] = []
 
-    def make_collector(settings: RunSettings, env: VectorEnvironment, parts: Assembly) -> ClusterCollector:
+    def make_collector(
+        settings: RunSettings, env: VectorEnvironment, parts: Assembly, league: League | None
+    ) -> ClusterCollector:
+        assert isinstance(env, EnvironmentsElsewhere)
         if settings.cluster.asynchronous and not parts.trainer.uses_logp:
             parts = replace(parts, rollout_steps=settings.cluster.rollout_steps)
             parts.trainer.take_one_environment_at_a_time()
         fleet = make_fleet(part_plans(settings, _code_to_send(settings), env.env_ids, parts.rollout_steps))
         fleets.append(fleet)
         fleet.start()  # members begin while this process does
-        return ClusterCollector(settings, env, parts, fleet)
+        return ClusterCollector(settings, env, parts, fleet, league)
 
     try:
         limit_threads(settings.threads)
+        set_gpu_arithmetic(compute_device(settings.device), deterministic=settings.deterministic, tf32=settings.tf32)
         env = EnvironmentsElsewhere(on_host(one_env(settings)), settings.environment.num_envs)
         built = build_around(settings, env, make_collector)
         fleets[0].await_start()
@@ -115,29 +126,33 @@ def require_possible(settings: RunSettings) -> None:
         require_corrected(settings)
     if settings.learn_from is not None:
         raise ConfigError("a run that learns from records collects nothing; leave out engine ray")
-    if any(len(each.curriculum) > 1 for each in settings.environment.parameters.values()):
-        raise ConfigError(
-            "lessons are for the engine local; with engine ray give environment.parameters values or samplers"
-        )
+    if is_sharded(settings):
+        _require_shards_possible(settings)
     if settings.environment.exclusive:
         raise ConfigError("environment.exclusive is one set of environments; engine ray has one for each collector")
 
 
-class EnvironmentsElsewhere(VectorProxy):
-    """`num_envs` environments of which this process has one, to ask what they are like; it never steps."""
-
-    def __init__(self, env: VectorEnvironment, num_envs: int) -> None:
-        super().__init__(env)
-        self.env_ids = new_env_ids(num_envs)
-
-    def init_num_envs(self, num_envs: int) -> tuple[UUID, ...]:
-        raise EnvError("the environments of a cluster's run are made by its collectors")
-
-    def reset(self, *, seed: int | None = None, env_ids: Sequence[UUID] | None = None) -> VectorReset:
-        raise EnvError("the environments of a cluster's run are reset by its collectors")
-
-    def step(self, actions: Mapping[str, Any]) -> VectorStep:
-        raise EnvError("the environments of a cluster's run are stepped by its collectors")
-
-    def build_observation(self) -> Any:
-        raise EnvError("the environments of a cluster's run are seen by its collectors")
+def _require_shards_possible(settings: RunSettings) -> None:
+    params: Any = settings.params
+    num_collectors = len(part_bounds(settings)) - 1
+    if not hasattr(params, "buffer_size"):
+        raise ConfigError(f"{settings.algo} keeps no replay; leave out cluster.replay")
+    if settings.cluster.asynchronous:
+        raise ConfigError(
+            "an update draws from all shards behind the same step, which asynchronous collectors do not have; set "
+            "cluster.replay to learner, or leave out cluster.asynchronous"
+        )
+    if params.priority_exponent > 0:
+        raise ConfigError(
+            "priorities change with every gradient step; set cluster.replay to learner, or leave them out"
+        )
+    if settings.self_play is not None:
+        raise ConfigError(
+            "shards keep all agents' steps, opponents' as well; set cluster.replay to learner for self_play"
+        )
+    if settings.reward_signals:
+        raise ConfigError("shards keep the environment's own rewards; set cluster.replay to learner for reward_signals")
+    if params.batch_size < num_collectors:
+        raise ConfigError(
+            f"a batch of {params.batch_size} cannot have a transition of each of {num_collectors} shards; raise batch_size"
+        )

@@ -70,8 +70,9 @@ def _num_lanes(part: RolloutColumns) -> int:
     return int(part["reward"].shape[1])
 
 
-def joined_episodes(parts: Sequence[EndedEpisodes]) -> EndedEpisodes:
-    """Episodes of all parts in the order in which they ended, those of one step in that of their environments."""
+def joined_episodes(parts: Sequence[EndedEpisodes], num_steps: int = 0) -> EndedEpisodes:
+    """Episodes of all parts in the order in which they ended, those of one step in that of their environments; the run had
+    taken `num_steps` steps of each environment before."""
     ended = [(step, i, k) for i, part in enumerate(parts) for k, step in enumerate(part.num_steps)]
     ended.sort(key=lambda each: each[:2])
     names = list(parts[0].group_returns)
@@ -81,7 +82,8 @@ def joined_episodes(parts: Sequence[EndedEpisodes]) -> EndedEpisodes:
         lengths=[parts[i].lengths[k] for _, i, k in ended],
         group_returns={name: [parts[i].group_returns[name][k] for _, i, k in ended] for name in names},
         agent_returns={name: [agents[i][name][k] for _, i, k in ended] for name in names},
-        num_steps=[step for step, _, _ in ended],
+        began_at=[num_steps + parts[i].began_at[k] for _, i, k in ended],
+        num_steps=[num_steps + step for step, _, _ in ended],
     )
 
 

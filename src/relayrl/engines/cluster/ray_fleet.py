@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relayrl.compiled.loader import set_num_threads
@@ -29,13 +30,15 @@ from relayrl.engines.cluster.part_collector import (
     PartPlan,
     PartReport,
     State,
-    Weights,
 )
-from relayrl.engines.cluster.ray_runtime import RayRuntime
+from relayrl.engines.cluster.ray_placement import PlacedParts, collector_need
+from relayrl.engines.cluster.ray_runtime import RayRuntime, import_ray
+from relayrl.engines.settings.cluster_settings import ReplayPlace
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import env_seeds
 from relayrl.envs.failures import RestartBudget
 from relayrl.errors import ConfigError, EnvironmentFailedError, RelayRLError
+from relayrl.models.policy_arrays import Weights
 from relayrl.runtime.collector import EndedEpisodes
 from relayrl.training.trainers.seeding import Stream, stream_seed
 
@@ -76,7 +79,7 @@ class CollectorProcess:
         if self._collector is None or self._error is not None:
             return self._error, self._error, self._error
         try:
-            return self._collector.collect(call, weights)
+            return self._collector.collect(_with_players(call, self._collector.players), weights)
         except RelayRLError as error:
             self._error = error
             return error, error, error
@@ -107,6 +110,7 @@ class _Flight:
 class _Member:
     """One collector: its process, what it was asked for, and from where another one would go on."""
 
+    number: int
     plan: PartPlan
     actor: Any = None
     started: Any = None
@@ -124,14 +128,16 @@ class RayFleet(Fleet):
 
     def __init__(self, runtime: RayRuntime, settings: RunSettings, plans: Sequence[PartPlan]) -> None:
         super().__init__(len(plans))
-        self._runtime, self._ray, self._settings = runtime, runtime.ray, settings
-        self._members = [_Member(plan) for plan in plans]
+        self._ray, self._settings = runtime.ray, settings
+        self._members = [_Member(number, plan) for number, plan in enumerate(plans)]
         self._budget = RestartBudget(settings.cluster.max_replacements_per_minute)
         self._weights: Any = None
+        self._players: dict[int, Any] = {}
+        """Ray's references to the frozen players of self-play; each is put once, however many rollouts it plays in."""
         self._seed = stream_seed(settings.seed, Stream.ENVIRONMENT)
-        self._kind = self._ray.remote(CollectorProcess).options(
-            **runtime.options(settings.cluster.placement, settings.cluster.runtime_env)
-        )
+        placement = settings.cluster.placement
+        self._places = PlacedParts(self._ray, collector_need(placement), len(plans), placement.strategy)
+        self._kind = self._ray.remote(CollectorProcess)
         self.num_replaced = 0
 
     def publish(self, weights: Weights) -> None:
@@ -161,7 +167,9 @@ class RayFleet(Fleet):
 
     def _start(self, member: _Member) -> None:
         """Have a process for it; it begins when the cluster has room."""
-        member.actor = self._kind.remote()
+        runtime_env = dict(self._settings.cluster.runtime_env) or None
+        options = self._places.options(member.number)
+        member.actor = self._kind.options(**options, runtime_env=runtime_env).remote()
         state = None if member.report is None else member.report.state(member.heavy)
         member.started = member.actor.start.remote(member.plan, state, self._seed)
         member.started_s = time.monotonic()
@@ -178,7 +186,16 @@ class RayFleet(Fleet):
                 raise self._late(member)
 
     def _note_start(self, member: _Member) -> bool:
-        answer = self._ray.get(member.started)
+        try:
+            answer = self._ray.get(member.started)
+        except self._ray.exceptions.RaySystemError as error:  # what it is built from could not be unpickled there
+            missing = re.search(r"No module named '[^']+'", str(error))
+            if missing is None:
+                raise
+            raise ConfigError(
+                f"collectors cannot begin: {missing[0]} on their nodes; install it there, or send it along with "
+                "cluster.runtime_env"
+            ) from error
         if isinstance(answer, RelayRLError):
             raise answer
         member.started = None
@@ -196,12 +213,23 @@ class RayFleet(Fleet):
     def _late(self, member: _Member) -> RelayRLError:
         timeout_s, plan = self._settings.environment.start_timeout_s, member.plan
         return ConfigError(
-            f"the collector of environments {plan.first} to {plan.last - 1} has not begun within {timeout_s:g} s; the cluster "
-            f"has {self._runtime.describe_room()}: lower --workers or cluster.placement, or raise environment.start_timeout_s"
+            f"the collector of environments {plan.first} to {plan.last - 1} has not begun within {timeout_s:g} s; "
+            f"{self._places.describe()}: lower --workers or cluster.placement, or raise environment.start_timeout_s"
         )
 
     def send(self, part: int, call: CollectCall) -> None:
-        self._send(self._members[part], call, self._weights)
+        self._send(self._members[part], self._with_references(call), self._weights)
+
+    def _with_references(self, call: CollectCall) -> CollectCall:
+        """The call with players by reference; those of earlier calls that play no more are let go."""
+        if call.table is None:
+            return call
+        players = call.table.players
+        self._players = {
+            number: self._players[number] if number in self._players else self._ray.put(players[number])
+            for number in players
+        }
+        return replace(call, table=replace(call.table, players=dict(self._players)))
 
     def _send(self, member: _Member, call: CollectCall, weights: Any) -> None:
         columns, report, heavy = member.actor.collect.options(num_returns=3).remote(call, weights)
@@ -274,6 +302,8 @@ class RayFleet(Fleet):
                 step=0,
             )
         _log.warning("the collector of environments %d to %d is replaced: %s", plan.first, plan.last - 1, reason)
+        if self._settings.cluster.replay is ReplayPlace.SHARDED:
+            _log.warning("its shard of the replay is lost, and begins empty")
         self.num_replaced += 1
         flights = list(member.flights)
         self._end(member)
@@ -322,6 +352,16 @@ class RayFleet(Fleet):
                 self._ray.wait(asked, num_returns=len(asked), timeout=_CLOSE_GRACE_S)
         for member in self._members:
             self._end(member)
+        with contextlib.suppress(Exception):
+            self._places.close()
+
+
+def _with_players(call: CollectCall, known: frozenset[int]) -> CollectCall:
+    """The call with the weights of players that a collector does not know yet, read where the object store has them."""
+    if call.table is None:
+        return call
+    players = {number: None if number in known else import_ray().get(own) for number, own in call.table.players.items()}
+    return replace(call, table=replace(call.table, players=players))
 
 
 def _reason(error: BaseException) -> str:

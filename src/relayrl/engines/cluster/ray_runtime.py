@@ -16,7 +16,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from relayrl.engines.settings.cluster_settings import ClusterSettings, PlacementSettings, Spread
+from relayrl.engines.cluster.ray_placement import total_needs
+from relayrl.engines.settings.cluster_settings import ClusterSettings
 from relayrl.errors import ConfigError, MissingExtraError
 
 _log = logging.getLogger("relayrl.engines.cluster")
@@ -44,7 +45,8 @@ def import_ray() -> Any:
 class RayRuntime:
     """A connection to a cluster, which it ends where it made it."""
 
-    def __init__(self, settings: ClusterSettings, num_collectors: int) -> None:
+    def __init__(self, settings: ClusterSettings, num_collectors: int, num_learners: int = 0) -> None:
+        """`num_learners` are those beside the first, which is this process."""
         self.ray = import_ray()
         self._is_connected_here = False
         if self.ray.is_initialized():
@@ -52,26 +54,25 @@ class RayRuntime:
         address = settings.address
         if address is not None and address.startswith("ray://"):
             raise ConfigError(
-                f"cluster.address {address} is a Ray client's, through which every rollout would be copied twice; run on a "
+                f"Ray's address {address} is a client's, through which all data would be copied twice; run on a "
                 "node of the cluster, with address auto, or HOST:PORT of its head"
             )
         with _signals_kept():
             if address is None:
                 with _on_loopback():
-                    self._start(settings, num_collectors)
+                    self._start(settings, total_needs(settings.placement, num_collectors, num_learners))
             else:
                 self._connect(address)
         self._is_connected_here = True
 
-    def _start(self, settings: ClusterSettings, num_collectors: int) -> None:
-        placement = settings.placement
-        # CPUs are counted, not measured: as many collectors as were asked for must find room on one machine.
-        num_cpus = max(os.cpu_count() or 1, math.ceil(num_collectors * placement.collector_cpus))
-        resources = {name: need * num_collectors for name, need in placement.collector_resources.items()}
+    def _start(self, settings: ClusterSettings, needs: dict[str, float]) -> None:
+        # CPUs are counted, not measured: as many parts as were asked for must find room on one machine.
+        num_cpus = max(os.cpu_count() or 1, math.ceil(needs.pop("CPU", 0.0)))
+        needs.pop("GPU", None)  # Ray finds those itself
         self.ray.init(
             address="local",
             num_cpus=num_cpus,
-            resources=resources or None,
+            resources=needs or None,
             object_store_memory=settings.object_store_mb * 1_000_000,
             include_dashboard=False,
             dashboard_host=_LOOPBACK,
@@ -85,28 +86,9 @@ class RayRuntime:
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigError(
-                f"no Ray cluster at cluster.address {address}: {reason:.300}; begin one with `ray start --head`, or leave the "
+                f"no Ray cluster at {address}: {reason:.300}; begin one with `ray start --head`, or leave the "
                 "address out"
             ) from error
-
-    def options(self, placement: PlacementSettings, runtime_env: dict[str, Any]) -> dict[str, Any]:
-        """What Ray is asked for with every collector."""
-        return {
-            "num_cpus": placement.collector_cpus,
-            "num_gpus": placement.collector_gpus,
-            "resources": dict(placement.collector_resources) or None,
-            "scheduling_strategy": "SPREAD" if placement.strategy is Spread.SPREAD else "DEFAULT",
-            "runtime_env": dict(runtime_env) or None,
-            "max_restarts": 0,  # a collector is more than its process: the fleet replaces it with its state
-            "max_task_retries": 0,
-        }
-
-    def describe_room(self) -> str:
-        """What the cluster has, in words."""
-        total, free = self.ray.cluster_resources(), self.ray.available_resources()
-        parts = [f"{name} {free.get(name, 0):g} of {total[name]:g} free" for name in ("CPU", "GPU") if name in total]
-        nodes = sum(1 for node in self.ray.nodes() if node["Alive"])
-        return f"{nodes} nodes, {', '.join(parts)}"
 
     def close(self) -> None:
         """Disconnect; a cluster that was started here ends."""

@@ -12,7 +12,7 @@ What happens when is a function of the steps of the run and of one random genera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ from relayrl.engines.self_play.elo_ratings import EloRatings
 from relayrl.engines.self_play.game_teams import GameTeams, Groups, form_teams
 from relayrl.engines.self_play.ladder import LadderRow
 from relayrl.engines.self_play.own_rows import learner_rows
-from relayrl.engines.self_play.seated_actor import LEARNER, SeatedActor
+from relayrl.engines.self_play.part_games import Table
+from relayrl.engines.self_play.seated_actor import SeatedActor
+from relayrl.engines.self_play.seats import LEARNER, EndedGames, Seats
 from relayrl.engines.self_play.snapshots import Snapshot, Snapshots
 from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 from relayrl.models.acting.actor import Actor
@@ -43,22 +45,25 @@ class League:
         self._ratings = EloRatings()
         self._ladder: dict[int, LadderRow] = {}
         self._window: list[list[int]] = [[] for _ in self.teams.sides]
-        self._drawn: list[int] = []  # by team
         self._learning = 0  # the side
-        self._seats = np.full((num_envs, len(self.teams.names)), LEARNER)
-        self._turns = np.arange(num_envs)  # episodes begun, from another number in each environment
+        nobody = np.full((num_envs, len(self.teams.names)), LEARNER)
+        self._seats = Seats(nobody, np.arange(num_envs), (), self.teams.sides[0].teams)
         self._num_games = np.zeros(len(self.teams.sides), np.int64)
         self._num_env_steps = self._version = 0
         self._has_begun = False
         self._rows: dict[str, list[Array]] = {name: [] for name in groups}
         self._played: list[tuple[float, float]] = []  # score and return of games since the last rollout
 
-    def seat(self, actors: Mapping[str, Actor]) -> dict[str, Actor]:
+    def seat(self, actors: Mapping[str, Actor], *, equal_numbers: bool = True) -> dict[str, Actor]:
         """Actors by group that act for the learner where it plays, and for its opponents elsewhere."""
 
         def seated(group: str, learner: Actor) -> Actor:
             return SeatedActor(
-                learner, lambda: self._note_seats(group), lambda number: self._snapshots[number].actors[group]
+                learner,
+                lambda: self._note_seats(group),
+                lambda number: self._snapshots[number].actors[group],
+                len(self._lanes(group)),
+                equal_numbers=equal_numbers,
             )
 
         return {name: seated(name, actor) for name, actor in actors.items()}
@@ -71,7 +76,23 @@ class League:
 
     def _lanes(self, group: str) -> Array:
         """[L] who plays the lanes of a group."""
-        return self._seats[:, self.teams.of_agents[group]].reshape(-1)
+        return self._seats.lanes(self.teams.of_agents[group])
+
+    def table(self) -> Table:
+        """What collectors elsewhere need in order to play the next rollout; `follow` then takes what they saw."""
+        self._begin()
+        seats = self._seats.part(0, len(self._seats.turns))
+        return Table(seats, {number: self._snapshots[number].player() for number in sorted(seats.opponents)})
+
+    def follow(self, num_steps: int, ended: Sequence[EndedGames]) -> None:
+        """Take the seats of a rollout of so many rows that was collected elsewhere, and rate the games that `ended` in it."""
+        games = {each.row: each for each in ended}
+        for row in range(num_steps):
+            for group in self._rows:
+                self._note_seats(group)
+            if row in games:
+                _, envs, is_whole, returns = games[row]
+                self.end_games(envs, is_whole, returns)
 
     def _begin(self) -> None:
         """At the first step, when the policies have what they begin with."""
@@ -82,7 +103,7 @@ class League:
             self._ratings.enter(_learner_of(side), self._settings.initial_elo)
             self._save(side)
         self._draw_opponents()
-        self._take_seats(np.arange(len(self._seats)))
+        self._seats.take(np.arange(len(self._seats.turns)))
 
     def is_due(self, num_env_steps: int) -> bool:
         """Whether `advance` to this step copies policies or draws opponents."""
@@ -105,11 +126,12 @@ class League:
             self._save(self._learning)
         if is_change_due:
             self._learning = (self._learning + 1) % sides
+            self._seats.learning = self.teams.sides[self._learning].teams
         if is_swap_due:
             self._draw_opponents()
         if is_save_due or is_swap_due:
             window = (number for own_window in self._window for number in own_window)
-            self._snapshots.forget_all_but([*window, *self._drawn, *self._seats.ravel().tolist()])
+            self._snapshots.forget_all_but([*window, *self._seats.opponents])
 
     def _copy(self, side: int) -> Snapshot:
         return self._snapshots.take(side, self.teams.sides[side].groups, self._num_env_steps, self._version)
@@ -128,7 +150,7 @@ class League:
 
     def _draw_opponents(self) -> None:
         newest: dict[int, int] = {}
-        self._drawn = []
+        drawn = []
         for team in range(len(self.teams.names)):
             side = self.teams.side_of(team)
             # Both numbers are drawn in any case: what comes later does not depend on the ratio.
@@ -136,24 +158,16 @@ class League:
             place = int(self._rng.integers(len(self._window[side])))
             if is_newest and side not in newest:
                 newest[side] = self._copy(side).number
-            self._drawn.append(newest[side] if is_newest else self._window[side][place])
-
-    def _take_seats(self, envs: Array) -> None:
-        """Begin an episode in `envs`."""
-        teams = np.array(self.teams.sides[self._learning].teams)
-        seats = self._seats.copy()  # rows that were noted stay
-        seats[envs] = self._drawn
-        seats[envs, teams[self._turns[envs] % len(teams)]] = LEARNER
-        self._turns[envs] += 1
-        self._seats = seats
+            drawn.append(newest[side] if is_newest else self._window[side][place])
+        self._seats.drawn = tuple(drawn)
 
     def end_games(self, envs: Array, is_whole: Array, returns: Mapping[str, Array]) -> None:
         """Episodes of `envs` [E] have ended with the agents' `returns` [E, N] by group; those that a failure cut decide
         nothing."""
         for b, counts, result in zip(envs.tolist(), is_whole.tolist(), self.teams.results(returns), strict=True):
             if counts:
-                self._rate(self._seats[b], result)
-        self._take_seats(envs)
+                self._rate(self._seats.players[b], result)
+        self._seats.take(envs)
 
     def _rate(self, seats: Array, result: Array) -> None:
         """Count one game: seats and returns of all teams."""
@@ -216,10 +230,10 @@ class League:
             "ladder": {number: row.to_list() for number, row in self._ladder.items()},
             "learners": learners,
             "window": [list(own) for own in self._window],
-            "drawn": list(self._drawn),
+            "drawn": list(self._seats.drawn),
             "learning": self._learning,
-            "seats": self._seats.copy(),
-            "turns": self._turns.copy(),
+            "seats": self._seats.players.copy(),
+            "turns": self._seats.turns.copy(),
             "num_games": self._num_games.copy(),
             "num_env_steps": self._num_env_steps,
             "version": self._version,
@@ -233,10 +247,9 @@ class League:
         self._ratings.load_state_dict(state["ratings"])
         self._ladder = {int(number): LadderRow(*row) for number, row in state["ladder"].items()}
         self._window = [list(own) for own in state["window"]]
-        self._drawn, self._learning = list(state["drawn"]), state["learning"]
-        self._seats, self._turns, self._num_games = (
-            np.array(state[name], np.int64) for name in ("seats", "turns", "num_games")
-        )
+        self._learning = state["learning"]
+        players, turns, self._num_games = (np.array(state[name], np.int64) for name in ("seats", "turns", "num_games"))
+        self._seats = Seats(players, turns, tuple(state["drawn"]), self.teams.sides[self._learning].teams)
         self._num_env_steps, self._version = state["num_env_steps"], state["version"]
         self._rng.bit_generator.state = state["rng"]
 

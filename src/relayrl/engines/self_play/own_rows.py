@@ -8,7 +8,7 @@ import numpy as np
 
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
-from relayrl.engines.self_play.seated_actor import LEARNER
+from relayrl.engines.self_play.seats import LEARNER
 
 
 def learner_rows(rollout: Rollout, seats: Array, next_seats: Array) -> Rollout:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from relayrl.engines.self_play.part_games import FrozenPlayer
 from relayrl.models.acting.actor import Actor
 from relayrl.models.policy import Policy
+from relayrl.models.policy_arrays import arrays_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class Snapshot:
     version: int
     policies: Mapping[str, Policy]
     actors: Mapping[str, Actor]
+
+    def player(self) -> FrozenPlayer:
+        """What it acts by, for other processes; arrays of the policies themselves, which nobody changes."""
+        noise_scales = {name: policy.head.noise_scale for name, policy in self.policies.items()}
+        return FrozenPlayer(arrays_of(self.policies), noise_scales)
 
 
 class Snapshots:

@@ -1,18 +1,18 @@
 """Trials as tasks of a Ray cluster, one core each. All nodes need the sweep's directory: outcomes and checkpoints are files.
 
-An existing cluster is used where there is one (`RAY_ADDRESS`, or one that runs on this machine) and is never shut down;
-else Ray starts on this machine, and ends with the sweep. A task leaves with the sweep's process: Ray ends the tasks of a
-driver that is gone.
+The cluster is the one that `RAY_ADDRESS` names, which is never shut down; else a cluster of this machine, which ends with
+the sweep. A cluster that merely runs on this machine is left to whoever began it: it may end at any moment. A task leaves
+with the sweep's process: Ray ends the tasks of a driver that is gone.
 """
 
 from __future__ import annotations
 
-import importlib
-import logging
+import os
 import sys
 from typing import Any
 
-from relayrl.errors import MissingExtraError
+from relayrl.engines.cluster.ray_runtime import RayRuntime
+from relayrl.engines.settings.cluster_settings import ClusterSettings
 from relayrl.sweeps.runners.trial_runner import StartedTrial, TrialRunner
 from relayrl.sweeps.trial_jobs import TrialOrder
 
@@ -20,15 +20,10 @@ from relayrl.sweeps.trial_jobs import TrialOrder
 class RayRunner(TrialRunner):
     """Starts a task for each trial."""
 
-    def __init__(self) -> None:
-        try:
-            self._ray: Any = importlib.import_module("ray")
-        except ImportError as error:
-            raise MissingExtraError("runner: ray", "ray") from error
-        self._owns_cluster = not self._ray.is_initialized()
-        if self._owns_cluster:
-            options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-            self._ray.init(ignore_reinit_error=True, **options)
+    def __init__(self, num_at_once: int) -> None:
+        named = os.environ.get("RAY_ADDRESS")
+        self._runtime = RayRuntime(ClusterSettings(address=None if named == "local" else named), num_at_once)
+        self._ray = self._runtime.ray
         # A process of its own for each trial: what one leaves behind is not the next one's.
         self._task = self._ray.remote(num_cpus=1, max_calls=1, max_retries=0)(_run_in_task)
 
@@ -36,8 +31,7 @@ class RayRunner(TrialRunner):
         return RayTrial(self._ray, self._task.options(name=order.name).remote(order.to_json(), list(sys.path)))
 
     def close(self) -> None:
-        if self._owns_cluster:
-            self._ray.shutdown()
+        self._runtime.close()
 
 
 class RayTrial(StartedTrial):

@@ -77,8 +77,7 @@ def _process_runner(num_at_once: int) -> TrialRunner:
 def _ray_runner(num_at_once: int) -> TrialRunner:
     from relayrl.sweeps.runners.ray_trials import RayRunner
 
-    del num_at_once
-    return RayRunner()
+    return RayRunner(num_at_once)
 
 
 _BUILT_IN: dict[str, Callable[[int], TrialRunner]] = {"process": _process_runner, "ray": _ray_runner}
