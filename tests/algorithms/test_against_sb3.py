@@ -134,9 +134,9 @@ def test_ddpg_and_td3_take_their_steps(algo):
             assert metrics["policy/loss"] == pytest.approx(logged["train/actor_loss"], rel=1e-4, abs=1e-6)
         assert_same_linears(linears(group.policy.actor), linears(model.actor))
         assert_same_linears(linears(group.target_policy.actor), linears(model.actor_target))
-        for judge in range(learner.num_q):
-            assert_same_linears(linears(group.q.critics[judge]), linears(model.critic.q_networks[judge]))
-            assert_same_linears(linears(group.target_q.critics[judge]), linears(model.critic_target.q_networks[judge]))
+        for q in range(learner.num_q):
+            assert_same_linears(linears(group.q.critics[q]), linears(model.critic.q_networks[q]))
+            assert_same_linears(linears(group.target_q.critics[q]), linears(model.critic_target.q_networks[q]))
 
 
 def test_td3s_smoothing_noise_matters_to_that_comparison():
@@ -199,9 +199,9 @@ def test_sac_takes_their_steps(learns_temperature):
         last = linears(group.policy.actor)[-1]
         heads = torch.cat([model.actor.mu.weight, model.actor.log_std.weight])
         torch.testing.assert_close(last.weight, heads, **TOLERANCE)
-        for judge in range(2):
-            assert_same_linears(linears(group.q.critics[judge]), linears(model.critic.q_networks[judge]))
-            assert_same_linears(linears(group.target_q.critics[judge]), linears(model.critic_target.q_networks[judge]))
+        for q in range(2):
+            assert_same_linears(linears(group.q.critics[q]), linears(model.critic.q_networks[q]))
+            assert_same_linears(linears(group.target_q.critics[q]), linears(model.critic_target.q_networks[q]))
 
 
 def test_td3s_defaults_are_theirs_where_both_have_them():

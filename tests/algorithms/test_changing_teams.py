@@ -59,7 +59,7 @@ class ChangingTeam(MultiAgentEnvironment):
             self._random = np.random.default_rng(seed)
         self._num_steps, self._when = 0, int(self._random.integers(1, 3))
         self._alive = self.possible_agents[:1] if self._change == "appears" else self.possible_agents
-        self._look()
+        self._observe()
         return MultiAgentReset(self._observations, {})
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
@@ -73,11 +73,11 @@ class ChangingTeam(MultiAgentEnvironment):
             self._alive = ("agent_0",)
         elif self._num_steps == self._when:
             self._alive = self.possible_agents
-        self._look(*stepped, dead="agent_1" if dies else None)
+        self._observe(*stepped, dead="agent_1" if dies else None)
         truncated = dict.fromkeys(self.possible_agents if is_over else (), True)
         return MultiAgentStep(self._observations, rewards, {"agent_1": dies}, truncated, {})
 
-    def _look(self, *stepped: str, dead: str | None = None) -> None:
+    def _observe(self, *stepped: str, dead: str | None = None) -> None:
         self._signs = {agent: float(self._random.choice([-1.0, 1.0])) for agent in self.possible_agents}
         self._observations = {
             agent: np.array([self._signs[agent], 5.0 if agent == dead else 1.0], np.float32)

@@ -103,11 +103,11 @@ def test_the_values_learning_rate_is_the_values(vf_lr):
 def test_only_a_truncation_bootstraps_and_from_what_was_seen_last(algo, flag, bootstraps):
     learner = make_learner(algo, box=SCALED, **({"init_temperature": 1e-9} if algo == "sac" else {}))
     group = learner.groups["agent"]
-    # Targets judge a state by its first feature, whatever is done in it; only the final observation has one.
-    for judge in group.target_q.critics:
-        set_constant(judge, 0.0)
+    # Targets value a state by its first feature, whatever is done in it; only the final observation has one.
+    for critic in group.target_q.critics:
+        set_constant(critic, 0.0)
         with torch.no_grad():
-            for layer in judge.linears():
+            for layer in critic.linears():
                 layer.weight[0, 0] = 1.0
     ended = np.zeros((4, 1), bool)
     ended[1] = True
@@ -185,12 +185,12 @@ def fitted_values(algo: str, view: type, groups: dict[str, int]) -> np.ndarray:
     for update in range(300):
         learner.update(played(learner, 128, update))
     first = next(iter(groups))
-    judged = played(learner, 3, 0)
-    for rows in judged.groups.values():
+    joint = played(learner, 3, 0)
+    for rows in joint.groups.values():
         rows.action[:] = np.array([1, -1, 1], np.float32)[:, None, None]
-    last = judged.groups[list(groups)[-1]].action
+    last = joint.groups[list(groups)[-1]].action
     last[2, -1] = -1.0
-    batch = learner.batch(judged)
+    batch = learner.batch(joint)
     with torch.no_grad():
         inputs = learner.view.inputs(
             first, {n: b.features for n, b in batch.items()}, {n: b.action for n, b in batch.items()}

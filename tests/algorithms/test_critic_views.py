@@ -35,7 +35,7 @@ def test_a_local_view_is_the_agents_own(features, actions):
     assert rows(view.inputs("sheep", features, actions)) == [[5, 0.3, 0.4]]
 
 
-def test_a_central_view_is_everybodys_and_who_is_judged(features, actions):
+def test_a_central_view_is_everybodys_and_who_is_scored(features, actions):
     view = CentralView(SHAPES)
     joint = [1, 2, 3, 4, 5, 0.1, 0.2, 0.3, 0.4]
     assert view.width("wolf") == 11

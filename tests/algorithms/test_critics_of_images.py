@@ -73,5 +73,5 @@ def test_critics_convolve_the_images_that_they_see(algo: str, tmp_path: Path) ->
     else:
         critics = [learner.policies[name].critic]
     assert all(isinstance(critic, ImageNetwork) for critic in critics)
-    # A camera of each agent that is seen, and beside them: speeds, actions, who is judged.
+    # A camera of each agent that is seen, and beside them: speeds, actions, which agent is valued.
     assert [critic.images.num_images for critic in critics] == [len(agents)] * len(critics)

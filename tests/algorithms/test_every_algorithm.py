@@ -28,7 +28,7 @@ QUICK = {
     "params.update_interval": 10,
     "params.train_iters": 2,
 }
-WORLDS = {
+ENVIRONMENTS = {
     "continuous": ("native:simple_spread", {"continuous_actions": True}),
     "discrete": ("native:simple_spread", {}),
     "different agents": ("native:simple_tag", {"continuous_actions": True}),
@@ -38,8 +38,8 @@ WORLDS = {
 NO_CHOICES = {"ddpg", "iddpg", "maddpg", "td3", "itd3", "matd3"}
 
 
-def settings_for(algo: str, world: str, **flags) -> RunSettings:
-    env, options = WORLDS[world]
+def settings_for(algo: str, kind: str, **flags) -> RunSettings:
+    env, options = ENVIRONMENTS[kind]
     fields = algorithms()[algo].params.model_fields
     params = {key: value for key, value in QUICK.items() if key.removeprefix("params.") in fields}
     return build_run_settings(env, None, SMALL | params | {"environment.options": options, "algo": algo} | flags, [])
@@ -69,19 +69,19 @@ def algo(request) -> str:
 
 
 TAKES_CHOICES = sorted(set(algorithms()) - NO_CHOICES)
-CASES = [(algo, world) for algo in sorted(algorithms()) for world in ("continuous", "different agents")]
-CASES += [(algo, world) for algo in TAKES_CHOICES for world in ("discrete", "dying agents", "masked")]
+CASES = [(algo, kind) for algo in sorted(algorithms()) for kind in ("continuous", "different agents")]
+CASES += [(algo, kind) for algo in TAKES_CHOICES for kind in ("discrete", "dying agents", "masked")]
 
 
-@pytest.mark.parametrize(("algo", "world"), CASES)
-def test_it_changes_its_policies_and_repeats(algo, world):
-    settings = settings_for(algo, world)
+@pytest.mark.parametrize(("algo", "kind"), CASES)
+def test_it_changes_its_policies_and_repeats(algo, kind):
+    settings = settings_for(algo, kind)
     env = make_vector(settings.env, settings.environment)
     before = hashes(assemble(settings, env))
     first, second = (hashes(train(settings)) for _ in range(2))
     assert first == second
     # Where a mask leaves one choice at a time there is nothing to learn, and nothing may break.
-    assert all(first[name] != before[name] for name in before) or world == "masked"
+    assert all(first[name] != before[name] for name in before) or kind == "masked"
 
 
 @pytest.mark.parametrize("algo", sorted(NO_CHOICES))
@@ -121,11 +121,11 @@ def test_its_state_continues_bit_for_bit(algo, tmp_path):
 EXPORTS = [(algo, "continuous") for algo in sorted(algorithms())] + [(algo, "masked") for algo in TAKES_CHOICES]
 
 
-@pytest.mark.parametrize(("algo", "world"), EXPORTS)
-def test_its_exported_policy_gives_the_live_ones_numbers(algo, world, tmp_path):
-    parts = train(settings_for(algo, world))
+@pytest.mark.parametrize(("algo", "kind"), EXPORTS)
+def test_its_exported_policy_gives_the_live_ones_numbers(algo, kind, tmp_path):
+    parts = train(settings_for(algo, kind))
     for name, policy in parts.policies.items():
-        masked = world == "masked"
+        masked = kind == "masked"
         spaces = (policy.observation_space, policy.action_space)
         metadata = PolicyMetadata("env", algo, name, 1, masked, *spaces, policy.head.kind, policy.head.noise_scale)
         path = export_policy(policy, metadata, Path(tmp_path / "model.onnx"), ExportFormat.ONNX)

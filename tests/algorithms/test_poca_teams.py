@@ -120,7 +120,7 @@ class Calm(RewardSignal):
 
 def test_a_reward_signal_teaches_a_team(tmp_path):
     """Staying is worth more than the goal: nobody moves until time is up."""
-    relayrl.register_reward_signal("calm", Calm)
+    relayrl.extend.register_reward_signal("calm", Calm)
     run = trained(tmp_path, "poca", 12_288, **{"reward_signals.calm": {"strength": 1.0}})
     assert run.result.mean_return < 0.05
     assert run.history["episode/length_mean"][-1] > 11.0

@@ -163,8 +163,8 @@ def test_two_rollouts_are_trained_on_together():
 def test_linear_schedule_scales_both_rates():
     ppo = make_ppo(lr_schedule=Schedule.LINEAR, pi_lr=4e-4, vf_lr=8e-4, train_pi_iters=1, train_vf_iters=1)
     ppo.update([random_rollout()], 0.75)
-    assert ppo._pi_optimizer.lr == pytest.approx(1e-4)
-    assert ppo._vf_optimizer.lr == pytest.approx(2e-4)
+    assert ppo.actor_optimizer.lr == pytest.approx(1e-4)
+    assert ppo.critic_optimizer.lr == pytest.approx(2e-4)
 
 
 def test_normalization_moves_only_after_the_update():

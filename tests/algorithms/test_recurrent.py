@@ -37,7 +37,7 @@ SMALL = {
 }
 MEMORY = {"kind": "lstm", "size": 5, "sequence_length": 4}
 QUICK = {"train_pi_iters": 2, "train_vf_iters": 2, "num_minibatches": 2}
-WORLDS = {
+ENVIRONMENTS = {
     "discrete": ("relayrl.testing.toy_environments:RecallCue", {}),
     "truncated": ("relayrl.testing.toy_environments:RandomWalk", {"horizon": 5}),
     "nested": ("relayrl.testing.toy_environments:NestedSpaces", {}),
@@ -53,8 +53,8 @@ def recurrent_update(policy: RecurrentActorCritic) -> RecurrentUpdate:
     return RecurrentUpdate(policy, Objective(LogLikelihood(), 0.0), *adams)
 
 
-def settings_for(algo: str, world: str, **flags) -> RunSettings:
-    env, options = WORLDS[world]
+def settings_for(algo: str, toy: str, **flags) -> RunSettings:
+    env, options = ENVIRONMENTS[toy]
     known = algorithms()[algo].params.model_fields
     quick = {f"params.{name}": value for name, value in QUICK.items() if name in known}
     own = {"algo": algo, "environment.options": options, "network.memory": MEMORY}
@@ -76,9 +76,9 @@ def start(settings: RunSettings) -> tuple[VectorEnvironment, Assembly, Collector
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.parametrize("world", WORLDS)
-def test_unrolling_gives_the_log_probabilities_that_acting_had(world, kind):
-    _, parts, collector = start(settings_for("ippo", world, **{"network.memory": MEMORY | {"kind": kind}}))
+@pytest.mark.parametrize("toy", ENVIRONMENTS)
+def test_unrolling_gives_the_log_probabilities_that_acting_had(toy, kind):
+    _, parts, collector = start(settings_for("ippo", toy, **{"network.memory": MEMORY | {"kind": kind}}))
     for block in range(3):  # the second and third go on with episodes of the one before
         for name, rollout in collector.collect(block).items():
             policy = parts.policies[name]
@@ -188,12 +188,12 @@ def test_gradients_go_back_to_the_first_step_of_a_sequence():
     assert float(features.grad[others_first].abs().max()) == 0.0
 
 
-@pytest.mark.parametrize("world", ["discrete", "dying agents", "masked", "nested", "continuous"])
+@pytest.mark.parametrize("toy", ["discrete", "dying agents", "masked", "nested", "continuous"])
 @pytest.mark.parametrize("algo", RECURRENT)
-def test_it_changes_its_policies_and_repeats(algo, world):
+def test_it_changes_its_policies_and_repeats(algo, toy):
     found = []
     for _ in range(2):
-        env, parts, collector = start(settings_for(algo, world, **{"network.normalize_observations": True}))
+        env, parts, collector = start(settings_for(algo, toy, **{"network.normalize_observations": True}))
         before = {name: parameter_hash(policy) for name, policy in parts.policies.items()}
         for block in range(3):
             parts.trainer.receive(collector.collect(block))
@@ -201,19 +201,19 @@ def test_it_changes_its_policies_and_repeats(algo, world):
             assert all(np.isfinite(number) for number in metrics.values()), metrics
         env.close()
         found.append({name: parameter_hash(policy) for name, policy in parts.policies.items()})
-        assert all(found[-1][name] != before[name] for name in before) or world == "masked"
+        assert all(found[-1][name] != before[name] for name in before) or toy == "masked"
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("world", ["masked", "nested", "continuous"])
+@pytest.mark.parametrize("toy", ["masked", "nested", "continuous"])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("algo", RECURRENT)
-def test_its_exported_policy_remembers_as_the_live_one(algo, kind, world, tmp_path):
+def test_its_exported_policy_remembers_as_the_live_one(algo, kind, toy, tmp_path):
     memory = {"network.memory": MEMORY | {"kind": kind}, "network.normalize_observations": True}
-    env, parts, collector = start(settings_for(algo, world, **memory))
+    env, parts, collector = start(settings_for(algo, toy, **memory))
     parts.trainer.receive(collector.collect(0))
     parts.trainer.advance()
-    masked = world == "masked"
+    masked = toy == "masked"
     for name, policy in parts.policies.items():
         of = (policy.observation_space, policy.action_space)
         path = tmp_path / "model.onnx"

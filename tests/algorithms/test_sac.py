@@ -208,8 +208,8 @@ def masked_batch(learner: SAC, mask: np.ndarray) -> dict[str, GroupBatch]:
 
 
 def temperatures(learner: SAC, mask: np.ndarray, num_updates: int) -> list[float]:
-    for judge in learner.groups["agent"].q.critics:
-        set_constant(judge, 0.0)
+    for critic in learner.groups["agent"].q.critics:
+        set_constant(critic, 0.0)
     batch = masked_batch(learner, mask)
     return [learner.update_policies(batch)["policy/temperature"] for _ in range(num_updates)]
 
@@ -249,10 +249,10 @@ def test_mixed_rows_have_the_mean_of_their_targets(largest):
 def test_the_bootstrap_of_a_truncated_row_is_over_what_its_last_observation_allows():
     learner = discrete_sac(spaces.Discrete(3), init_temperature=0.5)
     set_constant(learner.groups["agent"].policy.actor, 0.0)
-    for judge in learner.groups["agent"].target_q.critics:
-        set_constant(judge, 0.0)
+    for critic in learner.groups["agent"].target_q.critics:
+        set_constant(critic, 0.0)
         with torch.no_grad():  # Q is 1, 2 or 4, by the action alone
-            first, last = judge.linears()
+            first, last = critic.linears()
             first.weight.zero_()
             first.bias.zero_()
             first.weight[:3, 3:] = 0.1 * torch.eye(3)

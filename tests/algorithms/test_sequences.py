@@ -1,7 +1,10 @@
 """Sequences: hand-computed cuts and packings."""
 
 import numpy as np
+import pytest
+import torch
 
+from relayrl.algorithms.updates.device_sequences import memory_starts
 from relayrl.algorithms.updates.sequences import Sequences, cut, pack
 
 
@@ -48,3 +51,24 @@ def test_packing_goes_step_by_step_with_the_longest_first():
     assert packing.order.tolist() == [1, 0, 2]
     assert packing.rows.tolist() == [2, 0, 5, 3, 1, 4]
     assert packing.batch_sizes.tolist() == [3, 2, 1]
+
+
+@pytest.mark.parametrize("sequence_length", [1, 2, 3, 7, 12, 50])
+def test_starts_inside_of_lanes_are_the_sequences_that_are_cut(sequence_length):
+    generator = torch.Generator().manual_seed(sequence_length)
+    for share in (0.0, 0.2, 1.0):
+        ended = torch.rand(12, 9, generator=generator) < share
+        begins = np.concatenate([np.zeros((1, 9), bool), ended[:-1].numpy()])
+        before = torch.rand(12, 9, 2, generator=generator) + 1.0
+        before[torch.from_numpy(begins)] = 0.0  # an episode begins with nothing
+        rows, sequences = cut(np.ones((12, 9), bool), ended.numpy(), sequence_length)
+        starts = memory_starts(ended, before, sequence_length)
+        step, lane = np.divmod(rows[sequences.first], 9)
+        expected = np.zeros((12, 9), bool)
+        expected[step, lane] = True
+        np.testing.assert_array_equal(starts.slot.numpy() >= 0, expected)
+        given = starts.given[starts.slot[step, lane], lane]
+        torch.testing.assert_close(given, before[step, lane], rtol=0, atol=0)
+        if sequence_length >= 12:
+            only_first = memory_starts(ended, before[:1], sequence_length)
+            torch.testing.assert_close(only_first.given, starts.given, rtol=0, atol=0)

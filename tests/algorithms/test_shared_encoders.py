@@ -1,7 +1,11 @@
 """One encoder for actor and critic: who trains it, and that its gradient is the one torch finds by itself."""
 
 import copy
+import os
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from relayrl.algorithms.params import DDPGParams, SACParams, TD3Params
 from relayrl.algorithms.ppo import PPO
 from relayrl.algorithms.sac import SAC
 from relayrl.algorithms.td3 import DDPG, TD3
-from relayrl.algorithms.updates.image_update import RecurrentSharedEncoderUpdate, SharedEncoderUpdate
+from relayrl.algorithms.updates.image_update import EncodedStep, RecurrentSharedEncoderUpdate, SharedEncoderUpdate
 from relayrl.algorithms.updates.random_shift import RandomShift
 from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.errors import ConfigError
@@ -61,6 +65,19 @@ def make_policy(**network):
 def make_ppo(policy, **params):
     once = {"train_pi_iters": 1, "train_vf_iters": 1, "target_kl": None, "max_grad_norm": None}
     return PPO(policy, PPOParams(**(once | params)), np.random.default_rng(0), FASTEST)
+
+
+@pytest.mark.parametrize("memory", [None, MemorySettings(sequence_length=3, size=6)])
+def test_algorithms_made_by_hand_train_the_encoder_too(memory):
+    policies = [make_policy(memory=memory) for _ in range(2)]
+    params = PPOParams(train_pi_iters=2, train_vf_iters=2)
+    seen = rollout(np.random.default_rng(0), with_value=True)
+    for policy, backend in zip(policies, ([], [FASTEST]), strict=True):
+        before = [each.clone() for each in policy.encoder_parameters()]
+        PPO(policy, params, np.random.default_rng(0), *backend).update([copy.deepcopy(seen)], 0.0)
+        assert all(not torch.equal(a, b) for a, b in zip(before, policy.encoder_parameters(), strict=True))
+    for by_hand, of_runs in zip(*(policy.parameters() for policy in policies), strict=True):
+        torch.testing.assert_close(by_hand, of_runs, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("value_coef", [1.0, 0.25])
@@ -272,3 +289,29 @@ def test_a_shift_without_images_is_refused():
     policy = Policy(space, SAC.make_head(ACTIONS, params), NetworkSettings(), torch.Generator().manual_seed(0))
     with pytest.raises(ConfigError, match="random_shift moves images"):
         SAC({"agent": policy}, {"agent": 1}, params, torch.Generator(), LocalView)
+
+
+def test_the_encoders_gradient_is_bit_for_bit_that_of_torchs_backward():
+    layer = torch.nn.Linear(5, 7)
+    x, given = torch.randn(11, 5), torch.randn(11, 7)
+    layer(x).relu().backward(given)
+    expected = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    step = EncodedStep(trains_encoder=True)
+    step.seen(lambda: layer(x).relu())
+    step.differentiate_encoder(given)
+    assert all(torch.equal(p.grad, own) for p, own in zip(layer.parameters(), expected, strict=True))
+
+
+WITHOUT_SYMPY = """
+import sys, numpy as np
+from test_shared_encoders import make_policy, make_ppo, rollout
+make_ppo(make_policy()).update([rollout(np.random.default_rng(0))], 0.0)
+assert "sympy" not in sys.modules
+"""
+
+
+def test_an_update_does_not_wait_for_sympy():
+    """torch imports it, in half a second, where `backward` is given a gradient."""
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    subprocess.run([sys.executable, "-c", WITHOUT_SYMPY], check=True, env=path)

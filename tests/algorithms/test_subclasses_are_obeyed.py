@@ -61,9 +61,9 @@ def test_a_loss_is_differentiated_as_it_is_written():
     for loss in (ClippedSurrogate(0.2), OppositeLoss(0.2)):
         ppo = make_ppo(train_pi_iters=1, train_vf_iters=1, target_kl=None)
         ppo.make_loss = lambda params, loss=loss: loss
-        before = ppo._pi_optimizer.vector.clone()
+        before = ppo.actor_optimizer.vector.clone()
         learned(ppo)
-        moved.append(ppo._pi_optimizer.vector - before)
+        moved.append(ppo.actor_optimizer.vector - before)
     # Adam's first step is the sign of the gradient, so an opposite loss moves everything as far the other way.
     torch.testing.assert_close(moved[1], -moved[0], rtol=0.01, atol=1e-5)
     assert float(moved[0].abs().max()) > 0
@@ -101,9 +101,9 @@ def test_an_optimiser_takes_its_own_steps(is_patched):
 
     ppo = make_ppo()
     if is_patched:
-        ppo._pi_optimizer.step = lambda: 0.0
+        ppo.actor_optimizer.step = lambda: 0.0
     else:
-        ppo._pi_optimizer = Standing(ppo.policy.actor_parameters(), 0.1, None)
+        ppo.actor_optimizer = Standing(ppo.policy.actor_parameters(), 0.1, None)
     before = parameter_hash(ppo.policy.actor), parameter_hash(ppo.policy.critic)
     learned(ppo)
     assert parameter_hash(ppo.policy.actor) == before[0]
@@ -324,7 +324,7 @@ def test_networks_and_choices_beyond_the_kernels_are_left_to_the_reference(hidde
     sizes = (3, *hidden, space.n if isinstance(space, spaces.Discrete) else 140)
     ppo = make_ppo(space, activation=Activation.RELU)
     ppo.policy.actor = MLP(sizes, Activation.RELU, 0.01, torch.Generator().manual_seed(0))
-    ppo._pi_optimizer = FlatAdam(ppo.policy.actor_parameters(), 1e-3, 0.5)
+    ppo.actor_optimizer = FlatAdam(ppo.policy.actor_parameters(), 1e-3, 0.5)
     assert len(live_actor(ppo.policy).act(OBS, None, np.random.default_rng(0))) == len(OBS)
     learned(ppo)
     assert type(ppo._update) is TorchUpdate

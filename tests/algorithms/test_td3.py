@@ -41,7 +41,7 @@ def test_the_minimum_is_taken_row_by_row():
         own = batch["agent"]
         seen = own.next_features
         action = torch.from_numpy(group.policy.head.encode_action(group.target_policy.distribution(seen).numpy()))
-        both = [judge(torch.cat([seen, action], -1))[..., 0] for judge in group.target_q.critics]
+        both = [critic(torch.cat([seen, action], -1))[..., 0] for critic in group.target_q.critics]
         expected = own.reward + own.discount * both[0].minimum(both[1])
     assert 0.05 < float((both[0] < both[1]).float().mean()) < 0.95
     np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
@@ -106,16 +106,16 @@ def test_the_policy_climbs_its_first_critic():
     batch, group = batch_of(learner), learner.groups["agent"]
     own = batch["agent"]
 
-    def judged(judge: int) -> float:
+    def value_of(q: int) -> float:
         with torch.no_grad():
             seen = own.features
             action = torch.from_numpy(group.policy.head.encode_action(group.policy.distribution(seen).numpy()))
-            return float(group.q(torch.cat([seen, action], -1))[judge].mean())
+            return float(group.q(torch.cat([seen, action], -1))[q].mean())
 
-    before = judged(0)
+    before = value_of(0)
     losses = [learner.update_policies(batch)["policy/loss"] for _ in range(50)]
     assert losses[0] == pytest.approx(-before, rel=1e-5)
-    assert judged(0) > before + 0.01
+    assert value_of(0) > before + 0.01
 
 
 def test_ddpg_is_td3_without_its_additions():

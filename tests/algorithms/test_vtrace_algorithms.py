@@ -14,14 +14,14 @@ from gymnasium import spaces
 from test_corrections import OBSERVATIONS, rollout
 
 import relayrl
-from relayrl import APPOParams, IMPALAParams, LaneHeader, NetworkSettings, PPOParams, RelayRLTrainer, TrainerArgs
+from relayrl import APPOParams, IMPALAParams, NetworkSettings, PPOParams, RelayRLTrainer, TrainerArgs
 from relayrl.accelerator.on_policy_kernels import FASTEST
 from relayrl.algorithms.on_policy import OnPolicyAlgorithm
 from relayrl.algorithms.ppo import PPO
 from relayrl.algorithms.returns import normalized
 from relayrl.algorithms.vtrace.appo import APPO
 from relayrl.algorithms.vtrace.impala import IMPALA
-from relayrl.extend import make_run_parts
+from relayrl.extend import LaneHeader, TrajectoryBuilder, make_run_parts
 from relayrl.models.network_settings import MemorySettings
 from relayrl.models.policy import parameter_hash
 from relayrl.models.recurrent_policy import actor_critic
@@ -128,7 +128,7 @@ def one_step_episodes(num_paid: int, num_episodes: int) -> list[relayrl.Trajecto
     """Of a policy that takes action 0, which is paid 1, in so many of its episodes, and records how likely it was."""
     seen = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     header = LaneHeader("agent", (uuid.UUID(int=1),), ("agent",), seen, spaces.Discrete(2))
-    builder = relayrl.TrajectoryBuilder(header, max_length=1, with_logp=True)
+    builder = TrajectoryBuilder(header, max_length=1, with_logp=True)
     obs, found = np.ones(1, np.float32), []
     for episode in range(num_episodes):
         is_paid = episode < num_paid

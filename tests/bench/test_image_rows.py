@@ -23,3 +23,10 @@ def test_ppos_work_is_w1s_with_natures_encoder():
         512,
     )
     assert settings.params.num_minibatches == 4
+
+
+def test_environments_in_workers_are_stepped_by_two_processes_and_do_the_same_work():
+    settings = image_rows.ppo_settings(image_rows.car_racing, 1, workers=2)
+    assert (settings.environment.workers, settings.environment.num_envs) == (2, 8)
+    here = image_rows.ppo_settings(image_rows.car_racing, 1)
+    assert settings.model_copy(update={"environment": here.environment}) == here

@@ -12,7 +12,7 @@ from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.testing.env_contract import Outcome, check_environment
 
-WORLDS = "relayrl.testing.toy_environments"
+TOYS = "relayrl.testing.toy_environments"
 
 ENVIRONMENTS: list[tuple[str, dict[str, Any], int]] = [
     ("CartPole-v1", {}, 60),
@@ -27,20 +27,20 @@ ENVIRONMENTS: list[tuple[str, dict[str, Any], int]] = [
     ("vmas:simple_spread", {"max_steps": 7}, 20),
     ("vmas:balance", {"max_steps": 7, "continuous_actions": False}, 20),
     ("vmas:simple_tag", {"max_steps": 7, "device": "cpu:0"}, 20),
-    (f"{WORLDS}:CountingWorld", {}, 20),
-    (f"{WORLDS}:CountingWorld", {"terminate_at": None, "truncate_at": 3}, 20),
-    (f"{WORLDS}:Crashing", {"at_step": 1_000_000}, 20),
-    (f"{WORLDS}:DyingAgents", {}, 20),
-    (f"{WORLDS}:Herd", {}, 20),
-    (f"{WORLDS}:MaskedBandit", {}, 20),
-    (f"{WORLDS}:HiddenSign", {"episode_length": 4}, 20),
-    (f"{WORLDS}:MatrixGame", {}, 20),
-    (f"{WORLDS}:MatrixGame", {"num_rounds": 3}, 20),
-    (f"{WORLDS}:NestedSpaces", {}, 20),
-    (f"{WORLDS}:RandomWalk", {}, 45),
-    (f"{WORLDS}:Slow", {"step_s": 1e-5}, 20),
-    (f"{WORLDS}:TakingTurns", {}, 20),
-    (f"{WORLDS}:TorchCounting", {}, 20),
+    (f"{TOYS}:CountingEnv", {}, 20),
+    (f"{TOYS}:CountingEnv", {"terminate_at": None, "truncate_at": 3}, 20),
+    (f"{TOYS}:Crashing", {"at_step": 1_000_000}, 20),
+    (f"{TOYS}:DyingAgents", {}, 20),
+    (f"{TOYS}:Herd", {}, 20),
+    (f"{TOYS}:MaskedBandit", {}, 20),
+    (f"{TOYS}:HiddenSign", {"episode_length": 4}, 20),
+    (f"{TOYS}:MatrixGame", {}, 20),
+    (f"{TOYS}:MatrixGame", {"num_rounds": 3}, 20),
+    (f"{TOYS}:NestedSpaces", {}, 20),
+    (f"{TOYS}:RandomWalk", {}, 45),
+    (f"{TOYS}:Slow", {"step_s": 1e-5}, 20),
+    (f"{TOYS}:TakingTurns", {}, 20),
+    (f"{TOYS}:TorchCounting", {}, 20),
 ]
 
 
@@ -67,17 +67,15 @@ def test_an_environment_from_a_factory_keeps_the_contract() -> None:
     assert report.passed, str(report)
 
 
-@pytest.mark.parametrize(
-    "name", ["CartPole-v1", "mpe2:simple_spread_v3", f"{WORLDS}:RandomWalk", f"{WORLDS}:CountingWorld"]
-)
+@pytest.mark.parametrize("name", ["CartPole-v1", "mpe2:simple_spread_v3", f"{TOYS}:RandomWalk", f"{TOYS}:CountingEnv"])
 def test_states_of_these_environments_are_saved_exactly(name: str) -> None:
     report = check_environment(lambda n: make_vector(name, EnvSettings(num_envs=n)), num_steps=30)
     assert report.of("state_round_trip").outcome is Outcome.PASSED
 
 
 @pytest.mark.slow
-def test_worlds_in_a_worker_process_keep_the_contract() -> None:
+def test_environments_in_a_worker_process_keep_the_contract() -> None:
     report = check_environment(
-        lambda n: make_vector(f"{WORLDS}:TakingTurns", EnvSettings(num_envs=n, workers=1)), num_steps=20
+        lambda n: make_vector(f"{TOYS}:TakingTurns", EnvSettings(num_envs=n, workers=1)), num_steps=20
     )
     assert report.passed, str(report)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_worlds import Dice, Relay, Trouble
+from worker_environments import Dice, Relay, Trouble
 
 from relayrl.engines.process.interrupts import Interrupt, LeaveAtOnce, StartInterrupted
 from relayrl.envs.environment_contract import VectorEnvironment, VectorReset, VectorStep, env_seeds
@@ -210,10 +210,10 @@ def test_agents_alive_are_truncated_when_their_env_is_voided() -> None:
 def test_a_factory_that_raises_shows_its_traceback() -> None:
     with pytest.raises(EnvironmentFailedError, match=r"building it raised RuntimeError: cannot be built") as caught:
         make_vector(Trouble, EnvSettings(options={"how": "raise_in_init", "at": 0}))
-    assert "worker_worlds.py" in caught.value.remote_traceback
+    assert "worker_environments.py" in caught.value.remote_traceback
 
 
-def test_worlds_are_closed_when_a_later_one_cannot_be_built() -> None:
+def test_environments_are_closed_when_a_later_one_cannot_be_built() -> None:
     built: list[Any] = []
 
     class Closing(Dice):

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from worker_worlds import Masked
+from worker_environments import Masked
 
 from relayrl.envs.adapters.gymnasium_adapter import EQUAL_VECTORS, equal_vector, known_ids, make, own_vector
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector

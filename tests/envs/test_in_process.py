@@ -8,20 +8,20 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from worker_worlds import Dice, Masked, Relay
+from worker_environments import Dice, Masked, Relay
 
 from relayrl.envs.agent_groups import group_agents
 from relayrl.envs.environment_contract import StatefulEnvironment, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.errors import EnvError
-from relayrl.testing.toy_environments import CountingWorld, MaskedBandit, NestedSpaces
+from relayrl.testing.toy_environments import CountingEnv, MaskedBandit, NestedSpaces
 
 STAY = {"agent": np.zeros((2, 1), np.int64)}
 
 
 def counting(**options: Any) -> Any:
-    return make_vector(CountingWorld, EnvSettings(num_envs=2, options=options))
+    return make_vector(CountingEnv, EnvSettings(num_envs=2, options=options))
 
 
 def test_a_step_gives_the_rows_of_all_envs() -> None:

@@ -41,12 +41,12 @@ def shown(env, steps=7, lessons_at=None, seed=5):
 
 
 WAYS = {
-    "method": ("parameter_worlds:Settable", {}),
-    "wrapped": ("parameter_worlds:Settable", {"wrappers": ["OrderEnforcing"], "max_episode_steps": 50}),
-    "reset options": ("parameter_worlds:ByOptions", {"parameters_through": "reset_options"}),
-    "constructor": ("parameter_worlds:ByConstructor", {}),
-    "constructor of our own kind": ("parameter_worlds:OwnKind", {}),
-    "PettingZoo": ("parameter_worlds:pair", {}),
+    "method": ("parameter_environments:Settable", {}),
+    "wrapped": ("parameter_environments:Settable", {"wrappers": ["OrderEnforcing"], "max_episode_steps": 50}),
+    "reset options": ("parameter_environments:ByOptions", {"parameters_through": "reset_options"}),
+    "constructor": ("parameter_environments:ByConstructor", {}),
+    "constructor of our own kind": ("parameter_environments:OwnKind", {}),
+    "PettingZoo": ("parameter_environments:pair", {}),
 }
 
 
@@ -70,13 +70,15 @@ def test_workers_draw_the_same(way, workers):
 
 
 def test_running_episodes_keep_their_lesson():
-    rows = shown(make("parameter_worlds:Settable", {"size": TWO_LESSONS}), lessons_at=4)
+    rows = shown(make("parameter_environments:Settable", {"size": TWO_LESSONS}), lessons_at=4)
     assert (rows[:6] < 4).all()
     assert (rows[6:] == 50).all()
 
 
 def test_draws_are_of_the_seed():
-    one, again, other = (shown(make("parameter_worlds:Settable", {"size": UNIFORM}), seed=seed) for seed in (1, 1, 2))
+    one, again, other = (
+        shown(make("parameter_environments:Settable", {"size": UNIFORM}), seed=seed) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(one, again)
     assert not np.isin(one, other).any()
 
@@ -104,9 +106,9 @@ def test_samplers_have_their_distribution(sampler_type, sampler_parameters, mean
 @pytest.mark.parametrize(
     ("env", "parameters", "settings", "words"),
     [
-        ("parameter_worlds:Plain", {"size": 1}, {}, ["'size'", "set_parameters", "reset_options"]),
-        ("parameter_worlds:Plain", {"size": 1}, {"workers": 1}, ["'size'", "set_parameters"]),
-        ("parameter_worlds:Plain", {"size": 1}, {"parameters_through": "set_parameters"}, ["no set_parameters"]),
+        ("parameter_environments:Plain", {"size": 1}, {}, ["'size'", "set_parameters", "reset_options"]),
+        ("parameter_environments:Plain", {"size": 1}, {"workers": 1}, ["'size'", "set_parameters"]),
+        ("parameter_environments:Plain", {"size": 1}, {"parameters_through": "set_parameters"}, ["no set_parameters"]),
         ("CartPole-v1", {"gravity": 1}, {}, ["'gravity'"]),
         ("CartPole-v1", {"gravity": 1}, {"vector": "own"}, ["vector"]),
         ("mpe2:simple_spread_v3", {"gravity": 1}, {}, ["'gravity'"]),
@@ -183,7 +185,7 @@ def test_agents_refuse_a_curriculum_that_nobody_leads():
 
 
 def test_native_rooms_end_where_their_number_says():
-    """Who walks east through open doors reaches the goal of a shorter chain earlier; worlds differ side by side."""
+    """Who walks east through open doors reaches the goal of a shorter chain earlier; environments differ side by side."""
     env = relayrl.make_env("native:rooms", num_envs=2, num_rooms=3, room_size=2)
     env.set_parameters({"num_rooms": np.array([1.0, 3.0])})
     env.reset(seed=0)
@@ -203,7 +205,7 @@ def test_native_rooms_end_where_their_number_says():
     env.close()
 
 
-def test_a_limit_of_steps_may_be_another_in_every_world():
+def test_a_limit_of_steps_may_be_another_in_every_environment():
     env = make("native:simple_spread", {"max_cycles": 4})
     env.reset(seed=0)
     actions = {name: np.zeros((3, own.num_agents), np.int64) for name, own in env.groups.items()}

@@ -201,7 +201,7 @@ class Party(ParallelEnv[str, Any, Any]):
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.t = 0
         self.agents = ["host", "leaver"]
-        return self._look(), {}
+        return self._observe(), {}
 
     def step(self, actions: Any) -> Any:
         self.t += 1
@@ -210,12 +210,12 @@ class Party(ParallelEnv[str, Any, Any]):
         flags = {agent: agent == "late" and self.t >= 3 for agent in self.agents}
         if self.t == 4:
             flags["host"] = True
-        seen, rewards = self._look(), dict.fromkeys(self.agents, 1.0)
+        seen, rewards = self._observe(), dict.fromkeys(self.agents, 1.0)
         if self.t == 4:
             self.agents = []
         return seen, rewards, flags, dict.fromkeys(flags, False), {}
 
-    def _look(self) -> Any:
+    def _observe(self) -> Any:
         return {
             a: {"view": np.array([self.t], np.float32), "extra": 1, "action_mask": np.array([1, 0, 1], np.int8)}
             for a in self.agents

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from worker_worlds import Dice, Relay
+from worker_environments import Dice, Relay
 
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.envs.environment_registry import list_environments, make_vector
@@ -58,7 +58,7 @@ def test_a_factory_may_make_any_kind_of_environment(factory: Any) -> None:
         "pettingzoo:classic.connect_four_v3",
         "vmas:simple_spread",
         "native:simple_spread",
-        "relayrl.testing.toy_environments:CountingWorld",
+        "relayrl.testing.toy_environments:CountingEnv",
         "gymnasium:CartPole-v1",
     ],
 )
@@ -71,7 +71,7 @@ def test_every_kind_of_name_is_made(name: str) -> None:
 
 def test_the_current_directory_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_task.py").write_text(
-        "from worker_worlds import Dice\n\ndef task(end=0.5):\n    return Dice(end=end)\n"
+        "from worker_environments import Dice\n\ndef task(end=0.5):\n    return Dice(end=end)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -90,7 +90,7 @@ def test_the_current_directory_is_searched(tmp_path: Path, monkeypatch: pytest.M
         ("pettingzoo:classic.conect_four_v3", "did you mean 'classic.connect_four_v3'"),
         ("vmas:simple_spred", "did you mean 'simple_spread'"),
         ("native:simple_spred", "did you mean 'simple_spread'"),
-        ("worker_worlds:Dise", "unknown factory in module 'worker_worlds' 'Dise'; did you mean 'Dice'"),
+        ("worker_environments:Dise", "unknown factory in module 'worker_environments' 'Dise'; did you mean 'Dice'"),
     ],
 )
 def test_an_unknown_name_comes_with_the_nearest(name: str, message: str) -> None:
@@ -104,7 +104,7 @@ def test_an_unknown_name_comes_with_the_nearest(name: str, message: str) -> None
     [
         ("nativ:simple_spread", "there is no module 'nativ'; did you mean 'native'"),
         ("no_such_package.module:f", "there is no module 'no_such_package'"),
-        ("worker_worlds:HANG_S", "'HANG_S' is a float, not a function or class"),
+        ("worker_environments:HANG_S", "'HANG_S' is a float, not a function or class"),
         ("test_registry:not_an_env", "not_an_env made a list; it must make a gymnasium.Env"),
     ],
 )
@@ -158,7 +158,7 @@ def test_every_listed_kind_is_there() -> None:
     assert len(names) == len(set(names))
 
 
-def test_worlds_that_step_in_one_call_cannot_be_restarted_one_by_one() -> None:
+def test_environments_that_step_in_one_call_cannot_be_restarted_one_by_one() -> None:
     settings = EnvSettings(num_envs=2, on_failure=FailurePolicy.RESTART)
     with pytest.raises(ConfigError, match="set on_failure to 'raise'"):
         make_vector("relayrl.testing.toy_environments:Herd", settings)

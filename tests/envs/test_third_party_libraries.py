@@ -51,13 +51,13 @@ QUIET = pytest.mark.filterwarnings("ignore")  # what these packages warn of is t
     ],
 )
 def test_tuples_of_agents_are_agents(tmp_path, env, algo, num_agents):
-    worlds = relayrl.make_env(env, num_envs=2)
-    (group,) = worlds.groups.values()
+    envs = relayrl.make_env(env, num_envs=2)
+    (group,) = envs.groups.values()
     assert group.agent_ids == tuple(f"agent_{i}" for i in range(num_agents))
-    worlds.reset(seed=0)
-    step = worlds.step({group.name: np.zeros((2, num_agents), np.int64)})
+    envs.reset(seed=0)
+    step = envs.step({group.name: np.zeros((2, num_agents), np.int64)})
     assert step.groups[group.name].reward.shape == (2, num_agents)
-    worlds.close()
+    envs.close()
     run = train(env, algo, tmp_path / "run")
     assert run.result.num_env_steps == 256
 
@@ -84,9 +84,9 @@ class TwoParts(gymnasium.Env[Any, Any]):
 
 
 def test_one_agent_with_tuples_stays_one():
-    worlds = relayrl.make_env(TwoParts, num_envs=1)
-    assert [group.agent_ids for group in worlds.groups.values()] == [("agent",)]
-    worlds.close()
+    envs = relayrl.make_env(TwoParts, num_envs=1)
+    assert [group.agent_ids for group in envs.groups.values()] == [("agent",)]
+    envs.close()
 
 
 CRC_32 = (0xB6689356, 0x7A67E768, 0xB4CA7514)  # of "go", "left", "right"

@@ -98,7 +98,7 @@ def test_final_observations_are_those_before_the_reset() -> None:
     assert (last.obs[..., 2:4] == 0.0).all(), "a new episode begins at rest"
 
 
-def test_a_world_that_goes_on_is_not_disturbed_by_the_reset_of_another() -> None:
+def test_an_environment_that_goes_on_is_not_disturbed_by_the_reset_of_another() -> None:
     reset_env, left_env = started(), started()
     played(reset_env, 2)
     before = played(left_env, 2)[-1].groups["agent"].obs.copy()
@@ -202,7 +202,7 @@ def test_an_unknown_scenario_offers_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("misuse", [lambda env: env.reset(), lambda env: env.step({})])
-def test_nothing_works_before_there_are_worlds(misuse: Callable[[VectorEnvironment], object]) -> None:
+def test_nothing_works_before_there_are_environments(misuse: Callable[[VectorEnvironment], object]) -> None:
     with pytest.raises(EnvError, match="init_num_envs"):
         misuse(vmas_adapter.make("simple_spread"))
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_worlds import Dice, Masked, Mortal, Relay, Trouble, imports_torch
+from worker_environments import Dice, Masked, Mortal, Relay, Trouble, imports_torch
 
 from relayrl.envs.environment_contract import VectorEnvironment, VectorStep, env_seeds
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
-from relayrl.envs.vector.vectorise import VectorisedWorlds
+from relayrl.envs.vector.vectorise import VectorisedEnvironments
 from relayrl.envs.workers.worker_pool import WorkerPool
 from relayrl.errors import ConfigError, EnvError, EnvironmentFailedError, ObservationError
 from waiting import wait_until
@@ -45,7 +45,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 def mapped_envs() -> int:
     """Pieces of shared memory with environments that this process maps."""
-    return Path("/proc/self/maps").read_text().count("relayrl-worlds")
+    return Path("/proc/self/maps").read_text().count("relayrl-envs")
 
 
 def children() -> set[int]:
@@ -72,7 +72,7 @@ def is_running(process_id: int) -> bool:
 
 
 def process_ids(env: VectorEnvironment) -> list[int]:
-    assert isinstance(env, VectorisedWorlds)
+    assert isinstance(env, VectorisedEnvironments)
     assert isinstance(env._runner, WorkerPool)
     return env._runner.process_ids
 
@@ -122,7 +122,7 @@ def record(env: VectorEnvironment, num_steps: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(("factory", "options"), [(Dice, {}), (Dice, {"continuous": True}), (Masked, {}), (Relay, {})])
-def test_worlds_are_the_same_in_any_number_of_workers(factory: Any, options: dict[str, Any]) -> None:
+def test_environments_are_the_same_in_any_number_of_workers(factory: Any, options: dict[str, Any]) -> None:
     expected = record(make_vector(factory, EnvSettings(num_envs=5, options=options)), 40)
     for workers in (1, 3):
         seen = record(make_vector(factory, EnvSettings(num_envs=5, workers=workers, options=options)), 40)
@@ -136,6 +136,13 @@ def test_a_gymnasium_environment_is_the_same_in_workers_as_in_its_own_vector_imp
     assert all(np.array_equal(a, b) for a, b in zip(seen, expected, strict=True))
 
 
+def test_shared_memory_is_seen_while_it_is_mapped() -> None:
+    before = mapped_envs()
+    env = make_vector(Dice, EnvSettings(num_envs=2, workers=1))
+    assert mapped_envs() > before
+    env.close()
+
+
 def test_more_workers_than_envs_are_not_started() -> None:
     env = make_vector(Dice, EnvSettings(num_envs=2, workers=8))
     assert len(process_ids(env)) == 2
@@ -143,9 +150,9 @@ def test_more_workers_than_envs_are_not_started() -> None:
 
 
 def test_a_worker_does_not_import_torch() -> None:
-    env = make_vector("worker_worlds:imports_torch", EnvSettings(num_envs=1, workers=1))
+    env = make_vector("worker_environments:imports_torch", EnvSettings(num_envs=1, workers=1))
     env.close()
-    assert imports_torch.__module__ == "worker_worlds"
+    assert imports_torch.__module__ == "worker_environments"
 
 
 def test_an_exception_in_a_worker_shows_its_traceback() -> None:
@@ -294,7 +301,7 @@ def test_a_factory_that_raises_in_a_worker_shows_its_traceback() -> None:
     options = {"how": "raise_in_init", "at": 0}
     with pytest.raises(EnvironmentFailedError, match="building it raised RuntimeError: cannot be built") as caught:
         make_vector(Trouble, EnvSettings(num_envs=2, workers=2, options=options))
-    assert "worker_worlds.py" in caught.value.remote_traceback
+    assert "worker_environments.py" in caught.value.remote_traceback
 
 
 def dies_in_the_making() -> Dice:
@@ -359,7 +366,7 @@ def test_an_environment_that_is_dropped_takes_its_workers_along() -> None:
 SCRIPT = """
     import os, sys, time
     import numpy as np
-    from worker_worlds import Trouble
+    from worker_environments import Trouble
     from relayrl.envs.environment_registry import make_vector
     from relayrl.envs.environment_settings import EnvSettings
 

@@ -114,7 +114,7 @@ def test_rounding_in_another_order_is_no_reason_to_refuse_an_export(threads: int
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        metadata = PolicyMetadata("worlds", "ppo", "agent", 1, False, images, actions)
+        metadata = PolicyMetadata("env", "ppo", "agent", 1, False, images, actions)
         for file_format in ExportFormat:
             assert export_policy(policy, metadata, tmp_path / "model", file_format).exists()
     finally:

@@ -6,12 +6,12 @@ import pytest
 from relayrl.models.networks import shared_rows
 from relayrl.models.networks.shared_rows import OwnColumns, SharedPart, SharedRows
 
-WORLDS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+ENVS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 AGENTS = np.eye(2, dtype=np.float32)
 
 
 def make_rows(env=(0, 0, 1), agent=(0, 1, 1)) -> SharedRows:
-    return SharedRows((SharedPart(WORLDS, np.array(env)), SharedPart(AGENTS, np.array(agent))))
+    return SharedRows((SharedPart(ENVS, np.array(env)), SharedPart(AGENTS, np.array(agent))))
 
 
 def test_rows_are_their_lines_side_by_side():
@@ -19,7 +19,7 @@ def test_rows_are_their_lines_side_by_side():
     assert (len(rows), rows.width) == (3, 4)
     np.testing.assert_array_equal(rows.laid_out(), [[1, 2, 1, 0], [1, 2, 0, 1], [3, 4, 0, 1]])
     np.testing.assert_array_equal(rows[[2, 0]].laid_out(), [[3, 4, 0, 1], [1, 2, 1, 0]])
-    assert rows[1:].parts[0].table is WORLDS
+    assert rows[1:].parts[0].table is ENVS
 
 
 def test_joined_rows_follow_each_other():

@@ -188,15 +188,15 @@ def test_independent_agents_learn_as_if_nobody_had_joined(algo, tmp_path):
 def test_values_do_not_change_when_an_agent_joins(algo, group, tmp_path):
     trainer = make_trainer(algo, tmp_path)
     train(trainer)
-    before = judgements(trainer, ["a", "b"])
+    before = values_of(trainer, ["a", "b"])
     trainer.register_agent("c", group)
     for present in (["a", "b"], ["a", "b", "c"]):
-        after = judgements(trainer, present)
+        after = values_of(trainer, present)
         for name, values in before.items():
             np.testing.assert_allclose(after[name], values, rtol=1e-5, atol=1e-6)
 
 
-def judgements(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
+def values_of(trainer: Any, present: list[str]) -> dict[str, np.ndarray]:
     """What the critics of groups "a" and "b" think of agents "a" and "b" in an environment where `present` play."""
     groups = {agent_id: name for name, group in trainer.groups.items() for agent_id in group.agent_ids}
     learner = trainer._learned()
@@ -276,7 +276,7 @@ def test_normalisation_of_central_critics_survives_an_agent_that_joins(tmp_path)
     after = trainer.policies["a"].critic_normalizer.mean
     assert torch.equal(after[:6], before[:6])  # what "a" and "b" see
     assert after[6:9].tolist() == [0, 0, 0]  # what "c" sees
-    assert after[-1] == before[-1]  # which of its group is judged
+    assert after[-1] == before[-1]  # which of its group is valued
 
 
 def test_loading_registers_the_agents_that_were_saved(tmp_path):

@@ -50,13 +50,13 @@ def test_critics_are_built_in_where_none_is_given(algo, tmp_path):
         assert_same_as_live(model, trainer.policies[name])
 
 
-def test_twin_critics_of_the_callers_judge_features_and_actions(tmp_path):
-    judges = nn.Linear(OBS_DIM + ACT_DIM, 1), nn.Linear(OBS_DIM + ACT_DIM, 1)
-    trainer = make_trainer("td3", tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), judges))
+def test_twin_critics_of_the_callers_value_features_and_actions(tmp_path):
+    critics = nn.Linear(OBS_DIM + ACT_DIM, 1), nn.Linear(OBS_DIM + ACT_DIM, 1)
+    trainer = make_trainer("td3", tmp_path, kernel=(nn.Linear(OBS_DIM, ACT_DIM), critics))
     own = trainer._learned().trainer._algorithm.groups["agent"].q.critics
-    assert [torch.equal(mine.weight, given.weight) for mine, given in zip(own, judges, strict=True)] == [True, True]
+    assert [torch.equal(mine.weight, given.weight) for mine, given in zip(own, critics, strict=True)] == [True, True]
     train(trainer)
-    assert not torch.equal(own[0].weight, judges[0].weight)
+    assert not torch.equal(own[0].weight, critics[0].weight)
     assert_same_as_live(trainer.acquire_model(), trainer.policies["agent"])
 
 

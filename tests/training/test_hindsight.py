@@ -123,17 +123,17 @@ def test_a_restored_ring_draws_the_same_goals():
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("env", ["one_goal_at_a_time", "EndsAtGoal"])
 def test_environments_relabel_rows_with_and_without_workers(env, workers):
-    worlds = make_vector(f"{__name__}:{env}", EnvSettings(num_envs=2, workers=workers))
+    envs = make_vector(f"{__name__}:{env}", EnvSettings(num_envs=2, workers=workers))
     try:
-        assert worlds.has_goals
+        assert envs.has_goals
         desired = np.array([[0.4, 0.0], [0.6, 0.0], [0.0, 0.1]], np.float32)
-        reward, terminated = worlds.relabel(np.zeros((3, 2), np.float32), desired)
+        reward, terminated = envs.relabel(np.zeros((3, 2), np.float32), desired)
         assert reward.tolist() == [0.0, -1.0, 0.0]
         assert (None if terminated is None else terminated.tolist()) == (
             [True, False, True] if env == "EndsAtGoal" else None
         )
     finally:
-        worlds.close()
+        envs.close()
 
 
 def train(algo: str, steps: int, folder: Path, env: str = "relayrl.testing:PointReach", **settings: Any) -> relayrl.Run:

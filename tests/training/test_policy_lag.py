@@ -169,7 +169,7 @@ def test_the_bound_of_a_group_is_its_own():
 
 
 @pytest.mark.parametrize("algo", ["ppo", "mappo", "maimpala"])
-def test_trajectories_are_judged_each_by_its_own_versions(algo, tmp_path):
+def test_trajectories_are_dropped_each_by_its_own_versions(algo, tmp_path):
     params = small_params(algo, max_policy_lag=1)
     (trainer, twin) = (make_trainer(algo, tmp_path / name, params=params) for name in ("one", "two"))
     young, old = ([t for e in episodes for t in play(trainer, e)] for episodes in ((0, 1), (2, 3)))

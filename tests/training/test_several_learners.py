@@ -12,8 +12,8 @@ import relayrl
 from relayrl.errors import ConfigError, LearningError
 from relayrl.extend import make_run_parts
 from relayrl.training.learners import learner_group
-from relayrl.training.learners.exchange import Exchange, store_at
-from relayrl.training.learners.learner_group import LearnerGroup, LearnerProcess
+from relayrl.training.learners.exchange import Exchange, backend_of, store_at
+from relayrl.training.learners.learner_group import LearnerGroup, LearnerProcess, own_gpu
 from relayrl.training.learners.learner_process import learn_along
 from waiting import DEADLINE_S
 
@@ -179,3 +179,17 @@ def test_algorithms_that_learn_from_replay_refuse(tmp_path):
         relayrl.train(
             "Pendulum-v1", algo="sac", steps=10, run_dir=tmp_path / "run", settings={"learners": 2}, progress=False
         )
+
+
+@pytest.mark.parametrize(("device", "name"), [("cpu", "gloo"), ("cuda", "nccl"), ("cuda:3", "nccl")])
+def test_gradients_go_by_what_their_device_asks_for(device, name):
+    assert backend_of(torch.device(device)).value == name
+
+
+def test_learners_of_a_machine_see_a_gpu_each_where_there_are_several(monkeypatch):
+    assert own_gpu(1) == {}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [own_gpu(rank)["CUDA_VISIBLE_DEVICES"] for rank in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert own_gpu(1) == {"CUDA_VISIBLE_DEVICES": "7"}

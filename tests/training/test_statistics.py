@@ -1,11 +1,15 @@
 """Rows of statistics: means, groups, what a resume takes back, and what writers make of them."""
 
+import io
+import json
 import math
 import sys
 
 import pytest
 
+from relayrl.envs.environment_contract import Combination, Recorded
 from relayrl.errors import MissingExtraError
+from relayrl.training.statistics.event_records import event_record
 from relayrl.training.statistics.run_statistics import RECENT_EPISODES, Statistics
 from relayrl.training.statistics.statistics_writers import (
     ProgressCsv,
@@ -22,6 +26,35 @@ class Recorder(StatisticsWriter):
 
     def write(self, num_env_steps, row):
         self.rows.append((num_env_steps, row))
+
+
+def test_recorded_numbers_are_combined_as_each_asks_and_survive_a_resume():
+    first, second = (Statistics([Recorder()]) for _ in range(2))
+    recorded = [
+        Recorded("a", 1.0),
+        Recorded("a", 4.0),
+        Recorded("b", 1.0, Combination.MOST_RECENT),
+        Recorded("c", 1.0, Combination.SUM),
+        Recorded("c", 2.0, Combination.SUM),
+        Recorded("d", -1.0, Combination.HISTOGRAM),
+    ]
+    first.add_recorded(recorded)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for statistics in (first, second):
+        statistics.add_recorded(
+            [Recorded("b", 3.0, Combination.MOST_RECENT), Recorded("d", 2.0, Combination.HISTOGRAM)]
+        )
+        row = statistics.summarize(10, {})
+        found = {name: number for name, number in row.items() if name.startswith("environment/")}
+        assert found == {
+            "environment/a": 2.5,
+            "environment/b": 3.0,
+            "environment/c": 3.0,
+            "environment/d": 0.5,
+            "environment/d_min": -1.0,
+            "environment/d_max": 2.0,
+        }
+        assert not any(name.startswith("environment/") for name in statistics.summarize(20, {}))
 
 
 def test_a_row_is_the_mean_since_the_last_one():
@@ -177,3 +210,13 @@ def test_tensorboard_gets_the_settings_as_text_and_as_hyper_parameters(tmp_path)
     (text,) = events.Tensors("settings")
     assert b"| params.gamma | `0.9` |" in text.tensor_proto.string_val[0]
     assert [event.value for event in events.Scalars("episode/return_mean")] == [1.0]
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 4096])
+def test_records_of_events_are_those_of_tensorboards_own_writer(length):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    event = bytes(i * 31 % 256 for i in range(length))
+    file = io.BytesIO()
+    RecordWriter(file).write(event)
+    assert event_record(event) == file.getvalue()

@@ -28,16 +28,20 @@ from relayrl.algorithms.critics.state_features import StateFeatures
 from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import OffPolicyParams
+from relayrl.algorithms.updates.batch_columns import Number, as_number, as_numbers
 from relayrl.algorithms.updates.random_shift import RandomShift
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch, group_batch
 from relayrl.data.columns import Rollout
-from relayrl.data.trees import Array, Space, map_tree
+from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError
+from relayrl.models.compute_device import device_of, moved, moved_tree
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.policy import Policy
 
 Metrics = dict[str, float]
+StepMetrics = dict[str, Number]
+N = TypeVar("N")
 ViewFactory = Callable[[Mapping[str, GroupShape]], CriticView]
 P = TypeVar("P", bound=OffPolicyParams)
 
@@ -54,12 +58,12 @@ class GroupLearner:
     @property
     def device(self) -> torch.device:
         """Where the policy lives."""
-        return next(self.policy.parameters()).device
+        return device_of(self.policy)
 
-    def descend(self, loss: Tensor) -> Metrics:
+    def descend(self, loss: Tensor) -> StepMetrics:
         """Step the policy's network down a loss; gives the loss and its gradient's norm."""
         norm = descend(loss, self.actor_optimizer, self.policy.actor_parameters(), "policy", "actor_lr")
-        return {"policy/loss": float(loss.detach()), "policy/gradient_norm": norm}
+        return {"policy/loss": as_number(loss.detach()), "policy/gradient_norm": norm}
 
     def soft_update(self) -> None:
         """θ′ ← (1 − τ) θ′ + τ θ for every target (Polyak)."""
@@ -105,6 +109,8 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
     """What critics see, where there are any."""
     state: StateFeatures | None = None
     """What they see of the environment's global state, where they do."""
+    device_noise: torch.Generator | None = None
+    """What noise comes from in a run that stays on its device; whoever gives it saves it."""
     groups: Mapping[str, GroupLearner]
 
     def __init__(
@@ -117,9 +123,18 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
             raise ConfigError("random_shift moves images, and these observations have none; set it to 0")
         self.rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         self.num_updates = 0
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make what else the algorithm needs; called once, when `groups`, `params` and `rng` are there."""
 
     def _learner(self, policy: Policy, num_agents: int, name: str) -> GroupLearner:
         return GroupLearner(policy, num_agents, self.params, has_target_policy=self.has_target_policy)
+
+    @property
+    def noise(self) -> np.random.Generator | torch.Generator:
+        """What the noise of actions comes from."""
+        return self.rng if self.device_noise is None else self.device_noise
 
     @classmethod
     def build(
@@ -140,10 +155,11 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         return likelihood_head(space)
 
     @abstractmethod
-    def step(self, batch: Batch, weight: Tensor) -> tuple[Metrics, Tensor]:
+    def step(self, batch: Batch, weight: Tensor) -> tuple[StepMetrics, Tensor]:
         """One gradient step for all groups; gives metrics and the TD error [M] of each transition.
 
-        `weight` [M, 1] is the importance of each transition under prioritised replay, else 1.
+        `weight` [M, 1] is the importance of each transition under prioritised replay, else 1. On a GPU metrics may be
+        tensors, for which nobody waits.
         """
 
     def configure(self, params: P) -> None:
@@ -158,11 +174,16 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
 
     def update(self, transitions: Any) -> tuple[Metrics, Array]:
         """One gradient step on `JointTransitions`; gives metrics and TD errors [M], by which replay may set priorities."""
+        metrics, errors = self.begin(transitions)
+        return as_numbers(metrics), errors.cpu().numpy()
+
+    def begin(self, transitions: Any) -> tuple[StepMetrics, Tensor]:
+        """`update`, of which a GPU may not be through when this returns."""
         self.num_updates += 1
         batch = self.batch(transitions)
         device = next(iter(batch.values())).reward.device
-        metrics, errors = self.step(batch, torch.from_numpy(transitions.weight).to(device)[:, None])
-        return metrics, errors.detach().cpu().numpy()
+        metrics, errors = self.step(batch, moved(transitions.weight, device)[:, None])
+        return metrics, errors.detach()
 
     def batch(self, transitions: Any) -> Batch:
         """Transitions as tensors on the policies' device."""
@@ -185,9 +206,11 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         obs, next_obs = (learner.shift(tree, self.rng) for tree in (rows.obs, rows.next_obs))
         return replace(rows, obs=obs, next_obs=next_obs)
 
-    def prefixed(self, group: str, metrics: Metrics) -> Metrics:
+    def prefixed(self, group: str, metrics: Mapping[str, N]) -> dict[str, N]:
         """A group's metrics beside those of others: their names begin with the group's where there are several."""
-        return metrics if len(self.groups) == 1 else {f"{group}/{name}": number for name, number in metrics.items()}
+        return (
+            dict(metrics) if len(self.groups) == 1 else {f"{group}/{name}": number for name, number in metrics.items()}
+        )
 
     def observe(self, rollouts: Mapping[str, Rollout]) -> None:
         """See new observations before they are learned from: normalisation moves here."""
@@ -196,8 +219,9 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         for name, rollout in rollouts.items():
             policy = self.groups[name].policy
             if policy.normalizer is not None:
-                raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
-                policy.normalizer.update(raw[torch.from_numpy(rollout.valid)].to(self.groups[name].device))
+                device = self.groups[name].device
+                raw = policy.encoder(moved_tree(rollout.obs, device))
+                policy.normalizer.update(raw[moved(rollout.valid, device)])
 
     def optimizers(self) -> list[FlatAdam]:
         """All that take steps."""
@@ -219,9 +243,11 @@ class OffPolicyAlgorithm(ABC, Generic[P]):
         self.rng.bit_generator.state = state["rng"]
 
 
-def descend(loss: Tensor, optimizer: FlatAdam, parameters: list[nn.Parameter], network: str, rate: str) -> float:
-    """Step `parameters`, and no others, down a loss; gives the gradient's norm. A loss that is not finite raises."""
-    require_finite(float(loss.detach()), network, rate)
+def descend(loss: Tensor, optimizer: FlatAdam, parameters: list[nn.Parameter], network: str, rate: str) -> Number:
+    """Step `parameters`, and no others, down a loss; gives the gradient's norm. A loss that is not finite raises; that of a GPU
+    is looked at by the caller, when it is there."""
+    if loss.device.type == "cpu":
+        require_finite(float(loss.detach()), network, rate)
     optimizer.gradient.zero_()
     learned = [parameter for parameter in parameters if parameter.requires_grad]
     if learned:

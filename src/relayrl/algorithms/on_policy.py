@@ -30,6 +30,8 @@ from relayrl.data.trees import Array, map_tree
 
 if TYPE_CHECKING:
     from relayrl.algorithms.critics.joint_observations import CentralInputs
+    from relayrl.algorithms.poca.team_update import TeamUpdate
+    from relayrl.algorithms.updates.device_update import DeviceUpdate
     from relayrl.data.columns import Rollout
     from relayrl.data.trees import Space
     from relayrl.models.heads.action_head import LikelihoodHead
@@ -37,6 +39,19 @@ if TYPE_CHECKING:
     from relayrl.models.networks.input_layout import InputLayout
     from relayrl.models.networks.network_factory import NetworkFactory
     from relayrl.models.policy import ActorCritic
+    from relayrl.models.teams.team_critic import TeamCritic
+
+
+def _update(*parts: Any) -> TorchUpdate:
+    from relayrl.algorithms.updates.image_update import reference_update
+
+    return reference_update(*parts)
+
+
+def _team_update(*parts: Any) -> TeamUpdate:
+    from relayrl.algorithms.poca.team_update import TeamUpdate
+
+    return TeamUpdate(*parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,8 @@ class Backend:
     """What carries an algorithm out: the reference, on any device, unless something faster is given."""
 
     gae: Callable[..., Array] = gae
-    update: Callable[[ActorCritic, Objective, FlatAdam, FlatAdam], TorchUpdate] = TorchUpdate
+    update: Callable[[ActorCritic, Objective, FlatAdam, FlatAdam], TorchUpdate] = _update
+    team_update: Callable[[TeamCritic, FlatAdam], TeamUpdate] = _team_update
 
 
 REFERENCE = Backend()
@@ -73,8 +89,8 @@ class OnPolicyAlgorithm(ABC):
         self.policy, self.params, self._rng, self._backend = policy, params, rng, backend
         self._policy_passes, self._value_passes = policy_passes, value_passes
         require_distinct(policy.actor_parameters(), policy.critic_parameters())
-        self._pi_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
-        self._vf_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
+        self.actor_optimizer = FlatAdam(policy.actor_parameters(), params.pi_lr, params.max_grad_norm)
+        self.critic_optimizer = FlatAdam(policy.critic_parameters(), params.vf_lr, params.max_grad_norm)
 
     @classmethod
     def make_policy(
@@ -97,18 +113,18 @@ class OnPolicyAlgorithm(ABC):
     @cached_property
     def _update(self) -> TorchUpdate:
         """Made when it is first asked for, so that it sees what was changed between construction and training."""
-        return self._backend.update(self.policy, self._minimised(), self._pi_optimizer, self._vf_optimizer)
+        return self._backend.update(self.policy, self.minimised(), self.actor_optimizer, self.critic_optimizer)
 
-    @property
-    def actor_optimizer(self) -> FlatAdam:
-        """What steps the policy's actor."""
-        return self._pi_optimizer
+    def device_update(self, make: Callable[[ActorCritic, Objective, FlatAdam, FlatAdam], DeviceUpdate]) -> DeviceUpdate:
+        """What takes the steps of a run that stays on its device."""
+        return make(self.policy, self.minimised(), self.actor_optimizer, self.critic_optimizer)
 
     @abstractmethod
     def objective(self) -> Objective:
         """What an update minimises, by the params as they are."""
 
-    def _minimised(self) -> Objective:
+    def minimised(self) -> Objective:
+        """`objective`, with a user's loss where there is one."""
         own = replace(self.objective(), value_coef=self.params.value_coef)
         return own if self.make_loss is None else replace(own, policy_loss=self.make_loss(self.params))
 
@@ -116,7 +132,7 @@ class OnPolicyAlgorithm(ABC):
         """Go on with other numbers, such as a lower rate, from the next update on."""
         self.params = params
         if "_update" in vars(self):
-            self._update.objective = self._minimised()
+            self._update.objective = self.minimised()
 
     @abstractmethod
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
@@ -153,7 +169,7 @@ class OnPolicyAlgorithm(ABC):
 
         `fresh` are the rows [T, L] of each rollout that may be trained on, None for all of them; the others are context."""
         factor = self.params.lr_schedule.factor(progress)
-        self._pi_optimizer.lr, self._vf_optimizer.lr = self.params.pi_lr * factor, self.params.vf_lr * factor
+        self.actor_optimizer.lr, self.critic_optimizer.lr = self.params.pi_lr * factor, self.params.vf_lr * factor
         views: Sequence[CentralInputs | None] = [None] * len(rollouts) if central is None else central
         rows = [None] * len(rollouts) if fresh is None else fresh
         parts = [self._prepare(*part) for part in zip(rollouts, views, rows, strict=True)]
@@ -163,8 +179,8 @@ class OnPolicyAlgorithm(ABC):
         metrics = {
             "value/explained_variance": explained_variance(batch.old_value, batch.target),
             "value/mean": float(batch.old_value.mean()),
-            "policy/learning_rate": self._pi_optimizer.lr,
-            "value/learning_rate": self._vf_optimizer.lr,
+            "policy/learning_rate": self.actor_optimizer.lr,
+            "value/learning_rate": self.critic_optimizer.lr,
         }
         self._normalize(batch)
         finish = self._begin_passes(batch, sum(len(rollout.reward) for rollout in rollouts))
@@ -217,13 +233,12 @@ class OnPolicyAlgorithm(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next update, besides the policy itself."""
-        optimizers = {"pi": self._pi_optimizer.state_dict(), "vf": self._vf_optimizer.state_dict()}
-        own = self._update.state_dict()
-        return {"optimizers": optimizers, "rng": self._rng.bit_generator.state, "gradients": own}
+        optimizers = {"pi": self.actor_optimizer.state_dict(), "vf": self.critic_optimizer.state_dict()}
+        return {"optimizers": optimizers, "rng": self._rng.bit_generator.state, "gradients": self._update.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._pi_optimizer.load_state_dict(state["optimizers"]["pi"])
-        self._vf_optimizer.load_state_dict(state["optimizers"]["vf"])
+        self.actor_optimizer.load_state_dict(state["optimizers"]["pi"])
+        self.critic_optimizer.load_state_dict(state["optimizers"]["vf"])
         self._rng.bit_generator.state = state["rng"]
         self._update.load_state_dict(state.get("gradients", {}))

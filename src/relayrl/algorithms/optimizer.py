@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relayrl.errors import ConfigError
 from relayrl.models.networks.one_thread import one_thread
@@ -38,7 +38,7 @@ class FlatAdam:
         self.gradient = torch.zeros_like(self.vector)
         self.first_moment, self.second_moment = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
         self.num_steps = 0
-        self.kernel: Callable[[FlatAdam], float] | None = None
+        self.kernel: Callable[[FlatAdam], float | Tensor] | None = None
         """What takes the steps instead of torch, where the accelerator was asked for it."""
         offset = 0
         for p in parameters:
@@ -47,24 +47,24 @@ class FlatAdam:
             p.grad = self.gradient[where].view_as(p)
             offset += p.numel()
 
-    def step(self) -> float:
-        """Clip, then step; returns the gradient's norm before clipping."""
+    def step(self) -> float | Tensor:
+        """Clip, then step; returns the gradient's norm before clipping, on a GPU as a tensor that nobody has waited for."""
         return self._step_in_torch() if self.kernel is None else self.kernel(self)
 
     @torch.no_grad()
-    def _step_in_torch(self) -> float:
+    def _step_in_torch(self) -> float | Tensor:
         gradient, m, v = self.gradient, self.first_moment, self.second_moment
         with one_thread():
-            norm = float(torch.linalg.vector_norm(gradient))
-        if norm > self.max_norm:
-            gradient.mul_(self.max_norm / (norm + 1e-6))
+            norm: float | Tensor = torch.linalg.vector_norm(gradient)
+        if gradient.device.type == "cpu":
+            norm = float(norm)
+            if norm > self.max_norm:
+                gradient.mul_(self.max_norm / (norm + 1e-6))
+        elif math.isfinite(self.max_norm):
+            gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))  # type: ignore[union-attr]
         self.num_steps += 1
-        # m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  θ ← θ − α m̂ / (√v̂ + ε)
-        m.lerp_(gradient, 1.0 - BETA1)
-        v.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
         correction1, correction2 = 1.0 - BETA1**self.num_steps, 1.0 - BETA2**self.num_steps
-        denominator = v.sqrt().div_(math.sqrt(correction2)).add_(self.epsilon)
-        self.vector.addcdiv_(m, denominator, value=-self.lr / correction1)
+        adam_(self.vector, m, v, gradient, self.lr / correction1, math.sqrt(correction2), self.epsilon)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,6 +76,20 @@ class FlatAdam:
         self.first_moment.copy_(state["first_moment"])
         self.second_moment.copy_(state["second_moment"])
         self.num_steps = state["num_steps"]
+
+
+def adam_(
+    vector: Tensor, m: Tensor, v: Tensor, gradient: Tensor, rate: float | Tensor, root: float | Tensor, epsilon: float
+) -> None:
+    """One step in place; `rate` is α / (1 − β₁ᵗ) and `root` is √(1 − β₂ᵗ), both numbers of the host or both tensors."""
+    # m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  θ ← θ − α m̂ / (√v̂ + ε)
+    m.lerp_(gradient, 1.0 - BETA1)
+    v.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
+    denominator = v.sqrt().div_(root).add_(epsilon)
+    if isinstance(rate, Tensor):
+        vector.sub_(m.div(denominator).mul_(rate))
+    else:
+        vector.addcdiv_(m, denominator, value=-rate)
 
 
 def require_distinct(*several: Sequence[nn.Parameter]) -> None:

@@ -1,4 +1,4 @@
-"""Returns and advantages as pure functions of `[T, L]` columns (T time, L lanes).
+"""Returns and advantages as pure functions of `[T, L]` columns (T time, L lanes); `gae` takes arrays and tensors alike.
 
 `next_value[t]` is the value of what followed row `t`: `value[t + 1]`, or the value of the successor observation where the
 lane's episode ended or the block stopped (`with_successor_values`). Only termination cuts it.
@@ -6,9 +6,10 @@ lane's episode ended or the block stopped (`with_successor_values`). Only termin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from relayrl.data.trees import Array
 
@@ -26,16 +27,16 @@ def with_successor_values(value: Array, successors: Successors, successor_value:
 
 
 def gae(
-    reward: Array,
-    value: Array,
-    next_value: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
+    reward: Any,
+    value: Any,
+    next_value: Any,
+    terminated: Any,
+    truncated: Any,
+    valid: Any,
     *,
     gamma: float,
     lam: float,
-) -> Array:
+) -> Any:
     """[T, L] generalised advantage estimates (Schulman et al., 2016), 0 on invalid rows.
 
         δ_t = r_t + γ (1 − terminated_t) V(s_{t+1}) − V(s_t)
@@ -44,21 +45,22 @@ def gae(
     Where a lane does not act on some rows, what arrives on them (rewards, the end) belongs to its last valid row, and the
     next row is its next valid one: discounting counts the lane's own decisions.
     """
-    advantage = np.zeros_like(value)
+    xp: Any = np if isinstance(value, np.ndarray) else torch
+    advantage = xp.zeros_like(value)
     ended = terminated | truncated
-    ahead_reward, ahead_advantage = np.zeros_like(value[0]), np.zeros_like(value[0])
-    ahead_value = next_value[-1].copy()
+    ahead_reward, ahead_advantage = xp.zeros_like(value[0]), xp.zeros_like(value[0])
+    ahead_value = next_value[-1]
     for t in range(len(reward) - 1, -1, -1):
-        bootstrap = np.where(terminated[t], 0.0, next_value[t])
-        ahead_value = np.where(ended[t], bootstrap, ahead_value)
-        ahead_advantage = np.where(ended[t], 0.0, ahead_advantage)
-        ahead_reward = np.where(ended[t], 0.0, ahead_reward) + reward[t]
+        bootstrap = xp.where(terminated[t], 0.0, next_value[t])
+        ahead_value = xp.where(ended[t], bootstrap, ahead_value)
+        ahead_advantage = xp.where(ended[t], 0.0, ahead_advantage)
+        ahead_reward = xp.where(ended[t], 0.0, ahead_reward) + reward[t]
         own = ahead_reward + gamma * ahead_value - value[t] + gamma * lam * ahead_advantage
-        advantage[t] = np.where(valid[t], own, 0.0)
-        ahead_advantage = np.where(valid[t], own, ahead_advantage)
-        ahead_value = np.where(valid[t], value[t], ahead_value)
-        ahead_reward = np.where(valid[t], 0.0, ahead_reward)
-    return np.asarray(advantage, np.float32)
+        advantage[t] = xp.where(valid[t], own, 0.0)
+        ahead_advantage = xp.where(valid[t], own, ahead_advantage)
+        ahead_value = xp.where(valid[t], value[t], ahead_value)
+        ahead_reward = xp.where(valid[t], 0.0, ahead_reward)
+    return np.asarray(advantage, np.float32) if isinstance(advantage, np.ndarray) else advantage
 
 
 def normalized(advantage: Array, weight: Array | None = None) -> Array:

@@ -13,17 +13,16 @@ Log-probabilities are of actions scaled to [−1, 1]; the constant of the scale 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from relayrl.algorithms.critics.state_features import StateFeatures
-from relayrl.algorithms.off_policy import Metrics, ViewFactory, descend
+from relayrl.algorithms.off_policy import StepMetrics, descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.algorithms.params import SACParams
+from relayrl.algorithms.updates.batch_columns import Number, as_number
 from relayrl.algorithms.updates.replay_actor_critic import NextActions, ReplayActorCritic
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
 from relayrl.algorithms.updates.replay_losses import soft_policy_loss, soft_value, temperature_loss
@@ -32,7 +31,6 @@ from relayrl.errors import ConfigError
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.composite_head import is_plain, only_boxes
 from relayrl.models.heads.head_registry import likelihood_head, squashed_head
-from relayrl.models.policy import Policy
 
 DISCRETE_ENTROPY_SHARE = 0.5
 """Target entropy of discrete choices, as a share of the largest possible one."""
@@ -44,17 +42,9 @@ class SAC(ReplayActorCritic[SACParams]):
     num_q = 2
     num_policy_critics = 2
 
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        num_agents: Mapping[str, int],
-        params: SACParams,
-        generator: torch.Generator,
-        view: ViewFactory,
-        state: StateFeatures | None = None,
-    ) -> None:
-        super().__init__(policies, num_agents, params, generator, view, state)
-        self._log_alpha = {name: nn.Parameter(torch.tensor(math.log(params.init_temperature))) for name in self.groups}
+    def prepare(self) -> None:
+        params, first = self.params, torch.tensor(math.log(self.params.init_temperature))
+        self._log_alpha = {name: nn.Parameter(first.to(own.device, copy=True)) for name, own in self.groups.items()}
         self.temperature_optimizers = {
             name: FlatAdam([parameter], params.temperature_lr, None, USUAL_EPSILON)
             for name, parameter in self._log_alpha.items()
@@ -86,45 +76,52 @@ class SAC(ReplayActorCritic[SACParams]):
         """
         given, head = self.params.target_entropy, self.groups[group].policy.head
         if not head.part_sizes:
-            return torch.tensor(-float(head.critic_width) if given is None else given, dtype=torch.float64)
+            return self._constant(group, -float(head.critic_width) if given is None else given)
         largest = sum(math.log(size) for size in head.part_sizes)
         target = DISCRETE_ENTROPY_SHARE * largest if given is None else given
         if mask is None or not largest:
-            return torch.tensor(target, dtype=torch.float64)
+            return self._constant(group, target)
         counts = torch.stack([part.sum(-1).clamp(min=1) for part in torch.split(mask, list(head.part_sizes), -1)], -1)
         return target / largest * counts.double().log().sum(-1)
 
-    def temperature(self, group: str) -> float:
-        """The entropy's weight α."""
-        return math.exp(self._log_alpha[group].item())
+    def _constant(self, group: str, number: float) -> Tensor:
+        """A number beside the temperature; filled there, since a copy from the host cannot be captured in a CUDA graph."""
+        return torch.full((), number, dtype=torch.float64, device=self._log_alpha[group].device)
+
+    def temperature(self, group: str) -> Number:
+        """The entropy's weight α; on a GPU, where it stays there."""
+        log_alpha = self._log_alpha[group].detach()
+        return math.exp(log_alpha.item()) if log_alpha.device.type == "cpu" else log_alpha.exp()
 
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
-        action, logp = learner.act(learner.policy, own.next_policy_features, own.next_mask, self.rng)
+        action, logp = learner.act(learner.policy, own.next_policy_features, own.next_mask, self.noise)
         return NextActions(action, soft_value(torch.zeros_like(logp), logp, self.temperature(group)))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:
         return soft_policy_loss(q, logp, self.temperature(group), share)
 
-    def update_policies(self, batch: Batch) -> Metrics:
-        metrics = Metrics()
+    def update_policies(self, batch: Batch) -> StepMetrics:
+        metrics: StepMetrics = {}
         for name, learner in self.groups.items():
             alpha, own = self.temperature(name), batch[name]
             own_metrics, logp = self.update_policy(name, batch)
-            entropy = -float((logp * own.share).sum())
+            entropy = -as_number((logp * own.share).sum())
             self.update_temperature(name, entropy, own.mask, own.share)
             learner.soft_update()
-            metrics |= own_metrics | self.prefixed(name, {"policy/entropy": entropy, "policy/temperature": alpha})
+            told: StepMetrics = {"policy/entropy": entropy, "policy/temperature": alpha}
+            metrics |= own_metrics | self.prefixed(name, told)
         return metrics
 
-    def update_temperature(self, group: str, entropy: float, mask: Tensor | None, share: Tensor) -> None:
+    def update_temperature(self, group: str, entropy: Number, mask: Tensor | None, share: Tensor) -> None:
         """Step the temperature, given the policy's mean entropy over the rows of `share`."""
         if not self.params.learns_temperature:
             return
         target = self.target_entropy(group, mask)
         mean = target if target.ndim == 0 else (target * share).sum()
         parameter = self._log_alpha[group]
-        loss = temperature_loss(parameter, torch.tensor(entropy, dtype=torch.float64), mean.cpu())
+        now = torch.as_tensor(entropy, dtype=torch.float64, device=parameter.device)
+        loss = temperature_loss(parameter, now, mean.to(parameter.device))
         descend(loss, self.temperature_optimizers[group], [parameter], "temperature", "temperature_lr")
 
     def optimizers(self) -> list[FlatAdam]:

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relayrl.algorithms.off_policy import Metrics
+from relayrl.algorithms.off_policy import StepMetrics
 from relayrl.algorithms.params import DDPGParams, DeterministicParams, TD3Params
 from relayrl.algorithms.updates.replay_actor_critic import NextActions, ReplayActorCritic
 from relayrl.algorithms.updates.replay_batch import Batch, GroupBatch
 from relayrl.algorithms.updates.replay_losses import deterministic_policy_loss, smoothed_action
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError
+from relayrl.models.compute_device import moved
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.composite_head import only_boxes
 from relayrl.models.heads.head_registry import deterministic_head
@@ -62,16 +63,16 @@ class DeterministicActorCritic(ReplayActorCritic[D]):
     def next_actions(self, group: str, own: GroupBatch[Tensor]) -> NextActions:
         learner = self.groups[group]
         assert learner.target_policy is not None
-        action, _ = learner.act(learner.target_policy, own.next_policy_features, own.next_mask, self.rng)
+        action, _ = learner.act(learner.target_policy, own.next_policy_features, own.next_mask, self.noise)
         return NextActions(self.smoothed(action))
 
     def policy_loss(self, group: str, q: Tensor, logp: Tensor, share: Tensor) -> Tensor:
         return deterministic_policy_loss(q, share)
 
-    def update_policies(self, batch: Batch) -> Metrics:
+    def update_policies(self, batch: Batch) -> StepMetrics:
         if self.num_updates % self.policy_frequency:
             return {}
-        metrics = Metrics()
+        metrics: StepMetrics = {}
         for name in self.groups:
             metrics |= self.update_policy(name, batch)[0]
         for learner in self.groups.values():
@@ -95,6 +96,9 @@ class TD3(DeterministicActorCritic[TD3Params]):
         return self.params.policy_frequency
 
     def smoothed(self, action: Tensor) -> Tensor:
-        rows = self.rng.standard_normal((action.shape[0] * action.shape[1], action.shape[2]), dtype=np.float32)
-        noise = torch.from_numpy(rows).to(action.device).view_as(action) * self.params.policy_noise
-        return smoothed_action(action, noise, self.params.noise_clip)
+        if isinstance(self.noise, torch.Generator):
+            noise = torch.randn(action.shape, generator=self.noise, device=action.device)
+        else:
+            rows = self.noise.standard_normal((action.shape[0] * action.shape[1], action.shape[2]), dtype=np.float32)
+            noise = moved(rows, action.device).view_as(action)
+        return smoothed_action(action, noise * self.params.policy_noise, self.params.noise_clip)

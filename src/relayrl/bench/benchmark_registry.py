@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from relayrl.bench.rows import Row
 from relayrl.errors import UnknownNameError
@@ -19,6 +19,12 @@ def _envs() -> list[Row]:
     from relayrl.bench.native_env_rows import native_env_rows
 
     return [*env_rows(), *native_env_rows()]
+
+
+def _gpu() -> Iterable[Row]:
+    from relayrl.bench.gpu.gpu_rows import gpu_rows
+
+    return gpu_rows()
 
 
 def _images() -> list[Row]:
@@ -70,10 +76,22 @@ def _servers() -> list[Row]:
     return [*transport_rows(), *training_rows()]
 
 
+def _signals() -> list[Row]:
+    from relayrl.bench.workloads.signal_rows import signal_rows
+
+    return signal_rows()
+
+
 def _sinks() -> list[Row]:
     from relayrl.bench.sink_rows import sink_rows
 
     return sink_rows()
+
+
+def _teams() -> list[Row]:
+    from relayrl.bench.workloads.poca_rows import poca_rows
+
+    return poca_rows()
 
 
 def _w1() -> list[Row]:
@@ -112,9 +130,10 @@ def _w5() -> list[Row]:
     return off_policy_rows()
 
 
-BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+BENCHMARKS: dict[str, Callable[[], Iterable[Row]]] = {
     "codec": _codec,
     "envs": _envs,
+    "gpu": _gpu,
     "images": _images,
     "inference": _inference,
     "learners": _learners,
@@ -123,8 +142,10 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "replay": _replay,
     "runtime": _runtime,
     "servers": _servers,
+    "signals": _signals,
     "sinks": _sinks,
     "startup": _startup,
+    "teams": _teams,
     "W1": _w1,
     "W2": _w2,
     "W2k": _w2k,
@@ -133,7 +154,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 }
 
 
-def benchmark(name: str) -> Callable[[], list[Row]]:
+def benchmark(name: str) -> Callable[[], Iterable[Row]]:
     """The benchmark of that name; an unknown one raises with the nearest."""
     if name not in BENCHMARKS:
         raise UnknownNameError("benchmark", name, BENCHMARKS)

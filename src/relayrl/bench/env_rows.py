@@ -35,7 +35,7 @@ _SPIN_S = 200e-6
 _MAX_OVERHEAD_US = 60.0
 
 
-class IdleWorld(ScalarEnvironment):
+class IdleEnv(ScalarEnvironment):
     """An environment whose step costs next to nothing, so that what is measured is what surrounds it."""
 
     observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -54,7 +54,7 @@ class IdleWorld(ScalarEnvironment):
         return self._observation
 
 
-class SpinningEnv(IdleWorld):
+class SpinningEnv(IdleEnv):
     """An environment whose step keeps a core busy for 200 µs."""
 
     def step(self, action: Any) -> ScalarStep:
@@ -139,7 +139,7 @@ def _worker_overhead_row() -> Row:
     """What a vector step costs more because its environment runs in a worker."""
     num_steps = 500
     actions = _random_actions(num_steps, 1)
-    there, here = (make_vector(IdleWorld, EnvSettings(num_envs=1, workers=workers)) for workers in (1, 0))
+    there, here = (make_vector(IdleEnv, EnvSettings(num_envs=1, workers=workers)) for workers in (1, 0))
     for env in (there, here):
         env.reset(seed=0)
     seconds = interleaved(

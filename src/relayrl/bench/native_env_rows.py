@@ -1,8 +1,9 @@
 """Native environments beside their originals, both with random actions, on one core in this process.
 
-A row is environment steps per second (all agents of one world acting once). The originals are stepped as their users step
-them: one Python environment of gymnasium or mpe2 with resets, gymnasium's own vector CartPole, VMAS with as many worlds and one
-torch thread. VMAS does not reset finished worlds by itself and is not asked to; the native figures include resets.
+A row is environment steps per second (all agents of one environment acting once). The originals are stepped as their users
+step them: one Python environment of gymnasium or mpe2 with resets, gymnasium's own vector CartPole, VMAS with as many
+environments and one torch thread. VMAS does not reset finished environments by itself and is not asked to; the native figures
+include resets.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CLASSIC = {
     "MountainCarContinuous": ("MountainCarContinuous-v0", 5.0),  # its original is a dozen lines on floats: 0.3M steps/s
     "Acrobot": ("Acrobot-v1", 10.0),
 }
-"""The original, and how many times faster 64 worlds must be."""
+"""The original, and how many times faster 64 environments must be."""
 _PARTICLES = {
     "simple_spread": "simple_spread_v3",
     "simple_speaker_listener": "simple_speaker_listener_v4",
@@ -66,7 +67,12 @@ def native_env_rows() -> list[Row]:
     with one_thread():
         rows += [
             _row(
-                "simple_spread", n, _vmas_spread(n), "VMAS simple_spread, as many worlds", VMAS_TARGET, continuous=True
+                "simple_spread",
+                n,
+                _vmas_spread(n),
+                "VMAS simple_spread, as many environments",
+                VMAS_TARGET,
+                continuous=True,
             )
             for n in (64, 1024)
         ]
@@ -78,7 +84,7 @@ def _row(name: str, num_envs: int, other: Stepper, against: str, target: float, 
     ours = _native(name, num_envs, options)
     figure, against_figure = interleaved(lambda: _rate(ours), lambda: _rate(other), REPETITIONS)
     return Row(
-        name=f"native:{name}, {num_envs} worlds",
+        name=f"native:{name}, {num_envs} environments",
         figure=figure,
         unit="env steps/s",
         against=against,

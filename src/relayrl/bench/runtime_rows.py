@@ -123,7 +123,7 @@ def _client_process(model: Path) -> list[Row]:
 
 
 def _calls_per_s(work: Callable[[int], None], seconds: float = 1.0) -> float:
-    """Calls of all threads together; each is told its number."""
+    """Calls of all threads together; each gets its number."""
     stop, counts = threading.Event(), [0] * NUM_THREADS
 
     def play(i: int) -> None:

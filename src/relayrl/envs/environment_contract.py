@@ -35,7 +35,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,6 +168,23 @@ class VectorReset:
     state: Tree | None = None  # [B, …] the global state, where the environment offers one
 
 
+class Combination(IntEnum):
+    """How the numbers that a simulator records under one name become one, as Unity's `StatAggregationMethod`."""
+
+    AVERAGE = 0
+    MOST_RECENT = 1
+    SUM = 2
+    HISTOGRAM = 3
+
+
+class Recorded(NamedTuple):
+    """A number that a simulator records besides rewards; the row of statistics has it as `environment/NAME`."""
+
+    name: str
+    number: float
+    combination: Combination = Combination.AVERAGE
+
+
 @dataclass(slots=True)
 class VectorStep:
     """One step of all environments, by group name."""
@@ -181,6 +198,7 @@ class VectorStep:
     scores: Mapping[str, Array] | None = (
         None  # [B, N] of each group: what counts as return, where `reward` is for learning
     )
+    recorded: Sequence[Recorded] = ()
 
     def counted(self, group: str) -> Array:
         """[B, N] what the step adds to the returns that are reported."""
@@ -218,7 +236,7 @@ class Environment(ABC):
 
     @property
     def rates_episodes(self) -> bool:
-        """Whether `performance_return` is a rule of its own, by which runs then report and judge episodes."""
+        """Whether `performance_return` is a rule of its own, by which runs then report and score episodes."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most environments hold nothing to close

@@ -46,7 +46,7 @@ from relayrl.envs.recipes import (
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.guarded_vector import guard
 from relayrl.envs.vector.regrouped import regrouped
-from relayrl.envs.vector.vectorise import VectorisedWorlds, run_in_process, vectorise
+from relayrl.envs.vector.vectorise import VectorisedEnvironments, run_in_process, vectorise
 from relayrl.envs.wrappers.wrapped_vector import DROP_KEYS, FLATTEN, split, wrapped
 from relayrl.envs.wrappers.wrapper_names import WrapperSpec, plan_of
 from relayrl.errors import ConfigError, MissingExtraError, RelayRLError
@@ -79,7 +79,7 @@ def make_vector(
     )
     made = _make_envs(recipe, settings, own_number=own_number, render=render)
     outer = [*together, *([WrapperSpec(FLATTEN)] if settings.flatten else [])]
-    if settings.ignore_keys and not isinstance(made, VectorisedWorlds):
+    if settings.ignore_keys and not isinstance(made, VectorisedEnvironments):
         outer.insert(0, WrapperSpec(DROP_KEYS, {"keys": settings.ignore_keys}))
     if settings.parameters:
         made.begin_lessons([0] * len(settings.parameters))  # raises where an environment was made without parameters

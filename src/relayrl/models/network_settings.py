@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
 
@@ -44,6 +44,13 @@ class EncoderKind(Enum):
     SIMPLE = "simple"
     RESNET = "resnet"
     MATCH3 = "match3"
+
+
+class GoalConditioning(Enum):
+    """What the goals among the observations do."""
+
+    NONE = "none"
+    HYPER = "hyper"
 
 
 class ImageAxes(Enum):
@@ -106,6 +113,11 @@ class NetworkSettings(Settings):
         None,
         description="the action distribution of on-policy algorithms instead of theirs: a plugin's name, or `module:name`",
     )
+    goal_conditioning: GoalConditioning = Field(
+        GoalConditioning.NONE,
+        description="none: goals are observed like all else; hyper: they also give the weights of the last hidden layer. "
+        "Goals are parts of the observation called `desired_goal` or `goal_signal…`",
+    )
     critic_input: CriticInput = Field(
         CriticInput.AUTO,
         description="what critics of ma… algorithms see: joint_observations, state, both; "
@@ -113,3 +125,9 @@ class NetworkSettings(Settings):
     )
     memory: MemorySettings | None = Field(None, description="a recurrent cell behind the hidden layers; null: none")
     normalize_observations: bool = Field(False, description="running mean and variance, kept inside the policy")
+
+    @model_validator(mode="after")
+    def _own_networks_see_goals_their_way(self) -> NetworkSettings:
+        if self.kernel is not None and self.goal_conditioning is GoalConditioning.HYPER:
+            raise ValueError("goal_conditioning: hyper is for the built-in networks; leave it out beside a kernel")
+        return self

@@ -56,7 +56,7 @@ class Policy(nn.Module):
                 "network.memory needs an algorithm that learns from whole sequences: ppo, appo, impala, reinforce, or one of "
                 "their i… and ma… forms; leave it out for others, or stack the last observations in the environment"
             )
-        self.kernels = kernels or BuiltInNetworks(network)
+        self.kernels = self.networks(network, kernels)
         self.observation_space, self.network = observation_space, network
         self.head = head
         self.encoder = ObservationEncoder(observation_space)
@@ -69,6 +69,11 @@ class Policy(nn.Module):
         shares = shares_encoder and network.shared_encoder and isinstance(self.kernels, BuiltInNetworks)
         self.image_encoder = self.kernels.image_encoder(self.encoder, generator) if shares else None  # type: ignore[attr-defined]
         self.actor = self.kernels(self.features_layout, outputs, ACTOR_OUTPUT_GAIN, generator)
+
+    @staticmethod
+    def networks(network: NetworkSettings, given: NetworkFactory | None) -> NetworkFactory:
+        """What makes actor and critic: the `given` one, or MLPs of the settings' shape."""
+        return given or BuiltInNetworks(network)
 
     @property
     def features_layout(self) -> InputLayout:

@@ -29,19 +29,10 @@ class RecurrentActorCritic(ActorCritic):
     actor: RecurrentNetwork
     critic: RecurrentNetwork
 
-    def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        network: NetworkSettings,
-        generator: torch.Generator,
-        central: InputLayout | None = None,
-        kernels: NetworkFactory | None = None,
-        head: LikelihoodHead | None = None,
-    ) -> None:
-        """`kernels` makes what lies in front of the memories."""
-        recurrent = RecurrentNetworks(network, kernels)
-        super().__init__(observation_space, action_space, network, generator, central, recurrent, head)
+    @staticmethod
+    def networks(network: NetworkSettings, given: NetworkFactory | None) -> NetworkFactory:
+        """Networks with a memory; `given` makes what lies in front of it."""
+        return RecurrentNetworks(network, given)
 
     @property
     def memory_width(self) -> int:

@@ -1,4 +1,4 @@
-"""How long a run is, how often it looks up from learning, and what it tells."""
+"""How long a run is, how often it looks up from learning, and what it reports."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class EvaluationSettings(EvaluationBounds):
         None, description="stop as soon as an evaluation during the run reaches this mean return; needs interval"
     )
     group: str | None = Field(
-        None, description="group whose mean return policies are judged by; null: the mean over all agents"
+        None, description="group whose mean return policies are scored by; null: the mean over all agents"
     )
-    agent: str | None = Field(None, description="agent whose return policies are judged by, instead of a group's")
+    agent: str | None = Field(None, description="agent whose return policies are scored by, instead of a group's")
     opponents: tuple[Opponent, ...] | None = Field(
         None,
         description="who plays the others: random, previous (the policies of the evaluation before); the first decides; "
@@ -82,7 +82,7 @@ class EvaluationSettings(EvaluationBounds):
     )
 
     @model_validator(mode="after")
-    def _one_judge(self) -> EvaluationSettings:
+    def _one_scored(self) -> EvaluationSettings:
         if self.group is not None and self.agent is not None:
             raise ValueError("give evaluation.group or evaluation.agent, not both")
         return self

@@ -22,10 +22,13 @@ from recorded_frames import (
 )
 
 from relayrl.data.mlagents.png_images import decode_images
+from relayrl.data.trees import space_leaves
+from relayrl.envs.environment_contract import Combination
 from relayrl.envs.unity.behaviors import Behavior, Sensor, SensorKind, form_groups, read_behavior
 from relayrl.envs.unity.side_channels import EngineSettings, SceneStatistics, parameter_messages, read_block
 from relayrl.envs.unity.unity_messages import message, read_message
 from relayrl.errors import ConfigError, DecodeError, EnvError
+from relayrl.models.networks.observation_encoder import ObservationEncoder
 
 STRIKER = "Striker?team=1"
 
@@ -83,11 +86,21 @@ def test_a_behaviour_has_the_spaces_of_its_announcement() -> None:
     assert {key: (part.shape, str(part.dtype)) for key, part in space.items()} == {  # type: ignore[attr-defined]
         "Buffer": ((2, 2), "float32"),
         "Buffer_present": ((2,), "int8"),
-        "Camera": ((1, 84, 84), "uint8"),
+        "goal_signal_Camera": ((1, 84, 84), "uint8"),  # a goal sensor
         "VectorSensor_size3": ((3,), "float32"),
     }
     assert behavior.action_mask(info).tolist() == [False, True, True, True, False]  # type: ignore[union-attr]
     assert behavior.action_space["continuous"].shape == (2,)  # type: ignore[index]
+
+
+def test_a_goal_sensor_is_known_by_its_name() -> None:
+    output = read_message(OBSERVATIONS).unity_output
+    (brain,) = output.rl_initialization_output.brain_parameters
+    info = output.rl_output.agentInfos[STRIKER].value[0]
+    info.observations[0].observation_type, info.observations[2].observation_type = 1, 0  # goal signal, default
+    space = read_behavior(brain, info).observation_space
+    encodings = dict(zip([path for path, _ in space_leaves(space)], ObservationEncoder(space).encodings, strict=True))
+    assert [path for path, encoding in encodings.items() if encoding.is_goal] == ["goal_signal_VectorSensor_size3"]
 
 
 def test_actions_and_commands_are_the_published_ones() -> None:
@@ -178,15 +191,13 @@ def test_side_channels_are_the_published_ones() -> None:
     assert [channel for channel, _ in read_block(PARAMETERS)] == [UUID("534c891e-810f-11ea-a9d0-822485860400")] * 2
 
 
-def test_statistics_are_combined_as_the_scene_asks() -> None:
+def test_statistics_are_those_of_the_scene() -> None:
     statistics = SceneStatistics()
     statistics.add(STATISTIC)  # Walk/Arrived 0.75, summed
-    statistics.add(STATISTIC)
-    for value, kind in ((1.0, 0), (4.0, 0)):
-        statistics.add(struct.pack("<i", 1) + b"a" + struct.pack("<fi", value, kind))
-        statistics.add(struct.pack("<i", 1) + b"b" + struct.pack("<fi", value, 1))
-    assert statistics.take() == {"Walk/Arrived": 1.5, "a": 2.5, "b": 4.0}
-    assert statistics.take() == {}
+    statistics.add(struct.pack("<i", 4) + b"a\n,b" + struct.pack("<fi", 4.0, 1))
+    statistics.add(struct.pack("<i", 1) + b"c" + struct.pack("<fi", float("nan"), 0))
+    assert statistics.take() == [("Walk/Arrived", 0.75, Combination.SUM), ("a__b", 4.0, Combination.MOST_RECENT)]
+    assert statistics.take() == []
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 19, 20, 25])

@@ -37,6 +37,16 @@ def test_ppo_learns_to_walk(scenes: Scenes, tmp_path: Path) -> None:
     assert result["mean_return"] > 0.9
 
 
+def test_statistics_of_the_scene_are_metrics(scenes: Scenes, tmp_path: Path) -> None:
+    """A scene of eight environments records a sum of one a step, and the latest value of a parameter."""
+    steps = ("--steps", "1024", "--set", "time_horizon=32", "--set", "trainer.summary_freq=512")
+    trained(scenes, tmp_path / "run", *steps, *flags(scenes, "walk", "--agents", 8, parameters={"goal": 5.0}))
+    history = library.load_run(tmp_path / "run").history
+    assert sum(history["environment/Walk/Steps"]) == 1024 / 8
+    assert set(history["environment/Walk/goal"]) == {5.0}
+    assert all(0.0 <= share < 1.0 for share in history["environment/Walk/Arrived"])
+
+
 @pytest.mark.slow
 def test_poca_credits_who_dies_for_the_group_and_ppo_does_not(scenes: Scenes, tmp_path: Path) -> None:
     """Two survivors of three get 1 where the right one dies: 2/3 on average; 0.2 where nobody dies."""

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from wrapped_worlds import Nested, Pictures
+from wrapped_environments import Nested, Pictures
 
 import relayrl
 from relayrl.envs.environment_contract import VectorEnvironment, env_seeds

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from wrapped_worlds import Lives, Pictures, Told
+from wrapped_environments import Lives, Pictures, Told
 
 import relayrl
 from relayrl.accelerator.live_actor import live_actor
@@ -24,7 +24,7 @@ from relayrl.runtime.evaluation import evaluate
 from relayrl.testing import check_environment
 
 STACK = {"FrameStackObservation": {"stack_size": 2}}
-COUNTING = "relayrl.testing:CountingWorld"
+COUNTING = "relayrl.testing:CountingEnv"
 
 
 def made(env: Any, **values: Any) -> VectorEnvironment:
@@ -64,7 +64,7 @@ def test_returns_are_scores_of_whole_games_while_rewards_are_clipped() -> None:
         "trainer.time_horizon": 12,
         "environment.wrappers": [{"ClipReward": {"max_reward": 1}}],
     }
-    parts = build_parts(build_run_settings("wrapped_worlds:Lives", None, flags, []))
+    parts = build_parts(build_run_settings("wrapped_environments:Lives", None, flags, []))
     rollout = parts.collector.collect(0)["agent"]
     assert rollout.reward.max() == 1.0
     assert [len(each.reward) for each in rollout.trajectories()] == [2] * 12  # lives, which are learned from
@@ -182,7 +182,7 @@ def test_pettingzoos_own_wrappers_are_applied_before_the_adapter() -> None:
 
 
 def test_a_users_function_wraps_with_arguments_also_in_workers() -> None:
-    wrappers = [{"wrapped_worlds:doubled": {"factor": 3.0}}]
+    wrappers = [{"wrapped_environments:doubled": {"factor": 3.0}}]
     for workers in (0, 1):
         env = made("CartPole-v1", workers=workers, wrappers=wrappers)
         env.reset(seed=0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from relayrl.algorithms.critics.critic_sight import StateOffer
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
+from relayrl.models.compute_device import moved, moved_tree
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
 
@@ -27,8 +28,8 @@ class StateFeatures(nn.Module):
     @torch.no_grad()
     def features(self, state: Any, device: torch.device) -> Tensor:
         """[M, S] features of states [M, …], on a device."""
-        encoded: Tensor = self.encoder(map_tree(torch.from_numpy, state))
-        return (encoded if self.normalizer is None else self.normalizer(encoded)).to(device)
+        encoded: Tensor = self.encoder(moved_tree(state, device))
+        return encoded if self.normalizer is None else self.normalizer(encoded)
 
     def features_numpy(self, state: Any) -> Array:
         """The same in NumPy."""
@@ -42,4 +43,4 @@ class StateFeatures(nn.Module):
         """See new states before they are learned from."""
         if self.normalizer is not None and rollout.state is not None:
             flat = map_tree(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.state)
-            self.normalizer.update(torch.from_numpy(self.encoder.encode_numpy(flat)))
+            self.normalizer.update(moved(self.encoder.encode_numpy(flat), self.normalizer.scale.device))

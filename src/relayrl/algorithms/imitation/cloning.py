@@ -20,17 +20,10 @@ from relayrl.algorithms.imitation.demonstrated_rows import DemonstratedRows
 from relayrl.algorithms.losses import LogLikelihood, Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.recurrent_update import RecurrentEvaluation, remembered
-from relayrl.algorithms.updates.torch_update import (
-    Batch,
-    Estimates,
-    Metrics,
-    PassPlan,
-    TorchUpdate,
-    as_array,
-    flat_rows,
-)
+from relayrl.algorithms.updates.torch_update import Batch, Estimates, Metrics, PassPlan, TorchUpdate, flat_rows
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array, map_tree
+from relayrl.models.compute_device import moved, moved_tree
 
 MakeUpdate = Callable[[Objective], TorchUpdate]
 _REPORTED = ("policy/loss", "policy/entropy", "policy/gradient_norm")
@@ -39,9 +32,9 @@ _REPORTED = ("policy/loss", "policy/entropy", "policy/gradient_norm")
 def observe(policy: Any, rollout: Rollout) -> None:
     """Take the valid rows of a rollout into the moments that a policy normalises by, if it does."""
     if policy.normalizer is not None and rollout.valid.any():
-        raw = policy.encoder(map_tree(torch.from_numpy, rollout.obs))
-        rows = raw[torch.from_numpy(np.asarray(rollout.valid, bool))]
-        policy.normalizer.update(rows.to(policy.normalizer.scale.device))
+        device = policy.normalizer.scale.device
+        raw = policy.encoder(moved_tree(rollout.obs, device))
+        policy.normalizer.update(raw[moved(np.asarray(rollout.valid, bool), device)])
 
 
 class Rows(ABC):
@@ -183,10 +176,10 @@ class Cloner:
         evaluation = RecurrentEvaluation(*known, memory, memory[:, :0])
         return self._update.batch(rollout, evaluation, Estimates(nothing.reshape(-1), ones, nothing), rollout.valid)
 
-    def _remembered(self, rollout: Rollout, features: Tensor) -> Array:
+    def _remembered(self, rollout: Rollout, features: Tensor) -> Any:
         """[M, …] what the actor remembers before each row."""
         actor = self._policy.actor
-        return as_array(remembered(actor, rollout, actor.hidden(features).detach())[0])
+        return self._update.kept(remembered(actor, rollout, actor.hidden(features).detach())[0])
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is in its demonstrations, and the optimiser."""

@@ -2,7 +2,9 @@
 
 Each takes the better of one and two threads. Ours has its default of one encoder for actor and critic, as theirs has for PPO;
 for SAC theirs has one each, which is its default. Environments: a film of random frames always, Breakout where ale-py is
-installed, CarRacing where Box2D is. A replay of stacked frames is measured in bytes.
+installed, CarRacing where Box2D is. CarRacing's own step takes most of the time, so that it is also measured with environments
+in processes: two workers of ours, a process for each environment of theirs (`SubprocVecEnv`). A replay of stacked frames is
+measured in bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from relayrl.data.columns import LaneHeader, Rollout, Successors
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
 from relayrl.training.replay.joint_replay import JointReplay
 
-NUM_ENVS = 8
+NUM_ENVS, WORKERS = 8, 2
 SAC_WARM_UP, SAC_STEPS, SAC_BATCH = 70, 40, 64
 REPETITIONS, THREADS = 3, (1, 2)
 REPLAYED = 20_000
@@ -86,7 +88,7 @@ def image_rows() -> list[Row]:
         rows.append(_ppo_row("Breakout", breakout))
     has_box2d = _has("Box2D", "pygame")
     if has_box2d:
-        rows.append(_ppo_row("CarRacing", car_racing))
+        rows += [_ppo_row("CarRacing", car_racing), _ppo_row("CarRacing", car_racing, WORKERS)]
     return [
         *rows,
         _sac_row("CarRacing" if has_box2d else "film", car_racing if has_box2d else _continuous_film),
@@ -102,11 +104,15 @@ def _continuous_film() -> gymnasium.Env[Any, Any]:
     return Film(is_continuous=True)
 
 
-def _ppo_row(name: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> Row:
+def _ppo_row(name: str, make: Callable[[], gymnasium.Env[Any, Any]], workers: int = 0) -> Row:
     def ours(threads: int) -> float:
-        return steps_per_s(ppo_settings(make, threads))
+        return steps_per_s(ppo_settings(make, threads, workers=workers))
 
-    return _row(f"PPO from pixels, {name}, {NUM_ENVS} environments", ours, lambda n: _sb3_ppo(make, n), TARGETS[name])
+    def theirs(threads: int) -> float:
+        return _sb3_ppo(make, threads, in_processes=workers > 0)
+
+    where = f" in {workers} workers" if workers else ""
+    return _row(f"PPO from pixels, {name}, {NUM_ENVS} environments{where}", ours, theirs, TARGETS[name])
 
 
 def _sac_row(name: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> Row:
@@ -130,9 +136,11 @@ def _row(name: str, ours: Callable[[int], float], theirs: Callable[[int], float]
     return Row(name, best[0], UNIT, f"{PEER}, CnnPolicy", best[1], best[0] / best[1], target)
 
 
-def ppo_settings(make: Callable[[], gymnasium.Env[Any, Any]], threads: int, num_updates: int = 1) -> RunSettings:
+def ppo_settings(
+    make: Callable[[], gymnasium.Env[Any, Any]], threads: int, num_updates: int = 1, *, workers: int = 0
+) -> RunSettings:
     """W1's work with images: 128 steps an environment, 4 epochs of 4 minibatches, Nature's encoder with 512 features."""
-    settings = workload_settings(_name(make), NUM_ENVS, num_updates * NUM_ENVS * ROLLOUT_STEPS)
+    settings = workload_settings(_name(make), NUM_ENVS, num_updates * NUM_ENVS * ROLLOUT_STEPS, workers=workers)
     network = settings.network.model_copy(update={"hidden_sizes": ()})
     return settings.model_copy(update={"threads": threads, "network": network})
 
@@ -156,15 +164,17 @@ def _name(make: Callable[[], Any]) -> str:
     return f"{make.__module__}:{make.__name__}"
 
 
-def _sb3_ppo(make: Callable[[], gymnasium.Env[Any, Any]], threads: int) -> float:
+def _sb3_ppo(make: Callable[[], gymnasium.Env[Any, Any]], threads: int, *, in_processes: bool = False) -> float:
     import stable_baselines3 as sb3
     import torch
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     torch.set_num_threads(threads)
+    envs = make_vec_env(make, n_envs=NUM_ENVS, seed=1, vec_env_cls=SubprocVecEnv if in_processes else DummyVecEnv)
     model = sb3.PPO(
         "CnnPolicy",
-        make_vec_env(make, n_envs=NUM_ENVS, seed=1),
+        envs,
         n_steps=ROLLOUT_STEPS,
         batch_size=NUM_ENVS * ROLLOUT_STEPS // MINIBATCHES,
         n_epochs=EPOCHS,
@@ -178,7 +188,9 @@ def _sb3_ppo(make: Callable[[], gymnasium.Env[Any, Any]], threads: int) -> float
     )
     start = time.perf_counter()
     model.learn(NUM_ENVS * ROLLOUT_STEPS)
-    return float(model.num_timesteps / (time.perf_counter() - start))
+    seconds = time.perf_counter() - start
+    envs.close()
+    return float(model.num_timesteps / seconds)
 
 
 def _sb3_sac(make: Callable[[], gymnasium.Env[Any, Any]], threads: int) -> float:

@@ -1,4 +1,4 @@
-"""W2k and W4: PPO and MAPPO where many worlds, or many agents, make arithmetic the bound; beside what bounds them.
+"""W2k and W4: PPO and MAPPO where many environments, or many agents, make arithmetic the bound; beside what bounds them.
 
 The floor of the native rows is the arithmetic alone: the matrix products of acting and learning, done by NumPy on one thread
 with nothing around them. mpe2's floor is mpe2 itself, stepped by one core.

@@ -228,7 +228,7 @@ class TurnsAdapter(_PettingZooAdapter):
         self._ended, self._observations, self._masks = set(), {}, {}
         self._env.reset(seed=seed)
         self._alive = tuple(self._env.agents)
-        self._look(self._alive)
+        self._observe(self._alive)
         return MultiAgentReset(self._observations, dict(self._env.infos))
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
@@ -246,12 +246,12 @@ class TurnsAdapter(_PettingZooAdapter):
                 rewards[agent] = rewards.get(agent, 0.0) + float(reward)
             infos.update(self._env.infos)
             ended_now = self._ends(self._env.terminations, self._env.truncations)
-            self._look(ended_now)
+            self._observe(ended_now)
             ends |= ended_now
             if not self._env.agents or self._env.agent_selection not in self._ended:
                 break
             action = None  # what PettingZoo wants for a dead agent, whom this removes
-        self._look(self._alive)
+        self._observe(self._alive)
         return MultiAgentStep(
             self._observations,
             rewards,
@@ -260,7 +260,7 @@ class TurnsAdapter(_PettingZooAdapter):
             infos,
         )
 
-    def _look(self, agents: Iterable[str]) -> None:
+    def _observe(self, agents: Iterable[str]) -> None:
         for agent in agents:
             self._see(agent, self._env.observe(agent), self._env.infos.get(agent, {}))
 

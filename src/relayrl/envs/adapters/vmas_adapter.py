@@ -103,7 +103,7 @@ class VmasEnvironment(VectorEnvironment):
         return self.env_ids
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
-        self._require_worlds()
+        self._require_envs()
         if env_ids is not None and not self._seen:
             raise EnvError("the first reset() begins all environments; leave env_ids out")
         chosen = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
@@ -117,7 +117,7 @@ class VmasEnvironment(VectorEnvironment):
         return self.build_observation()
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
-        self._require_worlds()
+        self._require_envs()
         if not self._seen:
             raise EnvError("step() before reset(); reset the environment first")
         sent = self._actions_by_agent(actions)
@@ -156,7 +156,7 @@ class VmasEnvironment(VectorEnvironment):
         )
 
     def frames(self, envs: Sequence[int], mode: RenderMode = RenderMode.RGB_ARRAY) -> list[Array]:
-        self._require_worlds()
+        self._require_envs()
         render = partial(vmas_scenarios.render, self._env, mode=mode.value)
         if mode is RenderMode.HUMAN:
             render(env_index=envs[0])
@@ -209,8 +209,8 @@ class VmasEnvironment(VectorEnvironment):
                 sent[self._places[agent]] = tensor[:, n].reshape(self.num_envs, -1)
         return sent
 
-    def _per_lane(self, per_world: torch.Tensor, group: AgentGroup) -> Any:
-        return self._out(per_world[:, None].expand(-1, group.num_agents).contiguous())
+    def _per_lane(self, per_env: torch.Tensor, group: AgentGroup) -> Any:
+        return self._out(per_env[:, None].expand(-1, group.num_agents).contiguous())
 
     def _final(self, last: Any, over: torch.Tensor, group: AgentGroup) -> FinalObservations:
         envs = over.nonzero().flatten()
@@ -232,7 +232,7 @@ class VmasEnvironment(VectorEnvironment):
             raise EnvError(f"no environment has the id {unknown[0]}; ids are those that init_num_envs() gave")
         return [places[env_id] for env_id in env_ids]
 
-    def _require_worlds(self) -> None:
+    def _require_envs(self) -> None:
         if self._env is None:
             raise EnvError("there are no environments yet; call init_num_envs() first")
 

@@ -26,9 +26,9 @@ def has_tuple_agents(env: gymnasium.Env[Any, Any]) -> bool:
     seen, done = env.observation_space, env.action_space
     if not (isinstance(seen, spaces.Tuple) and isinstance(done, spaces.Tuple) and len(seen.spaces) == len(done.spaces)):
         return False
-    told = (getattr(env.unwrapped, name, None) for name in _COUNTS)
+    declared = (getattr(env.unwrapped, name, None) for name in _COUNTS)
     counts = [
-        count if isinstance(count, int) else len(count) for count in told if isinstance(count, int | list | tuple)
+        count if isinstance(count, int) else len(count) for count in declared if isinstance(count, int | list | tuple)
     ]
     return len(done.spaces) in counts
 

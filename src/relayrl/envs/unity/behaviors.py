@@ -10,7 +10,8 @@ Spaces come from what the scene announces and from the first agent's observation
     discrete actions                    Discrete, or MultiDiscrete for several branches
     both                                Dict of continuous and discrete
 
-Several sensors make a Dict by the sensors' names. Whatever a simulator sends is compared with this before it is used.
+Several sensors make a Dict by the sensors' names, those that show a goal with `goal_signal_` before it. Whatever a simulator
+sends is compared with this before it is used.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from gymnasium import spaces
 
 from relayrl.data.mlagents.png_images import decode_images
 from relayrl.data.trees import Array, Space, Tree
-from relayrl.envs.unity.unity_messages import NO_COMPRESSION, PNG, VARIABLE_SIZE, message
+from relayrl.envs.unity.unity_messages import GOAL_SIGNAL, NO_COMPRESSION, PNG, VARIABLE_SIZE, message
 from relayrl.errors import DecodeError, EnvError
 
 MAX_NUMBERS = 1 << 24
 """Numbers in one observation, at most."""
 MAX_ACTIONS = 1 << 16
 CONTINUOUS, DISCRETE = "continuous", "discrete"
+GOAL_PREFIX = "goal_signal_"
+"""Of sensors that show a goal, by which `network.goal_conditioning` knows them."""
 _TEAM = re.compile(r"(.*)\?team=(\d+)", re.DOTALL)
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -208,6 +211,7 @@ def read_behavior(parameters: Any, info: Any) -> Behavior:
     keys: list[str] = []
     for i, proto in enumerate(info.observations):
         key = _ODD.sub("_", proto.name)[:60].strip("_") or f"observation_{i}"
+        key = f"{GOAL_PREFIX}{key}" if proto.observation_type == GOAL_SIGNAL else key
         keys.append(f"{key}_{i}" if key in keys else key)
     sensors = tuple(_read_sensor(key, proto) for key, proto in zip(keys, info.observations, strict=True))
     return Behavior(name, sensors, num_continuous, branches)

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from uuid import UUID
 
 from pydantic import Field, model_validator
 
 from relayrl.config.settings import Settings
+from relayrl.envs.environment_contract import Combination, Recorded
 from relayrl.errors import ConfigError, EnvError
 
 ENVIRONMENT_PARAMETERS = UUID("534c891e-810f-11ea-a9d0-822485860400")
 ENGINE_CONFIGURATION = UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 STATISTICS = UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 _FLOAT_PARAMETER = 0
-_MAX_NAMES = 1000
-"""Statistics kept at once: names come from the scene."""
+_MAX_NAMES, _MAX_LENGTH, _MAX_WAITING = 1000, 100, 100_000
+"""Of statistics: different names, characters of a name, numbers that wait for the end of a step. All come from the scene."""
+_ODD = re.compile(r"[^\w/ .-]")
 
 logger = logging.getLogger(__name__)
 
@@ -78,20 +80,12 @@ def parameter_messages(parameters: Mapping[str, float]) -> Iterator[bytes]:
         )
 
 
-class Combination(IntEnum):
-    """How the numbers of one statistic become one."""
-
-    AVERAGE = 0
-    MOST_RECENT = 1
-    SUM = 2
-    HISTOGRAM = 3
-
-
 @dataclass(slots=True)
 class SceneStatistics:
-    """What the scene reports through `StatsRecorder`, combined until somebody takes it."""
+    """What the scene reports through `StatsRecorder`, until somebody takes it."""
 
-    _running: dict[str, tuple[Combination, float, int]] = field(default_factory=dict)
+    _recorded: list[Recorded] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
 
     def add(self, payload: bytes) -> None:
         """Take in one message; `EnvError` where it is none."""
@@ -104,16 +98,21 @@ class SceneStatistics:
             kind = Combination(number)
         except (struct.error, ValueError) as error:
             raise EnvError(f"the simulator sent a damaged statistic: {error}") from error
-        if not math.isfinite(value) or (name not in self._running and len(self._running) >= _MAX_NAMES):
+        known = _ODD.sub("_", name)[:_MAX_LENGTH]
+        is_new = known not in self._names
+        if (
+            not math.isfinite(value)
+            or (is_new and len(self._names) >= _MAX_NAMES)
+            or len(self._recorded) >= _MAX_WAITING
+        ):
             return
-        _, total, count = self._running.get(name, (kind, 0.0, 0))
-        self._running[name] = (kind, value if kind is Combination.MOST_RECENT else total + value, count + 1)
+        self._names.add(known)
+        self._recorded.append(Recorded(known, value, kind))
 
-    def take(self) -> dict[str, float]:
-        """The statistics since the last call, by name; those that the scene wants as a histogram as averages."""
-        taken, self._running = self._running, {}
-        averaged = (Combination.AVERAGE, Combination.HISTOGRAM)
-        return {name: total / count if kind in averaged else total for name, (kind, total, count) in taken.items()}
+    def take(self) -> list[Recorded]:
+        """What was recorded since the last call."""
+        taken, self._recorded = self._recorded, []
+        return taken
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ STEP, RESET = 0, 1
 """Values of `UnityRLInputProto.command`."""
 NO_COMPRESSION, PNG = 0, 1
 """Values of `ObservationProto.compression_type`."""
+GOAL_SIGNAL = 1
+"""Value of `ObservationProto.observation_type`: the sensor shows a goal."""
 VARIABLE_SIZE = 4
 """Bit of `ObservationProto.dimension_properties`: the axis has up to so many entries, the rest are zeros."""
 

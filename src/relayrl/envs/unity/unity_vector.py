@@ -40,10 +40,6 @@ from relayrl.errors import ConfigError, EnvError, PartialResetError
 _MAX_AGENTS = 1 << 16
 _MAX_SILENT = 10_000
 """Exchanges in which nobody asks for a decision, one after the other."""
-STATISTICS_STEPS = 100
-"""Steps over which the scene's statistics are combined."""
-STATISTICS = "unity_statistics"
-"""Key of the scene's statistics in `VectorStep.infos`."""
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +102,7 @@ class UnityVector(VectorEnvironment):
                 raise EnvError(f"no agent of the scene asked for a decision in {_MAX_SILENT} exchanges")
             num_left -= 1
             simulator.act(idle)
+        simulator.statistics.take()  # of idle actions
         self._behaviors = {name: simulator.behaviors[name] for name in census.behaviors}
         members = form_groups(self._behaviors)
         num_areas, plans = census.plan(self._options.areas, self._agents_per_area(members))
@@ -192,7 +189,7 @@ class UnityVector(VectorEnvironment):
             {columns.group.name: columns.step() for columns in self._all_columns.values()},
             episode_over=self._over,
             failed=self._failed if self._failed.any() else None,
-            infos=self._report_statistics(),
+            recorded=[one for simulator in self._simulators for one in simulator.statistics.take()],
         )
 
     def build_observation(self) -> VectorReset:
@@ -379,21 +376,6 @@ class UnityVector(VectorEnvironment):
             if self._behaviors[name] != behavior:
                 raise EnvError(f"behaviour {name!r:.100} has other sensors or actions than in the first simulator")
 
-    def _report_statistics(self) -> Sequence[Mapping[str, Any]]:
-        """Every so many steps, what the scenes have recorded: for the log, and for `VectorStep.infos` of their first areas."""
-        if self._num_steps % STATISTICS_STEPS:
-            return ()
-        infos: list[Mapping[str, Any]] = [{}] * self.built_num_envs
-        for number, simulator in enumerate(self._simulators):
-            recorded = simulator.statistics.take()
-            if recorded:
-                infos[number * self._num_areas] = {STATISTICS: recorded}
-                logger.info(
-                    "statistics of the scene",
-                    extra={"simulator": number, **{_plain(k): v for k, v in recorded.items()}},
-                )
-        return infos
-
     def _require_open(self) -> None:
         if self._closed:
             raise EnvError("this environment is closed, by close() or by a failure; make a new one")
@@ -402,11 +384,6 @@ class UnityVector(VectorEnvironment):
 def _number_of(given: Any, env: int) -> float:
     values = np.ravel(given)
     return float(values[env] if values.size > 1 else values[0])
-
-
-def _plain(name: str) -> str:
-    """A name that a log line can have as a field's; those of log records themselves are taken."""
-    return f"scene/{name}"[:100]
 
 
 def _agent_ids(member: Membership, plan: LanePlan) -> tuple[str, ...]:

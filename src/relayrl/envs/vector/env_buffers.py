@@ -120,7 +120,7 @@ class EnvBuffers:
     episode_over: Array  # [B] bool
     selected: Array  # [B] bool: the environments that a reset or restart is about
     reset_seed: Array  # [B] int64: the seed of that reset, NO_SEED for none
-    busy_world: Array  # [B] int64: entry 0 of a slice is the environment that its loop is in, counted within the slice
+    busy_env: Array  # [B] int64: entry 0 of a slice is the environment that its loop is in, counted within the slice
     current: Array  # [1] int64: which half is current
     gives_states: Array  # [1] bool: whether anybody asks for states
     lessons: Array  # [P] int64: the lesson of each parameter, for episodes that begin from now on
@@ -154,7 +154,7 @@ class EnvBuffers:
             episode_over=self.episode_over[envs],
             selected=self.selected[envs],
             reset_seed=self.reset_seed[envs],
-            busy_world=self.busy_world[envs],
+            busy_env=self.busy_env[envs],
             current=self.current,
             gives_states=self.gives_states,
             lessons=self.lessons,
@@ -185,7 +185,7 @@ def allocate_buffers(layout: EnvLayout, num_envs: int, make: Allocator = np.zero
         episode_over=make((num_envs,), flag),
         selected=make((num_envs,), flag),
         reset_seed=make((num_envs,), count),
-        busy_world=make((num_envs,), count),
+        busy_env=make((num_envs,), count),
         current=make((1,), count),
         gives_states=make((1,), flag),
         lessons=make((max(1, layout.num_parameters),), count),

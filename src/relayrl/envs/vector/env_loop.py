@@ -117,7 +117,7 @@ class EnvLoop(VectorRunner, Generic[Env]):
         """Use these buffers, one row per environment; called once, before the first reset."""
         self.buffers = buffers
         self._checker = ResultChecker(self.layout, buffers, check)
-        self._busy = memoryview(buffers.busy_world.data)
+        self._busy = memoryview(buffers.busy_env.data)
         for b, env in enumerate(self._envs):
             self._install(b, env)
 

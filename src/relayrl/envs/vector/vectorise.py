@@ -81,18 +81,22 @@ def run_in_process(recipe: EnvRecipe, first: Any, num_envs: int, check: Observat
     return loop
 
 
-def vectorise(launch: Callable[[], VectorRunner], settings: EnvSettings) -> VectorisedWorlds:
+def vectorise(launch: Callable[[], VectorRunner], settings: EnvSettings) -> VectorisedEnvironments:
     """The vector environment over the environments that `launch` sets up."""
     try:
         runner = launch()
     except EnvFailureError as error:
         raise error.failure.as_error(uuid.uuid4(), None, 0) from error
-    env = StatefulVectorisedWorlds(runner, settings) if runner.stateful else VectorisedWorlds(runner, settings)
+    env = (
+        StatefulVectorisedEnvironments(runner, settings)
+        if runner.stateful
+        else VectorisedEnvironments(runner, settings)
+    )
     env.init_num_envs(runner.num_envs)
     return env
 
 
-class VectorisedWorlds(VectorEnvironment):
+class VectorisedEnvironments(VectorEnvironment):
     """The vector environment over a runner's environments, which it owns and closes."""
 
     def __init__(self, runner: VectorRunner, settings: EnvSettings) -> None:
@@ -266,7 +270,7 @@ class VectorisedWorlds(VectorEnvironment):
             raise EnvError("no environments yet; call init_num_envs() first")
 
 
-class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
+class StatefulVectorisedEnvironments(VectorisedEnvironments, StatefulEnvironment):
     """Vectorised environments whose states can be saved."""
 
     def get_state(self) -> dict[str, Array]:
@@ -279,6 +283,7 @@ class StatefulVectorisedWorlds(VectorisedWorlds, StatefulEnvironment):
         state["seeded_at_step"] = np.array(self._seeded_at_step)
         state["num_restarts"] = np.array(self._num_restarts)
         for b, env_state in enumerate(self._runner.get_state()):
+            # Checkpoints have had this name from the first version on.
             state |= {f"world{b}/{name}": array for name, array in env_state.items()}
         return state
 

@@ -28,7 +28,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """Build `num_envs` environments by a pickled `EnvRecipe`; the answer is a `BuiltWorlds`.
+    """Build `num_envs` environments by a pickled `EnvRecipe`; the answer is a `BuiltEnvironments`.
 
     `main_module` is what `multiprocessing.spawn.prepare` needs to import the parent's script, for factories defined there.
     """
@@ -39,7 +39,7 @@ class BuildTask:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltWorlds:
+class BuiltEnvironments:
     """What a worker's environments look like."""
 
     layout: EnvLayout

@@ -265,7 +265,7 @@ class WorkerPool(VectorRunner):
         if failure is not None:
             blamed += failure.env
         elif self._buffers is not None:
-            blamed += int(self._buffers.busy_world[link.first])
+            blamed += int(self._buffers.busy_env[link.first])
         lost = tuple(env for env in link.envs if env != blamed)
         log = link.fault_log() if failure is None else failure.traceback
         return EnvFailure(blamed, FailureKind.STOPPED, reason, log, lost)

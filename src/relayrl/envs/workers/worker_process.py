@@ -140,7 +140,7 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 - the seam to user code: whatever a factory raises is its failure
             self._channel.send(messages.UNBUILT, EnvFailure.of_exception(0, error, "building it"))
         else:
-            self._channel.send(messages.VALUE, messages.BuiltWorlds(self._loop.layout, self._loop.stateful))
+            self._channel.send(messages.VALUE, messages.BuiltEnvironments(self._loop.layout, self._loop.stateful))
 
     def _attach(self, loop: EnvLoop[Any], task: messages.AttachTask) -> None:
         memory = mmap.mmap(self._memory_fd, task.num_bytes)

@@ -55,7 +55,7 @@ class DropKeys(GroupWrapper):
         self._keys = keys
         self.space = space_without(group.observation_space, keys)
 
-    def shown(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         return tree_without(obs, self._keys)
 
 

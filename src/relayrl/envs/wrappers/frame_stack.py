@@ -36,9 +36,9 @@ class FrameStack(GroupWrapper):
     def begin(self, seen: GroupObservation, began: Array) -> GroupObservation:
         self._is_new[began] = True
         self._push(seen.obs, seen.active & began[:, None])
-        return self.look(seen)
+        return self.observe(seen)
 
-    def look(self, seen: GroupObservation) -> GroupObservation:
+    def observe(self, seen: GroupObservation) -> GroupObservation:
         return replace(seen, obs=self._frames)
 
     def advance(self, step: GroupStep, over: Array, failed: Array | None) -> GroupStep:

@@ -39,19 +39,19 @@ class GroupWrapper(ABC):
     def begin(self, seen: GroupObservation, began: Array) -> GroupObservation:
         """What is seen after a reset of the environments `began` [B]."""
         del began
-        return self.look(seen)
+        return self.observe(seen)
 
-    def look(self, seen: GroupObservation) -> GroupObservation:
+    def observe(self, seen: GroupObservation) -> GroupObservation:
         """What is seen now, with nothing changed by looking."""
-        return replace(seen, obs=self.shown(seen.obs))
+        return replace(seen, obs=self.observation(seen.obs))
 
     def advance(self, step: GroupStep, over: Array, failed: Array | None) -> GroupStep:
         """The result of a step; `over` [B] where the episode ended, `failed` [B] where the environment did."""
         del over, failed
-        final = None if step.final is None else replace(step.final, obs=self.shown(step.final.obs))
-        return replace(step, obs=self.shown(step.obs), final=final)
+        final = None if step.final is None else replace(step.final, obs=self.observation(step.final.obs))
+        return replace(step, obs=self.observation(step.obs), final=final)
 
-    def shown(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         """Observations with any leading axes, of wrappers that change nothing but them."""
         return obs
 
@@ -81,7 +81,7 @@ class Grayscale(GroupWrapper):
         self._keeps = keep_dim
         self.space = spaces.Box(0, 255, (*space.shape[:2], *((1,) * keep_dim)), np.uint8)
 
-    def shown(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         grey = np.sum(np.multiply(obs, _LUMINANCE), axis=-1).astype(np.uint8)
         return grey[..., None] if self._keeps else grey
 
@@ -98,7 +98,7 @@ class Resize(GroupWrapper):
         self._resize = AreaResize((old[0], old[1]), (int(shape[0]), int(shape[1])))
         self.space = spaces.Box(0, 255, (*(int(side) for side in shape), *old[2:]), np.uint8)
 
-    def shown(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         return self._resize(obs, has_channels=self._has_channels)
 
 
@@ -113,7 +113,7 @@ class Flatten(GroupWrapper):
             raise ValueError(f"{group.observation_space!s:.80} has no flat form")
         self.space = flat if isinstance(flat, spaces.Box) else spaces.Box(0, 1, flat.shape, np.int8)
 
-    def shown(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         found = [leaf for _, leaf in leaves(obs)]
         lead = found[0].shape[: found[0].ndim - len(self._parts[0].shape or ())]
         flat = [_flat(part, leaf, lead) for part, leaf in zip(self._parts, found, strict=True)]
@@ -200,7 +200,7 @@ class NormalizeObservation(GroupWrapper):
 
     def begin(self, seen: GroupObservation, began: Array) -> GroupObservation:
         self._count(seen.obs, seen.active & began[:, None])
-        return self.look(seen)
+        return self.observe(seen)
 
     def advance(self, step: GroupStep, over: Array, failed: Array | None) -> GroupStep:
         begins = step.terminated | step.truncated | over[:, None]
@@ -210,16 +210,16 @@ class NormalizeObservation(GroupWrapper):
         else:
             # What ended lanes saw last belongs to this step; what they see next begins another episode.
             self._count(step.obs, step.active & ~begins, final.obs)
-            final = replace(final, obs=self.shown(final.obs))
+            final = replace(final, obs=self.observation(final.obs))
             self._count(step.obs, step.active & begins)
-        return replace(step, obs=self.shown(step.obs), final=final)
+        return replace(step, obs=self.observation(step.obs), final=final)
 
     def _count(self, obs: Any, lanes: Array, last: Any = ()) -> None:
         rows = np.concatenate([obs[lanes], last]) if len(last) else obs[lanes]
         if len(rows):
             self._moments.update(rows)
 
-    def shown(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         centred: Array = obs - self._moments.mean
         return (centred / np.sqrt(self._moments.var + self._epsilon)).astype(np.float32)
 

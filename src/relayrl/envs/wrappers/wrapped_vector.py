@@ -139,7 +139,7 @@ class _Wrapped(VectorProxy):
         groups = dict(result.groups)
         for name, chain in self._chains.items():
             for wrapper in chain:
-                groups[name] = wrapper.look(groups[name])
+                groups[name] = wrapper.observe(groups[name])
         return replace(result, groups=groups)
 
 

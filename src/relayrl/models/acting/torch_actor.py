@@ -14,6 +14,7 @@ from torch import Tensor
 from relayrl.data.trees import Array, Tree, leaves, map_tree, space_leaves
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import ForwardActor, Outputs
+from relayrl.models.compute_device import device_of, fetched, moved
 from relayrl.models.exports.exported import METADATA_PREFIX, PolicyMetadata, example_rows
 from relayrl.models.exports.mlp_policy import has_own_critic
 from relayrl.models.heads.head_registry import head_of_kind
@@ -24,26 +25,33 @@ _METADATA_KEYS = tuple(METADATA_PREFIX + field.name for field in fields(PolicyMe
 
 
 class TorchActor(ForwardActor):
-    """Acts through the policy's own functions, with values where they are asked for and it has a critic of its own."""
+    """Acts through the policy's own functions, with values where they are asked for and it has a critic of its own.
 
-    def __init__(self, policy: Policy, *, with_value: bool = False, device: str = "cpu") -> None:
+    On a GPU, what a batch of rows gives comes back in one transfer.
+    """
+
+    def __init__(self, policy: Policy, *, with_value: bool = False) -> None:
         self.policy, self.head, self.memory_width = policy, policy.head, policy.memory_width
         self.observation_space = policy.observation_space
-        self._with_value, self._device = with_value and has_own_critic(policy), torch.device(device)
+        self._with_value, self._device = with_value and has_own_critic(policy), device_of(policy)
 
     def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
         policy = self.policy
         with torch.inference_mode():
-            allowed = None if mask is None else _tensor(mask, self._device)
-            features = policy.features(map_tree(lambda leaf: _tensor(leaf, self._device), obs))
+            allowed = None if mask is None else moved(mask, self._device)
+            features = policy.features(map_tree(lambda leaf: moved(leaf, self._device), obs))
             if isinstance(policy, RecurrentActorCritic) and memory is not None:
-                parameters, value, after = policy.step(features, allowed, _tensor(memory, self._device))
-                return Outputs(_array(parameters), None if value is None else _array(value), _array(after))
+                return self._outputs(*policy.step(features, allowed, moved(memory, self._device)))
             parameters = policy.distribution(features, allowed)
             if not self._with_value:
-                return Outputs(_array(parameters))
+                return self._outputs(parameters)
             assert isinstance(policy, ActorCritic)
-            return Outputs(_array(parameters), _array(policy.value(features)))
+            return self._outputs(parameters, policy.value(features))
+
+    def _outputs(self, *columns: Tensor | None) -> Outputs:
+        if self._device.type != "cpu":
+            return Outputs(*fetched(*columns))  # type: ignore[arg-type]
+        return Outputs(*(None if column is None else _array(column) for column in columns))  # type: ignore[arg-type]
 
 
 class ScriptActor(ForwardActor):
@@ -77,11 +85,11 @@ class ScriptActor(ForwardActor):
         return Outputs(parameters, outputs[self._value_at] if self.has_value else None, after)
 
     def _outputs(self, obs: Tree, mask: Array | None, memory: Array | None) -> list[Array]:
-        inputs = [_tensor(leaf, self._device) for _, leaf in leaves(obs)]
+        inputs = [moved(leaf, self._device) for _, leaf in leaves(obs)]
         if self.metadata.masked and mask is not None:
-            inputs.append(_tensor(mask, self._device))
+            inputs.append(moved(mask, self._device))
         if self.memory_width and memory is not None:
-            inputs.append(_tensor(memory, self._device))
+            inputs.append(moved(memory, self._device))
         with torch.inference_mode():
             return [_array(output) for output in self._module(*inputs)]
 
@@ -91,11 +99,6 @@ def _load(path: Path, device: torch.device, extra: dict[str, Any]) -> torch.jit.
         warnings.simplefilter("ignore", DeprecationWarning)
         module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location=device, _extra_files=extra)  # type: ignore[no-untyped-call]
         return module.eval()
-
-
-def _tensor(leaf: Array, device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(leaf)
-    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def _array(tensor: Tensor) -> Array:

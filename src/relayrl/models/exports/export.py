@@ -1,4 +1,4 @@
-"""Policies that leave: ONNX and TorchScript files that hold everything between observation and action distribution.
+"""Exported policies: ONNX and TorchScript files that hold everything between observation and action distribution.
 
 Inputs, each with a free batch axis first:
 
@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from relayrl.data.trees import Array, leaf_dtype, leaves, space_leaves, unflatten
 from relayrl.errors import ConfigError, ExportError
+from relayrl.models.compute_device import on_cpu
 from relayrl.models.exports.exported import ExportedActor, ExportFormat, PolicyMetadata, action_name
 from relayrl.models.exports.mlp_policy import has_own_critic, mlp_text
 from relayrl.models.exports.model_validation import probe_inputs, probe_text
@@ -118,6 +119,7 @@ def export_policy(policy: Policy, metadata: PolicyMetadata, path: Path, file_for
     """Write `policy` to `path`, whole or not at all, and check the file against the policy."""
     if not path.name:
         raise ConfigError(f"cannot export to {str(path)!r}: name a file")
+    policy = on_cpu(policy)
     mlp = mlp_text(policy) if file_format is ExportFormat.ONNX else ""
     metadata = replace(metadata, memory_width=policy.memory_width, mlp=mlp)
     graph = ExportGraph(policy, metadata.masked).eval()
@@ -172,6 +174,7 @@ def onnx_bytes(
     policy: Policy, metadata: PolicyMetadata, *, with_value: bool = True, folds_constants: bool = True
 ) -> bytes:
     """The content of a policy's ONNX file, unchecked. Without folding, its parameters are in it as they are."""
+    policy = on_cpu(policy)
     graph = ExportGraph(policy, metadata.masked, with_value=with_value).eval()
     return _onnx_bytes(graph, _example_inputs(policy, metadata.masked, 3), metadata, folds_constants=folds_constants)
 

@@ -6,6 +6,7 @@ The exporter writes it as text beside the graph, so that nothing has to be read 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -104,7 +105,8 @@ class MlpDescription:
             given = json.loads(text)
             if len(given["numbers"]) > 4 * MAX_NUMBERS * 4 // 3 + 4:
                 raise ValueError("too many numbers")
-            numbers = np.frombuffer(base64.b64decode(given["numbers"], validate=True), "<f4").astype(np.float32)
+            content = binascii.a2b_base64(given["numbers"], strict_mode=True)
+            numbers = np.frombuffer(content, "<f4").astype(np.float32)
             take = _Taken(numbers).take
             actor = _mlp(given["actor"], take)
             critic = None if given["critic"] is None else _mlp(given["critic"], take)

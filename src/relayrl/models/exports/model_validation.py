@@ -95,6 +95,23 @@ def validate_model(
     Spaces that are given must be the file's. With `needs_probe`, a file without an expected answer to the probe is refused;
     files from before exporters wrote one have none.
     """
+    metadata, head, described = read_policy(
+        content, observation_space=observation_space, action_space=action_space, limits=limits
+    )
+    if needs_probe and not metadata.probe:
+        raise ModelRefusedError("the model has no answer to the probe in its metadata; export it again")
+    _check_probe(content, described, metadata, head, limits)
+    return metadata
+
+
+def read_policy(
+    content: bytes,
+    *,
+    observation_space: Space | None = None,
+    action_space: Space | None = None,
+    limits: ModelLimits = DEFAULT_LIMITS,
+) -> tuple[PolicyMetadata, ActionHead, OnnxContent]:
+    """All that `validate_model` checks before the probe: what a file says of itself, its head and its graph."""
     if not 0 < len(content) <= limits.max_bytes:
         raise ModelRefusedError(f"the model has {len(content)} bytes; it must have 1 to {limits.max_bytes}")
     described = read_onnx(content)
@@ -110,10 +127,7 @@ def validate_model(
     if metadata.masked and head.mask_width is None:
         raise ModelRefusedError("the model wants action masks for actions that cannot be masked")
     _check_signature(described, metadata, head)
-    if needs_probe and not metadata.probe:
-        raise ModelRefusedError("the model has no answer to the probe in its metadata; export it again")
-    _check_probe(content, described, metadata, head, limits)
-    return metadata
+    return metadata, head, described
 
 
 def probe_inputs(metadata: PolicyMetadata, head: ActionHead) -> dict[str, Array]:
@@ -273,7 +287,14 @@ def _check_probe(
             raise ModelRefusedError(f"output {name!r} is NaN or infinite on the probe")
         if not _are_close(rows[-1:], one):
             raise ModelRefusedError(f"output {name!r} of a row depends on other rows")
-    if metadata.probe and not _are_close(together["distribution"], _expected(metadata.probe, head)):
+    if metadata.probe:
+        require_answer(together["distribution"], metadata, head)
+
+
+def require_answer(distribution: Array, metadata: PolicyMetadata, head: ActionHead) -> None:
+    """`ModelRefusedError` unless this is the exporter's answer to the probe."""
+    expected = _expected(metadata.probe, head)
+    if distribution.shape != expected.shape or not _are_close(distribution, expected):
         raise ModelRefusedError("the model answers the probe otherwise than its exporter says; the file is damaged")
 
 

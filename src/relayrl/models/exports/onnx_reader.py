@@ -10,7 +10,7 @@ Not its job: what a good policy looks like (`model_validation`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +28,8 @@ _WIRE = {"varint": _VARINT, "fixed32": _FIXED32}
 Schema: TypeAlias = dict[int, tuple[str, Any]]
 """Field number to name and kind: `varint`, `fixed32`, `text`, `bytes`, a packed kind, a schema; in a list where it repeats."""
 Fields: TypeAlias = dict[str, Any]
+Place: TypeAlias = tuple[int, int]
+"""Begin and end in the file."""
 
 _ENTRY: Schema = {1: ("key", "text"), 2: ("value", "bytes")}
 _OPSET: Schema = {1: ("domain", "text"), 2: ("version", "varint")}
@@ -127,6 +129,10 @@ class OnnxContent:
     outputs: tuple[GraphValue, ...]
     weights: dict[str, int]
     """Bytes of every tensor that stands in the file, by its name in the graph."""
+    number_places: tuple[Place, ...] = field(compare=False, default=())
+    """Where the file holds the raw numbers of its initializers."""
+    metadata_places: dict[str, Place] = field(compare=False, default_factory=dict)
+    """Where it holds the values of its metadata, by key."""
 
 
 def read_onnx(content: bytes) -> OnnxContent:
@@ -157,7 +163,21 @@ def read_onnx(content: bytes) -> OnnxContent:
         inputs=tuple(_value(each) for each in graph.get("input", ())),
         outputs=tuple(_value(each) for each in graph.get("output", ())),
         weights=_unique(weights, "tensor"),
+        number_places=tuple(
+            _place(tensor["raw_data"], content) for tensor in graph.get("initializer", ()) if "raw_data" in tensor
+        ),
+        metadata_places={
+            entry.get("key", ""): _place(entry["value"], content)
+            for entry in model.get("metadata_props", ())
+            if "value" in entry
+        },
     )
+
+
+def _place(part: memoryview, content: bytes) -> Place:
+    """Where a part lies in the file that it is a view of."""
+    first, begin = (np.frombuffer(each, np.uint8).__array_interface__["data"][0] for each in (content, part))
+    return begin - first, begin - first + len(part)
 
 
 class _Reader:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relayrl.models.compute_device import CPU, on_cpu
 from relayrl.models.exports.export import ExportGraph, onnx_bytes, probe_of
 from relayrl.models.exports.exported import PolicyMetadata
 from relayrl.models.exports.mlp_policy import mlp_text
@@ -37,18 +38,17 @@ class OnnxTemplate:
         """The file with the policy's present parameters."""
         import onnx
 
-        metadata = replace(
-            metadata, memory_width=self._policy.memory_width, mlp=mlp_text(self._policy, with_value=False)
-        )
-        graph = ExportGraph(self._policy, metadata.masked, with_value=False).eval()
+        policy = on_cpu(self._policy)
+        metadata = replace(metadata, memory_width=policy.memory_width, mlp=mlp_text(policy, with_value=False))
+        graph = ExportGraph(policy, metadata.masked, with_value=False).eval()
         metadata = replace(metadata, probe=probe_of(graph, metadata))
         if self._masked is not metadata.masked:
             self._trace(metadata)
         if self._model is None:
-            return onnx_bytes(self._policy, metadata, with_value=False)
+            return onnx_bytes(policy, metadata, with_value=False)
         own = graph.state_dict()
         for initializer in self._initializers:
-            initializer.raw_data = own[initializer.name].cpu().numpy().tobytes()
+            initializer.raw_data = own[initializer.name].numpy().tobytes()
         onnx.helper.set_model_props(self._model, metadata.as_strings())
         return bytes(self._model.SerializeToString())
 
@@ -70,7 +70,7 @@ class OnnxTemplate:
 
 def _with_other_numbers(policy: Policy, seed: int) -> Policy:
     """A copy in which no two numbers are alike: the exporter merges equal tensors, such as biases that begin at zero."""
-    other, generator = copy.deepcopy(policy), torch.Generator().manual_seed(seed)
+    other, generator = copy.deepcopy(policy).to(CPU), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in other.state_dict().items():
             if tensor.is_floating_point() and name not in policy.head.scales:  # those follow from the action space

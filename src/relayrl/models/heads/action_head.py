@@ -26,7 +26,7 @@ from relayrl.data.trees import Array, Space
 from relayrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 
 class HeadKind(Enum):
@@ -46,6 +46,13 @@ class Distribution(Enum):
     NORMAL = "normal"
     SQUASHED_NORMAL = "squashed normal"
     POINT = "point"
+
+
+class NoiseKind(Enum):
+    """What random numbers are distributed like from which actions are made on a device."""
+
+    UNIFORM = "uniform"
+    NORMAL = "normal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,15 @@ class ActionHead(ABC):
         indifferent = np.zeros((num_rows, self.num_outputs), np.float32)
         return self.sample(self.parameters_numpy(indifferent, mask), rng)
 
+    @property
+    def noise(self) -> tuple[NoiseKind, int] | None:
+        """Which random numbers, and how many, `sample_torch` takes for an action; None where it cannot."""
+        return None
+
+    def sample_torch(self, parameters: Tensor, noise: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        """[...] actions made of random numbers `noise` [..., K] on the device: distributed as those that `sample` draws."""
+        raise ConfigError(f"{type(self).__name__} draws no actions on a device; leave the environment on the CPU")
+
     @abstractmethod
     def mode(self, parameters: Array) -> Array:
         """The most likely action."""
@@ -138,8 +154,16 @@ class ActionHead(ABC):
         """[..., critic_width] a stored action as critics see it."""
         raise self._not_from_replay()
 
+    def encode_action_torch(self, action: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        """The same of actions on a device; `constants` are `scales`."""
+        raise self._not_from_replay()
+
     def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
         """The random numbers [M, …] of `rsample`."""
+        raise self._not_from_replay()
+
+    def draw_noise_torch(self, num_rows: int, generator: Generator) -> Tensor:
+        """The same, drawn on a generator's device."""
         raise self._not_from_replay()
 
     def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

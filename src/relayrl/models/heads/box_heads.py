@@ -11,10 +11,17 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-from relayrl.models.heads.action_head import ActionHead, Distribution, HeadDescription, HeadKind, LikelihoodHead
+from relayrl.models.heads.action_head import (
+    ActionHead,
+    Distribution,
+    HeadDescription,
+    HeadKind,
+    LikelihoodHead,
+    NoiseKind,
+)
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 LOG_2PI = math.log(2.0 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -62,11 +69,18 @@ class BoxHead(ActionHead):
         density = -float(np.log(self.high - self.low).sum()) if self.is_bounded else math.nan
         return np.full(len(action), density, np.float32) if self.has_log_prob else None
 
+    @property
+    def noise(self) -> tuple[NoiseKind, int]:
+        return NoiseKind.NORMAL, self.num_actions
+
     def mode_torch(self, parameters: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
         return parameters[..., : self.num_actions].maximum(constants["low"]).minimum(constants["high"])
 
     def encode_action(self, action: Array) -> Array:
         return np.asarray((action - self.center) / self.half_range, np.float32)
+
+    def encode_action_torch(self, action: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        return (action - constants["action_center"]) / constants["action_scale"]
 
     def _within_bounds(self, action: Array) -> Array:
         return np.asarray(
@@ -134,6 +148,10 @@ class GaussianHead(BoxHead, LikelihoodHead):
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return np.asarray(mean + np.exp(log_std) * noise)
 
+    def sample_torch(self, parameters: Tensor, noise: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        mean, log_std = parameters.chunk(2, -1)
+        return mean + log_std.exp() * noise
+
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(parameters[..., : self.num_actions])
 
@@ -165,6 +183,9 @@ class SquashedGaussianHead(BoxHead):
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return self._squashed(mean + np.exp(log_std) * noise)
 
+    def sample_torch(self, parameters: Tensor, noise: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        return self.rsample(parameters, noise)[0] * constants["action_scale"] + constants["action_center"]
+
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(self._squashed(parameters[..., : self.num_actions]))
 
@@ -178,6 +199,11 @@ class SquashedGaussianHead(BoxHead):
 
     def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
         return rng.standard_normal((num_rows, self.num_actions), dtype=np.float32)
+
+    def draw_noise_torch(self, num_rows: int, generator: Generator) -> Tensor:
+        import torch
+
+        return torch.randn((num_rows, self.num_actions), generator=generator, device=generator.device)
 
     def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """a = tanh(u), u = μ + σ ε."""
@@ -233,6 +259,10 @@ class DeterministicHead(BoxHead):
         noise = rng.standard_normal(parameters.shape, dtype=np.float32) * self.half_range
         return self._within_bounds(parameters + np.float32(self.noise_scale) * noise)
 
+    def sample_torch(self, parameters: Tensor, noise: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        scale, center = constants["action_scale"], constants["action_center"]
+        return (parameters + self.noise_scale * noise * scale).maximum(center - scale).minimum(center + scale)
+
     def mode(self, parameters: Array) -> Array:
         return self.to_environment(parameters)
 
@@ -246,13 +276,25 @@ class DeterministicHead(BoxHead):
     def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
         return np.empty((num_rows, 0), np.float32)
 
+    def draw_noise_torch(self, num_rows: int, generator: Generator) -> Tensor:
+        import torch
+
+        return torch.empty((num_rows, 0), device=generator.device)
+
     def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The action itself, which has no log-probability."""
-        center, scale = (parameters.new_tensor(numbers) for numbers in (self.center, self.half_range))
+        center, scale = (_filled(numbers, parameters) for numbers in (self.center, self.half_range))
         return (parameters - center) / scale, parameters.new_zeros(parameters.shape[:-1])
 
     def describe(self) -> HeadDescription:
         return HeadDescription(Distribution.POINT, scales=self.scales)
+
+
+def _filled(numbers: Array, like: Tensor) -> Tensor:
+    """Numbers beside `like`; filled there, since a copy from the host cannot be captured in a CUDA graph."""
+    import torch
+
+    return torch.stack([like.new_full((), float(number)) for number in numbers])
 
 
 def _require_bounds(head: BoxHead, what: str) -> None:

@@ -10,10 +10,10 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array
 from relayrl.errors import ConfigError
-from relayrl.models.heads.action_head import Distribution, HeadDescription, LikelihoodHead
+from relayrl.models.heads.action_head import Distribution, HeadDescription, LikelihoodHead, NoiseKind
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 MASKED_LOGIT = -1e9
 """Logit of a forbidden action: finite, so that `0 * log 0` never becomes NaN in gradients; its probability is exactly 0."""
@@ -37,8 +37,21 @@ class OneHotHead(LikelihoodHead):
     def critic_width(self) -> int:
         return self.num_outputs
 
+    def encode_action_torch(self, action: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        choices = action[..., None] if len(self.starts) == 1 else action
+        numbers = enumerate(zip(self.starts, self.part_sizes, strict=True))
+        hot = [torch.nn.functional.one_hot(choices[..., i] - start, size) for i, (start, size) in numbers]
+        return torch.cat(hot, -1).to(torch.float32)
+
     def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
         return rng.random((num_rows, self.num_outputs), dtype=np.float32)
+
+    def draw_noise_torch(self, num_rows: int, generator: Generator) -> Tensor:
+        import torch
+
+        return torch.rand((num_rows, self.num_outputs), generator=generator, device=generator.device)
 
     def rsample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         import torch
@@ -84,6 +97,16 @@ class CategoricalHead(OneHotHead):
         draw = 1.0 - rng.random(parameters.shape[:-1], dtype=np.float32)
         choice = (cumulative < draw[..., None] * cumulative[..., -1:]).sum(-1)
         return np.asarray(choice + self.start if self.start else choice)
+
+    @property
+    def noise(self) -> tuple[NoiseKind, int]:
+        return NoiseKind.UNIFORM, 1
+
+    def sample_torch(self, parameters: Tensor, noise: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        cumulative = parameters.exp().cumsum(-1)
+        draw = 1.0 - noise  # from (0, 1], as in `sample`
+        choice = (cumulative < draw * cumulative[..., -1:]).sum(-1)
+        return choice + self.start if self.start else choice
 
     def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
         return np.asarray(np.take_along_axis(parameters, (action - self.start)[..., None], -1)[..., 0])
@@ -146,6 +169,17 @@ class MultiCategoricalHead(OneHotHead):
     def sample(self, parameters: Array, rng: np.random.Generator) -> Array:
         drawn = [part.sample(parameters[..., where], rng) for part, where in zip(self.parts, self.slices, strict=True)]
         return np.stack(drawn, -1)
+
+    @property
+    def noise(self) -> tuple[NoiseKind, int]:
+        return NoiseKind.UNIFORM, len(self.parts)
+
+    def sample_torch(self, parameters: Tensor, noise: Tensor, constants: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        parts = enumerate(zip(self.parts, self.slices, strict=True))
+        drawn = [part.sample_torch(parameters[..., at], noise[..., i : i + 1], constants) for i, (part, at) in parts]
+        return torch.stack(drawn, -1)
 
     def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
         parts = zip(self.parts, self.slices, strict=True)

@@ -16,11 +16,17 @@ from relayrl.models.network_settings import ImageAxes
 from relayrl.models.networks.image_layout import ImageLayout, image_layout
 from relayrl.models.networks.one_thread import one_thread
 
+DESIRED_GOAL, GOAL_SIGNAL = "desired_goal", "goal_signal"
+"""Names of goals in observations: that of Gymnasium's goal environments, and the beginning of those of Unity's goal sensors."""
+
 
 class LeafEncoding:
     """How one leaf of an observation becomes numbers: `width` features, one-hot where the leaf is categorical."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, path: str = "") -> None:
+        """`path` is where the leaf lies in the observation."""
+        name = path.rpartition(".")[2]
+        self.is_goal = name == DESIRED_GOAL or name.startswith(GOAL_SIGNAL)
         self.shape = tuple(space.shape or ())
         self.num_axes = len(self.shape)
         self.categories: Array | None = None
@@ -67,7 +73,7 @@ class ObservationEncoder(nn.Module):
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        self.encodings = [LeafEncoding(leaf) for _, leaf in space_leaves(space)]
+        self.encodings = [LeafEncoding(leaf, path) for path, leaf in space_leaves(space)]
         self.num_features = sum(encoding.width for encoding in self.encodings)
 
     def forward(self, obs: Any) -> Tensor:
@@ -115,6 +121,7 @@ class RunningNormalizer(nn.Module):
     count: Tensor
     shift: Tensor
     scale: Tensor
+    _adapts: Tensor
 
     def __init__(self, width: int, adapts: Array | None = None, clip: float = 10.0) -> None:
         super().__init__()
@@ -124,7 +131,8 @@ class RunningNormalizer(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
-        self._adapts = torch.from_numpy(np.ones(width, bool) if adapts is None else adapts)
+        mask = torch.from_numpy(np.ones(width, bool) if adapts is None else adapts)
+        self.register_buffer("_adapts", mask, persistent=False)
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:

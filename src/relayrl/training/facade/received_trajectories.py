@@ -84,7 +84,8 @@ def _from_file(path: Path) -> Iterator[Trajectory]:
 def with_known_state(trajectory: Trajectory, state_space: Space | None) -> Trajectory:
     """`trajectory` with its states where there is a `state_space`, without them where there is none."""
     if state_space is None:
-        return replace(trajectory, state=None, final_state=None)
+        has_none = trajectory.state is None and trajectory.final_state is None
+        return trajectory if has_none else replace(trajectory, state=None, final_state=None)
     if trajectory.state is None:
         raise ConfigError(f"{trajectory_name(trajectory)} has no state, and the trainer has a state_space")
     if not same_columns(space_of_tree(trajectory.state, 1), state_space, by_dtype=True):

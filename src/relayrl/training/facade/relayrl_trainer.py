@@ -136,6 +136,7 @@ class BehaviorTrainer(MultiAgentTrainer):
         network: NetworkSettings | None = None,
         masks_actions: bool = False,
         seed: int = 0,
+        device: str = "cpu",
         training: bool = True,
         load: bool = False,
     ) -> None:
@@ -146,6 +147,7 @@ class BehaviorTrainer(MultiAgentTrainer):
             network=network or NetworkSettings(),
             masks_actions=masks_actions,
             seed=seed,
+            device=device,
             trainer_settings=trainer_settings,
         )
         super().__init__(algorithm(self.algorithm_name), args, params, None)

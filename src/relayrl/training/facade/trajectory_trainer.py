@@ -40,6 +40,7 @@ from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import CheckpointError, ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.live_policy import LivePolicy
+from relayrl.models.compute_device import compute_device
 from relayrl.models.exports.export import export_policy, metadata_of
 from relayrl.models.exports.exported import ExportFormat
 from relayrl.models.network_settings import NetworkSettings
@@ -112,6 +113,8 @@ class TrainerArgs:
     """Steps that an environment of several agents may hold while it waits for one of them; then it goes on without it."""
     max_held_s: float | None = None
     """Seconds without a trajectory after which an environment no longer waits for agents; None: forever."""
+    device: str = "cpu"
+    """Where networks learn: `cpu`, `cuda` or `cuda:N`. Files that it writes are of no device."""
 
     def __post_init__(self) -> None:
         for name in ("obs_dim", "act_dim", "buffer_size", "max_steps", "max_held_steps"):
@@ -572,7 +575,8 @@ class TrajectoryTrainer(RLTrainer[Experience, PolicyTrainer]):
         args = self.args
         offer = None if args.state_space is None else StateOffer(args.state_space)
         # Trajectories come one environment at a time, so replay holds the steps of one environment after another.
-        plan = LearnerPlan(self._entry, self.params, args.seed, num_envs=1, max_steps=args.max_steps, state=offer)
+        device = compute_device(args.device)
+        plan = LearnerPlan(self._entry, self.params, args.seed, 1, args.max_steps, offer, device=device)
         networks = {name: kernels_for_one_policy(self._kernel, args.network) for name in groups}
         learner = build_learner(
             plan,

@@ -12,11 +12,14 @@ checkpoint.
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Protocol
+
+import torch
 
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.on_policy import Backend
@@ -28,7 +31,8 @@ from relayrl.training.learners.exchange import LOOPBACK, Exchange, new_store
 from relayrl.training.learners.split_update import split_update
 
 _log = logging.getLogger("relayrl.training.learners.learner_group")
-_END_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 10.0
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,27 @@ class LaunchedLearner(Protocol):
 Launch = Callable[[LearnerPlace], LaunchedLearner]
 
 
+def own_gpu(rank: int) -> dict[str, str]:
+    """The variable by which a process of this machine sees a GPU of its own, where there are several: nccl takes no two
+    learners on one."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        return {}
+    seen = os.environ.get(_GPUS)
+    names = [str(number) for number in range(count)] if not seen else seen.split(",")
+    return {_GPUS: names[rank % len(names)]}
+
+
 class LearnerProcess:
     """A learner in a process of this machine."""
 
     def __init__(self, place: LearnerPlace) -> None:
         command = [sys.executable, "-m", "relayrl.training.learners.learner_process", *map(str, astuple(place))]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **own_gpu(place.rank)})
 
     def end(self) -> None:
         try:
-            self._process.wait(_END_TIMEOUT_S)
+            self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -80,10 +95,17 @@ class LearnerGroup:
     """See the module's docstring."""
 
     def __init__(self, num_learners: int, threads: int = 1, launch: Launch = LearnerProcess) -> None:
-        self._num_learners, self._threads, self._launch = num_learners, threads, launch
+        self.num_learners, self._threads, self._launch = num_learners, threads, launch
+        self._host = LOOPBACK
         self._replicas: list[Replica] = []
         self._learners: list[LaunchedLearner] = []
         self._exchange: Exchange | None = None
+
+    def place(self, launch: Launch, host: str) -> None:
+        """Have the others elsewhere, before the first update: `launch` starts one, which finds this one at `host`."""
+        if self._exchange is not None:
+            raise LearningError("the learners have been started; place them before the first update")
+        self._launch, self._host = launch, host
 
     @property
     def backend(self) -> Backend:
@@ -106,12 +128,12 @@ class LearnerGroup:
         return self._exchange
 
     def _start(self) -> Exchange:
-        store = new_store(LOOPBACK)
-        for rank in range(1, self._num_learners):
-            place = LearnerPlace(LOOPBACK, store.port, rank, self._num_learners, self._threads)
+        store = new_store(self._host)
+        for rank in range(1, self.num_learners):
+            place = LearnerPlace(self._host, store.port, rank, self.num_learners, self._threads)
             self._learners.append(self._launch(place))
-        _log.info("%d learners take each gradient step together, %d threads each", self._num_learners, self._threads)
-        exchange = Exchange(store, 0, self._num_learners)
+        _log.info("%d learners take each gradient step together, %d threads each", self.num_learners, self._threads)
+        exchange = Exchange(store, 0, self.num_learners, self._host)
         for replica in self._replicas:
             exchange.send(replica)
         return exchange

@@ -13,7 +13,7 @@ import torch
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.errors import LearningError, TrainingDivergedError
 from relayrl.training.learners.exchange import Exchange, store_at
-from relayrl.training.learners.learner_group import Replica
+from relayrl.training.learners.learner_group import LearnerPlace, Replica
 from relayrl.training.learners.split_update import SplitSteps, Work, split_update
 
 
@@ -39,11 +39,16 @@ def _update_of(replica: Replica, exchange: Exchange) -> SplitSteps:
     return update
 
 
+def take_part(place: LearnerPlace, own_host: str) -> None:
+    """Be the learner of `place` on a machine whose address is `own_host`, until the first learner ends or is gone."""
+    torch.set_num_threads(place.threads)
+    learn_along(Exchange(store_at(place.host, place.port), place.rank, place.num_learners, own_host))
+
+
 def main(host: str, port: str, rank: str, num_learners: str, threads: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first learner decides
-    torch.set_num_threads(int(threads))
     try:
-        learn_along(Exchange(store_at(host, int(port)), int(rank), int(num_learners), host))
+        take_part(LearnerPlace(host, int(port), int(rank), int(num_learners), int(threads)), host)
     except LearningError:
         sys.exit(1)  # the first learner has ended
 

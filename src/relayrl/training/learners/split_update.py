@@ -19,7 +19,14 @@ import torch
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.updates.image_update import reference_update_of
-from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate, take_optimizer_steps
+from relayrl.algorithms.updates.torch_update import (
+    Batch,
+    Finish,
+    PassPlan,
+    StepMetrics,
+    TorchUpdate,
+    take_optimizer_steps,
+)
 from relayrl.models.policy import ActorCritic
 from relayrl.training.learners.exchange import Exchange
 
@@ -66,7 +73,7 @@ class SplitSteps(TorchUpdate):
         self.objective = work.objective
         super().begin(work.batch, work.plan)
 
-    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[Metrics | None, Metrics | None]:
+    def take_step(self, rows: Batch, trains_pi: bool, trains_vf: bool) -> tuple[StepMetrics | None, StepMetrics | None]:
         exchange, whole = self.exchange(), self.objective
         own = rows.rows(exchange.part(len(rows)))
         self.objective = replace(whole, target_kl=None)  # decided by all rows
@@ -75,14 +82,14 @@ class SplitSteps(TorchUpdate):
         finally:
             self.objective = whole
         pi, vf = self._summed(found, own.num_rows / rows.num_rows, trains_pi, trains_vf)
-        if pi is not None and whole.is_exceeded_by(pi["policy/kl"]):
+        if pi is not None and whole.is_exceeded_by(float(pi["policy/kl"])):
             pi = None
         take_optimizer_steps(pi, self._pi_optimizer, vf, self._vf_optimizer)
         return pi, vf
 
     def _summed(
-        self, found: tuple[Metrics | None, Metrics | None], share: float, trains_pi: bool, trains_vf: bool
-    ) -> tuple[Metrics | None, Metrics | None]:
+        self, found: tuple[StepMetrics | None, StepMetrics | None], share: float, trains_pi: bool, trains_vf: bool
+    ) -> tuple[StepMetrics | None, StepMetrics | None]:
         """The metrics of all rows; the gradients become those of all rows."""
         parts: list[torch.Tensor] = []
         for trains, metrics, optimizer, names in (
@@ -91,7 +98,8 @@ class SplitSteps(TorchUpdate):
         ):
             if trains:
                 parts.append(optimizer.gradient if metrics else torch.zeros_like(optimizer.gradient))
-                parts.append(torch.tensor([(metrics or {}).get(name, 0.0) for name in names]))
+                own = [(metrics or {}).get(name, 0.0) for name in names]
+                parts.append(torch.tensor(own, device=optimizer.gradient.device))
         total = torch.cat(parts).mul_(share)
         self.exchange().add_up(total)
         summed = iter(torch.split(total, [len(part) for part in parts]))
@@ -100,7 +108,7 @@ class SplitSteps(TorchUpdate):
         return pi, vf
 
     @staticmethod
-    def _taken(summed: Any, optimizer: FlatAdam, names: tuple[str, ...]) -> Metrics:
+    def _taken(summed: Any, optimizer: FlatAdam, names: tuple[str, ...]) -> StepMetrics:
         optimizer.gradient.copy_(next(summed))
         return dict(zip(names, next(summed).tolist(), strict=True))
 

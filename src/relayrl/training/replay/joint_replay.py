@@ -62,6 +62,9 @@ class JointTransitions:
 class JointReplay:
     """A ring of at least `capacity` transitions of `num_envs` environments."""
 
+    is_resident = False
+    """Whether transitions are tensors of a device."""
+
     def __init__(
         self, capacity: int, num_envs: int, *, priority_exponent: float = 0.0, state_space: Space | None = None
     ) -> None:

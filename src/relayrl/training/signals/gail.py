@@ -22,10 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.algorithms.imitation.demonstrated_rows import DemonstratedRows
+from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.off_policy import descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.trees import Array, Tree
+from relayrl.models.compute_device import device_of, moved
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.models.networks.input_layout import SideBySide
 from relayrl.models.networks.network_factory import BuiltInNetworks
@@ -103,7 +105,8 @@ class GroupImitation:
 
     def __init__(self, settings: GailSettings, group: SignalGroup, demonstrated: DemonstratedRows) -> None:
         self._settings, self._demonstrated = settings, demonstrated
-        self.model = Discriminator(settings, group.header, torch.Generator().manual_seed(group.seed))
+        generator = torch.Generator().manual_seed(group.seed)
+        self.model = Discriminator(settings, group.header, generator).to(group.device)
         self._parameters = list(self.model.parameters())
         self._optimizer = FlatAdam(self._parameters, settings.learning_rate, None, USUAL_EPSILON)
         self._rng = np.random.default_rng(group.seed)
@@ -165,11 +168,12 @@ class GroupImitation:
             "demo_estimate": float(demo.detach().sigmoid().mean()),
             "policy_estimate": float(agents.detach().sigmoid().mean()),
         }
+        rate = "reward_signals.gail.options.learning_rate"
+        require_finite(metrics["loss"] + metrics["gradient_penalty"], "gail network", rate)
         information = kl.mean()
         if settings.use_vail:
             total = total + self._beta * (information - settings.mutual_information)
             metrics |= {"information": float(information.detach()), "beta": self._beta}
-        rate = "reward_signals.gail.options.learning_rate"
         descend(total, self._optimizer, self._parameters, "gail network", rate)
         if settings.use_vail:
             excess = metrics["information"] - settings.mutual_information
@@ -179,13 +183,14 @@ class GroupImitation:
     def _noise(self, num_rows: int) -> Tensor | None:
         if not self._settings.use_vail:
             return None
-        return torch.from_numpy(self._rng.standard_normal((num_rows, self._settings.bottleneck_size), np.float32))
+        drawn = self._rng.standard_normal((num_rows, self._settings.bottleneck_size), np.float32)
+        return moved(drawn, device_of(self.model))
 
     def _gradient_penalty(self, shown: Tensor, own: Tensor) -> Tensor:
         """E[(‖∇d(x̂)‖ − 1)²] at points between the rows."""
         if self._settings.gradient_penalty == 0.0:
             return own.new_zeros(())
-        share = torch.from_numpy(self._rng.random((len(own), 1), np.float32)).to(own.device)
+        share = moved(self._rng.random((len(own), 1), np.float32), own.device)
         between = (share * shown + (1.0 - share) * own).requires_grad_()
         estimate, _ = self.model(between)
         (gradient,) = torch.autograd.grad(estimate.sum(), between, create_graph=True)

@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.off_policy import descend
 from relayrl.algorithms.optimizer import USUAL_EPSILON, FlatAdam
+from relayrl.algorithms.updates.batch_columns import Number, as_number, as_numbers
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.trees import Array, Tree
+from relayrl.models.compute_device import moved
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.training.signals.reward_signals import RewardSignal
@@ -59,7 +62,7 @@ class InputFeatures(nn.Module):
 
     def encode(self, rows: Tree) -> Tensor:
         """[M, F] as they are."""
-        return torch.from_numpy(self.encoder.encode_numpy(rows)).to(self.normalizer.scale.device)
+        return moved(self.encoder.encode_numpy(rows), self.normalizer.scale.device)
 
     def forward(self, rows: Tree) -> Tensor:
         features: Tensor = self.normalizer(self.encode(rows))
@@ -125,15 +128,18 @@ class GroupNovelty:
 
     def learn(self, rollout: Rollout, name: str) -> list[float]:
         """Gradient steps on minibatches of the valid rows; gives their losses."""
-        transitions, losses = Transitions(rollout), []
+        transitions, rate = Transitions(rollout), f"reward_signals.{name}.options.learning_rate"
+        losses: list[Number] = []
         for _ in range(self._settings.num_epochs):
             order = self._rng.permutation(len(transitions.row))
             for batch in transitions.batches(self._settings.batch_size, order):
                 loss = self._model.loss(batch)
-                rate = f"reward_signals.{name}.options.learning_rate"
                 descend(loss, self._optimizer, self._parameters, f"{name} network", rate)
-                losses.append(float(loss.detach()))
-        return losses
+                losses.append(as_number(loss.detach()))
+        found = list(as_numbers({str(i): loss for i, loss in enumerate(losses)}).values())
+        for number in found:  # those of a GPU are here only now
+            require_finite(number, f"{name} network", rate)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, moments, optimiser and generator."""
@@ -162,7 +168,9 @@ class NoveltySignal(RewardSignal):
         with one_thread():  # orthogonal matrices are rounded as threads cut them
             self._groups = {
                 group.header.group: GroupNovelty(
-                    self.make_model(settings, group.header, torch.Generator().manual_seed(group.seed)), settings, group
+                    self.make_model(settings, group.header, torch.Generator().manual_seed(group.seed)).to(group.device),
+                    settings,
+                    group,
                 )
                 for group in groups
             }

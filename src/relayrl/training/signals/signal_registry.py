@@ -12,6 +12,8 @@ from relayrl.errors import ConfigError
 from relayrl.training.signals.signal_settings import EXTRINSIC, CuriositySettings, GailSettings, RndSettings
 
 if TYPE_CHECKING:
+    import torch
+
     from relayrl.data.columns import LaneHeader
     from relayrl.training.signals.reward_signals import RewardSignal
 
@@ -23,6 +25,8 @@ class SignalGroup:
     header: LaneHeader
     gamma: float
     seed: int
+    device: str | torch.device = "cpu"
+    """Where its networks compute."""
 
 
 @dataclass(frozen=True, slots=True)

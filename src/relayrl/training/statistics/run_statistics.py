@@ -10,12 +10,35 @@ import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
+from relayrl.envs.environment_contract import Combination, Recorded
 from relayrl.training.statistics.statistics_writers import StatisticsWriter
 
 RECENT_EPISODES = 100
 """Episodes over which `episode/return` is averaged, as is customary."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """Numbers of one name since the last row."""
+
+    combination: int
+    total: float = 0.0
+    count: int = 0
+    smallest: float = math.inf
+    largest: float = -math.inf
+
+    def add(self, number: float) -> None:
+        self.total, self.count = self.total + number, self.count + 1
+        self.smallest, self.largest = min(self.smallest, number), max(self.largest, number)
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """The sum where it is wanted, else the mean: of the last number alone, where that is wanted."""
+        row = {name: self.total if self.combination == Combination.SUM else self.total / self.count}
+        spread = {f"{name}_min": self.smallest, f"{name}_max": self.largest}
+        return row | spread if self.combination == Combination.HISTOGRAM else row
 
 
 class Statistics:
@@ -30,6 +53,7 @@ class Statistics:
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._group_returns: dict[str, deque[float]] = {}
         self._agent_returns: dict[str, deque[float]] = {}
+        self._recorded: dict[str, _Record] = {}
         self._latest: dict[str, float] = {}
         self.num_episodes = 0
         self.num_rows = 0
@@ -59,12 +83,24 @@ class Statistics:
                 for group, own in group_returns.items():
                     self._group_returns.setdefault(group, deque(maxlen=RECENT_EPISODES)).extend(own)
 
+    def add_recorded(self, recorded: Sequence[Recorded]) -> None:
+        """Numbers of simulators, combined as each asks until the next summary."""
+        with self._lock:
+            for name, number, combination in recorded:
+                own = self._recorded.get(name)
+                if own is None or combination is Combination.MOST_RECENT:
+                    own = self._recorded[name] = _Record(combination)
+                own.add(number)
+
     def summarize(self, num_env_steps: int, extra: Mapping[str, float]) -> dict[str, float]:
         """Write a row of all means since the last one."""
         row = dict(extra)
         with self._lock:
             row |= self._of_episodes()
             row.update({name: total / self._counts[name] for name, total in self._sums.items()})
+            for name, record in self._recorded.items():
+                row |= record.metrics(f"environment/{name}")
+            self._recorded.clear()
             self._sums.clear()
             self._counts.clear()
         row |= {f"agents/{agent}/episode/return_mean": _mean(own) for agent, own in self._agent_returns.items() if own}
@@ -104,6 +140,9 @@ class Statistics:
         return {
             "sums": dict(self._sums),
             "counts": dict(self._counts),
+            "recorded": {
+                name: [int(record.combination), *astuple(record)[1:]] for name, record in self._recorded.items()
+            },
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "group_returns": {group: list(own) for group, own in self._group_returns.items()},
@@ -115,6 +154,7 @@ class Statistics:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        self._recorded = {name: _Record(*numbers) for name, numbers in state.get("recorded", {}).items()}
         self._returns = deque(state["returns"], maxlen=RECENT_EPISODES)
         self._lengths = deque(state["lengths"], maxlen=RECENT_EPISODES)
         for group, own in state["group_returns"].items():

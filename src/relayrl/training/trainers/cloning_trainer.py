@@ -13,8 +13,7 @@ from relayrl.algorithms.imitation.bc import BC
 from relayrl.algorithms.updates.torch_update import Metrics
 from relayrl.config.settings import Settings
 from relayrl.data.columns import Rollout
-from relayrl.errors import CheckpointError
-from relayrl.training.trainers.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer, group_states, load_group_states, require_same_groups
 
 
 class CloningTrainer(PolicyTrainer):
@@ -68,25 +67,16 @@ class CloningTrainer(PolicyTrainer):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        groups = {
-            name: {"policy": algorithm.policy.state_dict(), "algorithm": algorithm.state_dict()}
-            for name, algorithm in self._algorithms.items()
-        }
         return {
             "num_env_steps": self.num_env_steps,
             "policy_version": self.policy_version,
             "owed_steps": dict(self._owed_steps),
             "num_steps_learned": self._num_steps_learned,
-            "groups": groups,
+            "groups": group_states(self._algorithms),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state["groups"]) != set(self._algorithms):
-            raise CheckpointError(
-                f"checkpoint has groups {sorted(state['groups'])}, the run {sorted(self._algorithms)}"
-            )
+        require_same_groups(state["groups"], self._algorithms)
         self.num_env_steps, self.policy_version = state["num_env_steps"], state["policy_version"]
         self._owed_steps, self._num_steps_learned = dict(state["owed_steps"]), state["num_steps_learned"]
-        for name, algorithm in self._algorithms.items():
-            algorithm.policy.load_state_dict(state["groups"][name]["policy"])
-            algorithm.load_state_dict(state["groups"][name]["algorithm"])
+        load_group_states(self._algorithms, state["groups"])

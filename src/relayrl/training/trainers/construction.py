@@ -29,6 +29,7 @@ from relayrl.algorithms.registry import AlgorithmEntry
 from relayrl.config.settings import Settings
 from relayrl.data.trees import Space, space_leaves
 from relayrl.errors import ConfigError
+from relayrl.models.compute_device import CPU
 from relayrl.models.heads.action_head import LikelihoodHead
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.image_layout import MIN_IMAGE_SIDE
@@ -75,6 +76,7 @@ class LearnerPlan:
     rollout_steps: int | None = None  # steps of each environment in a whole rollout, where rollouts have a length
     relabel: Relabel | None = None  # what other goals would have paid, where the environment has goals
     backend: Backend | None = None  # of an on-policy algorithm; None: the fastest
+    device: torch.device = CPU  # where networks compute; they are made on the CPU, the same for every device
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
     policies: dict[str, ActorCritic] = {}
     algorithms: dict[str, OnPolicyAlgorithm] = {}
     for i, group in enumerate(groups):
-        policies[group.name] = policy = algorithm.make_policy(
+        policy = algorithm.make_policy(
             group.observation_space,
             group.action_space,
             group.network,
@@ -153,6 +155,7 @@ def _on_policy(plan: LearnerPlan, algorithm: type[Any], groups: Sequence[GroupPl
             group.kernels,
             None if group.make_head is None else group.make_head(group.action_space),
         )
+        policies[group.name] = policy = policy.to(plan.device)
         algorithms[group.name] = own = algorithm(policy, group.params, _rng(plan, i), plan.backend or FASTEST)
         own.rollout_steps, own.make_loss = plan.rollout_steps, group.make_loss
     return Learner(policies, OnPolicyTrainer(algorithms, plan.max_steps, central))
@@ -167,7 +170,8 @@ def _cloning(plan: LearnerPlan, algorithm: type[BC], groups: Sequence[GroupPlan]
         generator = _generator(plan, Stream.INITIALISATION, i)
         head = None if group.make_head is None else group.make_head(group.action_space)
         spaces = group.observation_space, group.action_space
-        policies[group.name] = policy = actor_critic(*spaces, group.network, generator, None, group.kernels, head)
+        policy = actor_critic(*spaces, group.network, generator, None, group.kernels, head)
+        policies[group.name] = policy = policy.to(plan.device)
         params: Any = group.params
         algorithms[group.name] = algorithm(policy, params, stream_seed(plan.seed, Stream.LEARNING, i), FASTEST)
     return Learner(policies, CloningTrainer(algorithms, plan.max_steps))
@@ -202,7 +206,7 @@ def _off_policy(plan: LearnerPlan, algorithm: type[OffPolicyAlgorithm[Any]], gro
             _generator(plan, Stream.INITIALISATION, i),
             group.kernels,
             **shares,
-        )
+        ).to(plan.device)
         for i, group in enumerate(groups)
     }
     num_agents = {group.name: group.num_agents for group in groups}
@@ -216,6 +220,7 @@ def _off_policy_view(plan: LearnerPlan, groups: Sequence[GroupPlan]) -> tuple[Vi
     sights = {group.name: critic_sight(group.network.critic_input, plan.state) for group in groups}
     state = None
     if plan.state is not None and any(sight.state for sight in sights.values()):
-        state = StateFeatures(plan.state, normalizes=any(group.network.normalize_observations for group in groups))
+        normalizes = any(group.network.normalize_observations for group in groups)
+        state = StateFeatures(plan.state, normalizes=normalizes).to(plan.device)
     width = 0 if state is None else state.encoder.num_features
     return partial(CentralView, sights=sights, num_state_features=width), state

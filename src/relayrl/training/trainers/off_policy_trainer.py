@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ from relayrl.accelerator.adam_kernel import accelerate_steps
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.accelerator.replay_updates import Update, accelerated
 from relayrl.algorithms.critics.critic_views import CentralView
+from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.params import OffPolicyParams
+from relayrl.algorithms.updates.batch_columns import Number, as_numbers
 from relayrl.data.columns import Rollout, Trajectory
-from relayrl.errors import CheckpointError, ConfigError
+from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.warmup_actor import WarmupActor
@@ -24,10 +27,16 @@ from relayrl.models.policy import Policy
 from relayrl.training.replay.hindsight_replay import HindsightReplay, Relabel, require_goals
 from relayrl.training.replay.joint_replay import JointReplay
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, by_environment
-from relayrl.training.trainers.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer, require_same_groups
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
+
+BegunUpdate = Callable[[Any], "tuple[dict[str, Number], Tensor]"]
+
+_log = logging.getLogger("relayrl.training.trainers.off_policy_trainer")
 
 
 class OffPolicyTrainer(PolicyTrainer):
@@ -62,14 +71,27 @@ class OffPolicyTrainer(PolicyTrainer):
         is_relabelling = params.hindsight_ratio > 0
         self._relabel = require_goals(algorithm.groups, params.num_step_returns, relabel) if is_relabelling else None
         self.replay = self._empty_replay(num_envs)
+        self._take_step: Callable[[], Mapping[str, Number]] = self._gradient_step
         self._owed_steps = 0
         self.needs_states = algorithm.state is not None
 
     @cached_property
-    def _update(self) -> Update:
+    def _update(self) -> Update | BegunUpdate:
         """One gradient step, by the accelerator where it knows the algorithm; settled when it is first needed."""
-        twin = accelerated(self._algorithm)
-        return self._algorithm.update if twin is None else twin.update
+        own, twin = self._algorithm, accelerated(self._algorithm)
+        if twin is not None:
+            return twin.update
+        is_plain = type(own).update is OffPolicyAlgorithm.update and "update" not in vars(own)
+        return own.begin if is_plain else own.update  # nobody waits for a GPU between steps
+
+    def learn_by(self, replay: Any, take_step: Callable[[], Mapping[str, Number]]) -> None:
+        """Keep transitions in another replay, such as one on a device, from which `take_step` learns."""
+        self.replay, self._take_step = replay, take_step
+
+    @property
+    def algorithm(self) -> OffPolicyAlgorithm[Any]:
+        """What learns."""
+        return self._algorithm
 
     def params_of(self, group: str) -> OffPolicyParams:
         return self._params
@@ -139,17 +161,29 @@ class OffPolicyTrainer(PolicyTrainer):
         if not self.is_warming_up:
             self._owed_steps += first.num_steps * len(first.header.env_ids)
 
+    def num_batches_after(self, num_steps: int) -> int:
+        """Batches that the next `advance` learns from where so many environment steps are received before it."""
+        params = self._params
+        is_warming_up = self.num_env_steps + num_steps < params.learning_starts
+        owed = self._owed_steps + (0 if is_warming_up else num_steps)
+        return owed // params.update_interval * params.train_iters
+
     def advance(self) -> dict[str, float]:
         """One update for every `update_interval` environment steps since the last call."""
         params = self._params
-        sums: dict[str, list[float]] = {}
+        sums: dict[str, list[Number]] = {}
         while self._owed_steps >= params.update_interval:
             self._owed_steps -= params.update_interval
             for _ in range(params.train_iters):
-                for name, number in self._gradient_step().items():
+                for name, number in self._take_step().items():
                     sums.setdefault(name, []).append(number)
             self.policy_version += 1
-        metrics = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
+        means = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
+        metrics = as_numbers(means)
+        for name in (name for name, mean in means.items() if not isinstance(mean, float) and name.endswith("/loss")):
+            # Losses of a GPU are here only now; others were looked at before their step.
+            network, rate = ("policy", "actor_lr") if name.endswith("policy/loss") else ("Q", "critic_lr")
+            require_finite(metrics[name], network, rate)
         if self.cloning is not None and sums:
             metrics |= self.cloning.update(self.num_env_steps)
         rates = {"policy/learning_rate": params.actor_lr, "value/learning_rate": params.critic_lr}
@@ -163,7 +197,7 @@ class OffPolicyTrainer(PolicyTrainer):
     def _progress(self) -> float:
         return min(1.0, self.num_env_steps / self.max_steps)
 
-    def _gradient_step(self) -> dict[str, float]:
+    def _gradient_step(self) -> Mapping[str, Number]:
         params = self._params
         transitions = self.replay.sample(
             params.batch_size,
@@ -173,7 +207,10 @@ class OffPolicyTrainer(PolicyTrainer):
             correction=self._correction(),
         )
         metrics, errors = self._update(transitions)
-        self.replay.set_priorities(transitions.rows, errors)
+        if params.priority_exponent > 0:
+            self.replay.set_priorities(
+                transitions.rows, errors if isinstance(errors, np.ndarray) else errors.cpu().numpy()
+            )
         return metrics
 
     def critic_columns(self, group: str) -> CriticColumns | None:
@@ -219,11 +256,16 @@ class OffPolicyTrainer(PolicyTrainer):
     def worlds_restarted(self) -> None:
         self.replay.cut()
 
+    def _load_replay(self, state: Mapping[str, Any], spaces: Mapping[str, Any]) -> None:
+        if state.get("is_resident", False) != self.replay.is_resident:
+            kept, now = ("on a device", "on the host") if state.get("is_resident") else ("on the host", "on a device")
+            _log.warning("the replay was kept %s, and is kept %s now: it begins empty", kept, now)
+            return
+        self.hold_envs(state["num_envs"])
+        self.replay.set_state(state, spaces)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state["policies"]) != set(self._algorithm.groups):
-            raise CheckpointError(
-                f"checkpoint has groups {sorted(state['policies'])}, the run {sorted(self._algorithm.groups)}"
-            )
+        require_same_groups(state["policies"], self._algorithm.groups)
         self.num_env_steps, self.policy_version = state["num_env_steps"], state["policy_version"]
         self._owed_steps = state["owed_steps"]
         for name, learner in self._algorithm.groups.items():
@@ -233,8 +275,7 @@ class OffPolicyTrainer(PolicyTrainer):
         spaces = {
             name: (g.policy.observation_space, g.policy.action_space) for name, g in self._algorithm.groups.items()
         }
-        self.hold_envs(state["replay"]["num_envs"])
-        self.replay.set_state(state["replay"], spaces)
+        self._load_replay(state["replay"], spaces)
         self.load_cloning_state(state)
 
 

@@ -27,9 +27,8 @@ from relayrl.algorithms.on_policy_params import OnPolicyParams
 from relayrl.algorithms.updates.torch_update import Finish, Metrics
 from relayrl.data.columns import Rollout
 from relayrl.data.trees import Array
-from relayrl.errors import CheckpointError
 from relayrl.training.trainers.policy_groups import CriticColumns
-from relayrl.training.trainers.policy_trainer import PolicyTrainer
+from relayrl.training.trainers.policy_trainer import PolicyTrainer, group_states, load_group_states, require_same_groups
 
 if TYPE_CHECKING:
     from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
@@ -79,6 +78,11 @@ class OnPolicyTrainer(PolicyTrainer):
         self._num_steps_learned = 0
         self._is_finished = True
         self._misses_logp = False
+
+    @property
+    def algorithms(self) -> Mapping[str, OnPolicyAlgorithm]:
+        """The algorithm of every group."""
+        return self._algorithms
 
     def _keep(self, rollouts: Mapping[str, Rollout]) -> None:
         num_dropped = self._lags.num_dropped
@@ -198,32 +202,23 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def state_dict(self) -> dict[str, Any]:
         self._require_finished()
-        groups = {
-            name: {"policy": algorithm.policy.state_dict(), "algorithm": algorithm.state_dict()}
-            for name, algorithm in self._algorithms.items()
-        }
         return {
             "num_env_steps": self.num_env_steps,
             "policy_version": self.policy_version,
             "num_dropped_stale_steps": self.num_dropped_stale_steps,
             "num_skipped_updates": self.num_skipped_updates,
-            "groups": groups,
+            "groups": group_states(self._algorithms),
             **self.cloning_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._require_finished()
-        if set(state["groups"]) != set(self._algorithms):
-            raise CheckpointError(
-                f"checkpoint has groups {sorted(state['groups'])}, the run {sorted(self._algorithms)}"
-            )
+        require_same_groups(state["groups"], self._algorithms)
         self.num_env_steps, self.policy_version = state["num_env_steps"], state["policy_version"]
         self._num_steps_learned = self.num_env_steps
         self.num_dropped_stale_steps = state.get("num_dropped_stale_steps", 0)
         self.num_skipped_updates = state.get("num_skipped_updates", 0)
-        for name, algorithm in self._algorithms.items():
-            algorithm.policy.load_state_dict(state["groups"][name]["policy"])
-            algorithm.load_state_dict(state["groups"][name]["algorithm"])
+        load_group_states(self._algorithms, state["groups"])
         self.load_cloning_state(state)
 
 

@@ -89,7 +89,8 @@ def side_by_side(epoch: Sequence[Trajectory], groups: Groups, *, aligned: bool) 
     lanes: dict[str, list[Trajectory]] = {name: [] for name in groups}
     for trajectory in alike:
         # A lane per trajectory: who acted does not matter to a critic that sees one agent.
-        lanes[trajectory.group].append(replace(trajectory, agent_id=trajectory.group))
+        is_named_so = trajectory.agent_id == trajectory.group
+        lanes[trajectory.group].append(trajectory if is_named_so else replace(trajectory, agent_id=trajectory.group))
     return {name: stack_trajectories(own) if own else groups[name].nothing_played() for name, own in lanes.items()}
 
 
@@ -106,5 +107,10 @@ def _jointly(trajectories: Sequence[Trajectory], groups: Groups) -> dict[str, Ro
 
 
 def _with_the_same_optional_columns(epoch: Sequence[Trajectory]) -> list[Trajectory]:
-    missing: dict[str, Any] = {name: None for name in RECOMPUTED if any(getattr(t, name) is None for t in epoch)}
-    return [replace(trajectory, **missing) for trajectory in epoch] if missing else list(epoch)
+    missing = [name for name in RECOMPUTED if any(getattr(t, name) is None for t in epoch)]
+    return [_without(trajectory, missing) for trajectory in epoch]
+
+
+def _without(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
+    known: dict[str, Any] = {name: None for name in names if getattr(trajectory, name) is not None}
+    return replace(trajectory, **known) if known else trajectory

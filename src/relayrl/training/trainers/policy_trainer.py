@@ -14,14 +14,14 @@ which kind a trainer is. It schedules; the mathematics is the algorithm's, actin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.config.settings import Settings
 from relayrl.data.columns import Rollout, Trajectory
 from relayrl.data.stacking import count_env_steps
-from relayrl.errors import ConfigError
+from relayrl.errors import CheckpointError, ConfigError
 from relayrl.models.acting.exploration import Exploration
 from relayrl.training.trainers.policy_groups import CriticColumns, Groups, side_by_side
 
@@ -163,3 +163,35 @@ class PolicyTrainer(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
+
+
+class GroupAlgorithm(Protocol):
+    """What one group learns by."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def group_states(algorithms: Mapping[str, GroupAlgorithm]) -> dict[str, Any]:
+    """Policy and algorithm of each group, for a checkpoint."""
+    return {
+        name: {"policy": algorithm.policy.state_dict(), "algorithm": algorithm.state_dict()}
+        for name, algorithm in algorithms.items()
+    }
+
+
+def load_group_states(algorithms: Mapping[str, GroupAlgorithm], states: Mapping[str, Any]) -> None:
+    """Continue from `group_states`."""
+    for name, algorithm in algorithms.items():
+        algorithm.policy.load_state_dict(states[name]["policy"])
+        algorithm.load_state_dict(states[name]["algorithm"])
+
+
+def require_same_groups(saved: Collection[str], own: Collection[str]) -> None:
+    """Raise where a checkpoint is of other groups than the run's `own`."""
+    if set(saved) != set(own):
+        raise CheckpointError(f"checkpoint has groups {sorted(saved)}, the run {sorted(own)}")

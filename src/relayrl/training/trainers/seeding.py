@@ -18,6 +18,7 @@ class Stream(IntEnum):
     REWARD_SIGNALS = 5
     SELF_PLAY = 6
     CLONING = 7
+    SHARDS = 8
 
 
 def stream_seed(seed: int, stream: Stream, index: int = 0) -> int:
