@@ -2,13 +2,12 @@
 
     run = relayrl.train("CartPole-v1", algo="ppo", steps=50_000)
 
-What is public are the names in this module and those of `relayrl.extend` (for authors of environments, algorithms, networks,
-sinks and writers), `relayrl.errors` and `relayrl.testing`. Every other module is private and may change. A name is imported
+What is public are the names in this module and those of `relayrl.extend` (for authors of parts, and what few programs need),
+`relayrl.errors` and `relayrl.testing`. Every other module is private and may change. A name is imported
 when it is first used: importing this package costs nothing.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relayrl.lazy_names import lazy_names
 
@@ -38,44 +37,29 @@ if TYPE_CHECKING:
     from relayrl.api import Run as Run
     from relayrl.api import load_run as load_run
     from relayrl.api import train as train
-    from relayrl.data.arrow.codec import decode_trajectory as decode_trajectory
-    from relayrl.data.arrow.codec import encode as encode
-    from relayrl.data.columns import LaneHeader as LaneHeader
     from relayrl.data.columns import Rollout as Rollout
     from relayrl.data.columns import Trajectory as Trajectory
-    from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.callbacks.callback import Callback as Callback
     from relayrl.engines.demos.demo_recording import record_demonstrations as record_demonstrations
     from relayrl.engines.plugins import register_algorithm as register_algorithm
-    from relayrl.engines.plugins import register_engine as register_engine
     from relayrl.engines.plugins import register_environment as register_environment
     from relayrl.engines.plugins import register_network as register_network
-    from relayrl.engines.plugins import register_reward_signal as register_reward_signal
     from relayrl.engines.plugins import register_sink as register_sink
     from relayrl.engines.plugins import register_writer as register_writer
     from relayrl.envs.environment_contract import MultiAgentEnvironment as MultiAgentEnvironment
     from relayrl.envs.environment_contract import ScalarEnvironment as ScalarEnvironment
     from relayrl.envs.environment_contract import VectorEnvironment as VectorEnvironment
     from relayrl.envs.environment_registry import make_env as make_env
-    from relayrl.models.acting.actor import Actor as Actor
     from relayrl.models.network_settings import NetworkSettings as NetworkSettings
     from relayrl.observability.logs import configure_logging as configure_logging
-    from relayrl.observability.otel_exporter import OtelExporter as OtelExporter
-    from relayrl.observability.profiling import profile as profile
-    from relayrl.observability.prometheus_exporter import PrometheusExporter as PrometheusExporter
     from relayrl.runtime.agents.agent import RelayRLAgent as RelayRLAgent
     from relayrl.runtime.agents.agent_builder import AgentBuilder as AgentBuilder
-    from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
     from relayrl.runtime.remote.remote_actor import run_remote_actor as run_remote_actor
-    from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
     from relayrl.servers.inference.inference_server import InferenceServer as InferenceServer
     from relayrl.servers.training.training_server import TrainingServer as TrainingServer
     from relayrl.sinks.contract import TrajectorySink as TrajectorySink
-    from relayrl.sinks.contract import TrajectorySource as TrajectorySource
     from relayrl.sinks.contract import open_sink as open_sink
     from relayrl.sinks.contract import open_source as open_source
-    from relayrl.sinks.fan_out import FanOutSink as FanOutSink
-    from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
     from relayrl.sweeps.sweep_api import sweep as sweep
     from relayrl.training.facade.relayrl_trainer import RelayRLTrainer as RelayRLTrainer
     from relayrl.training.facade.trajectory_trainer import TrainerArgs as TrainerArgs
@@ -127,9 +111,6 @@ _HOMES = {
     "AgentBuilder": "relayrl.runtime.agents.agent_builder",
     "InferenceServer": "relayrl.servers.inference.inference_server",
     "RelayRLAgent": "relayrl.runtime.agents.agent",
-    "Actor": "relayrl.models.acting.actor",
-    "CustomPolicy": "relayrl.runtime.requests.policy_model",
-    "shutdown_on_signal": "relayrl.runtime.agents.termination",
     # environments
     "make_env": "relayrl.envs.environment_registry",
     "ScalarEnvironment": "relayrl.envs.environment_contract",
@@ -138,39 +119,44 @@ _HOMES = {
     # data
     "Trajectory": "relayrl.data.columns",
     "Rollout": "relayrl.data.columns",
-    "LaneHeader": "relayrl.data.columns",
-    "TrajectoryBuilder": "relayrl.data.steps.trajectory_builder",
-    "encode": "relayrl.data.arrow.codec",
-    "decode_trajectory": "relayrl.data.arrow.codec",
     # sinks
     "open_sink": "relayrl.sinks.contract",
     "open_source": "relayrl.sinks.contract",
     "TrajectorySink": "relayrl.sinks.contract",
-    "TrajectorySource": "relayrl.sinks.contract",
-    "FanOutSink": "relayrl.sinks.fan_out",
-    "SinkSettings": "relayrl.sinks.sink_settings",
     # registration
     "register_environment": "relayrl.engines.plugins",
     "register_algorithm": "relayrl.engines.plugins",
-    "register_engine": "relayrl.engines.plugins",
     "register_network": "relayrl.engines.plugins",
-    "register_reward_signal": "relayrl.engines.plugins",
     "register_sink": "relayrl.engines.plugins",
     "register_writer": "relayrl.engines.plugins",
     # observability
     "configure_logging": "relayrl.observability.logs",
-    "profile": "relayrl.observability.profiling",
-    "PrometheusExporter": "relayrl.observability.prometheus_exporter",
-    "OtelExporter": "relayrl.observability.otel_exporter",
+}
+_MOVED = {
+    name: f"relayrl.extend.{name}"
+    for name in (
+        "Actor",
+        "CustomPolicy",
+        "shutdown_on_signal",
+        "LaneHeader",
+        "TrajectoryBuilder",
+        "encode",
+        "decode_trajectory",
+        "TrajectorySource",
+        "FanOutSink",
+        "SinkSettings",
+        "register_engine",
+        "register_reward_signal",
+        "profile",
+        "PrometheusExporter",
+        "OtelExporter",
+    )
 }
 _MODULES = ("errors", "extend", "testing")
 __all__ = [*_HOMES, *_MODULES, "__version__"]
 
 if not TYPE_CHECKING:  # so that a name that does not exist is an error to type checkers
-    _get_name, _ = lazy_names(__name__, _HOMES)
-
-    def __getattr__(name: str) -> Any:
-        return importlib.import_module(f"{__name__}.{name}") if name in _MODULES else _get_name(name)
+    __getattr__, _ = lazy_names(__name__, _HOMES, _MOVED, _MODULES)
 
     def __dir__() -> list[str]:
         return sorted(__all__)

@@ -47,6 +47,7 @@ def train(
     steps: int | None = None,
     seed: int | None = None,
     num_envs: int | None = None,
+    device: str | None = None,
     run_dir: AnyPath | None = None,
     config: AnyPath | None = None,
     resume: bool = False,
@@ -62,7 +63,8 @@ def train(
 
     `env` is a name, as `relayrl list envs` has them, or a function or class that makes an environment. `settings` are dotted
     paths, such as `{"params.gamma": 0.98}`; a last name alone is enough where it is unambiguous. Networks, heads, losses,
-    reward signals, writers and schedules may be given there as objects. `callbacks` are `Callback` objects, or functions that
+    reward signals, writers and schedules may be given there as objects. `device` is `"cpu"`, `"cuda"`, `"cuda:1"` or `"auto"`,
+    the faster of both. `callbacks` are `Callback` objects, or functions that
     are called after every update. Without `run_dir` every call has a new directory; `overwrite` replaces the run that `run_dir`
     holds. `trust` allows `config`, or the run that is resumed, to name code of yours.
     """
@@ -71,7 +73,7 @@ def train(
     called = [callback_of(each) for each in callbacks]
     if overwrite and (resume or run_dir is None):
         raise ConfigError("overwrite=True replaces the run of a run_dir; give one, and leave resume out")
-    given = {"algo": algo, "trainer.max_steps": steps, "seed": seed, "environment.num_envs": num_envs}
+    given = {"algo": algo, "trainer.max_steps": steps, "seed": seed, "environment.num_envs": num_envs, "device": device}
     request = TrainRequest(
         env=_name_of(env, Path(run_dir) if resume and run_dir is not None else None),
         run_dir=None if run_dir is None else Path(run_dir),
@@ -186,7 +188,7 @@ class Run:
         They are played in the run's environment, or in another one with the same spaces: `env`, a name or what makes one, and
         its `options`.
 
-        Competing agents are judged by the return of a `group` or an `agent`, and against `opponents`: `"random"`, or the run
+        Competing agents are scored by the return of a `group` or an `agent`, and against `opponents`: `"random"`, or the run
         directory or .onnx file of other policies. All of it is as in the run unless given.
 
         `render="gif"` or `"mp4"` films the first episode, of `tiles` environments side by side, into the run directory
@@ -199,14 +201,14 @@ class Run:
         from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
         from relayrl.engines.self_play.game_teams import agents_of_teams
         from relayrl.runtime.evaluation import evaluate, make_evaluation_env
-        from relayrl.runtime.judging import Judge
         from relayrl.runtime.pictures.film import Film, Window, watcher_of
+        from relayrl.runtime.scored_agents import ScoredAgents
         from relayrl.training.files.atomic_files import write_whole
 
         if env is None:
             self._require_trusted()
         own = self.settings.evaluation
-        judge = Judge(own.group, own.agent) if group is None and agent is None else Judge(group, agent)
+        scored = ScoredAgents(own.group, own.agent) if group is None and agent is None else ScoredAgents(group, agent)
         names = opponents_of(own) if opponents is None else [str(name) for name in opponents]
         rivals = None if names is None else named_opponents(names, self.policies)
         bounds = self.settings.evaluation.bounded(max_episode_steps, timeout_s)
@@ -223,7 +225,7 @@ class Run:
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             _require_same_spaces(played, self.policies)
-            judge = replace(judge, teams=agents_of_teams(self.settings, played.groups))
+            scored = replace(scored, teams=agents_of_teams(self.settings, played.groups))
             result = evaluate(
                 played,
                 self.policies,
@@ -232,7 +234,7 @@ class Run:
                 rng=rng,
                 bounds=bounds,
                 film=watcher,
-                judge=judge,
+                scored=scored,
                 opponents=rivals,
             )
         finally:

@@ -1,6 +1,7 @@
 """What authors of environments, engines, algorithms, networks, reward signals, sinks and writers subclass, fill in and return.
 
-The base classes of environments and sinks, and `register_…`, by which a program adds its parts, are in `relayrl` itself.
+Also what few programs need: building trajectories step by step, their bytes, actors of one's own, exporters of metrics. The
+base classes of environments and sinks, and most of `register_…`, are in `relayrl` itself.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     from relayrl.algorithms.params import OffPolicyParams as OffPolicyParams
     from relayrl.algorithms.updates.replay_losses import td_loss as td_loss
     from relayrl.algorithms.updates.replay_losses import td_target as td_target
+    from relayrl.data.arrow.codec import decode_trajectory as decode_trajectory
+    from relayrl.data.arrow.codec import encode as encode
     from relayrl.data.arrow.schema import Layout as Layout
+    from relayrl.data.columns import LaneHeader as LaneHeader
+    from relayrl.data.steps.trajectory_builder import TrajectoryBuilder as TrajectoryBuilder
     from relayrl.engines.callbacks.live_run import LiveRun as LiveRun
     from relayrl.engines.cluster.cluster_collector import Fleet as Fleet
     from relayrl.engines.cluster.cluster_collector import PartResult as PartResult
@@ -26,12 +31,16 @@ if TYPE_CHECKING:
     from relayrl.engines.local.run_parts import assembly_of as assembly_of
     from relayrl.engines.local.run_parts import make_run_parts as make_run_parts
     from relayrl.engines.plugins import AlgorithmPlugin as AlgorithmPlugin
+    from relayrl.engines.plugins import register_engine as register_engine
+    from relayrl.engines.plugins import register_reward_signal as register_reward_signal
     from relayrl.envs.environment_contract import AgentGroup as AgentGroup
+    from relayrl.envs.environment_contract import Combination as Combination
     from relayrl.envs.environment_contract import FinalObservations as FinalObservations
     from relayrl.envs.environment_contract import GroupObservation as GroupObservation
     from relayrl.envs.environment_contract import GroupStep as GroupStep
     from relayrl.envs.environment_contract import MultiAgentReset as MultiAgentReset
     from relayrl.envs.environment_contract import MultiAgentStep as MultiAgentStep
+    from relayrl.envs.environment_contract import Recorded as Recorded
     from relayrl.envs.environment_contract import ScalarReset as ScalarReset
     from relayrl.envs.environment_contract import ScalarStep as ScalarStep
     from relayrl.envs.environment_contract import StatefulEnvironment as StatefulEnvironment
@@ -43,15 +52,24 @@ if TYPE_CHECKING:
     from relayrl.envs.native.native_worlds import Worlds as Worlds
     from relayrl.envs.rendering import Drawing as Drawing
     from relayrl.envs.rendering import RenderMode as RenderMode
+    from relayrl.models.acting.actor import Actor as Actor
     from relayrl.models.heads.action_head import LikelihoodHead as LikelihoodHead
     from relayrl.models.heads.box_heads import GaussianHead as GaussianHead
     from relayrl.models.heads.discrete_heads import CategoricalHead as CategoricalHead
     from relayrl.models.policy import Policy as Policy
+    from relayrl.observability.otel_exporter import OtelExporter as OtelExporter
+    from relayrl.observability.profiling import profile as profile
+    from relayrl.observability.prometheus_exporter import PrometheusExporter as PrometheusExporter
+    from relayrl.runtime.agents.termination import shutdown_on_signal as shutdown_on_signal
+    from relayrl.runtime.requests.policy_model import CustomPolicy as CustomPolicy
     from relayrl.servers.inference.inference_server import InferenceSettings as InferenceSettings
     from relayrl.servers.inference.request_batches import BatchSettings as BatchSettings
     from relayrl.sinks.contract import ReadReport as ReadReport
     from relayrl.sinks.contract import SinkPlugin as SinkPlugin
     from relayrl.sinks.contract import SourceCount as SourceCount
+    from relayrl.sinks.contract import TrajectorySource as TrajectorySource
+    from relayrl.sinks.fan_out import FanOutSink as FanOutSink
+    from relayrl.sinks.sink_settings import SinkSettings as SinkSettings
     from relayrl.sweeps.results.sweep_table import SweepReport as SweepReport
     from relayrl.sweeps.results.sweep_table import TrialReport as TrialReport
     from relayrl.sweeps.runners.trial_runner import StartedTrial as StartedTrial
@@ -80,6 +98,8 @@ _HOMES = {
     "AgentGroup": "relayrl.envs.environment_contract",
     "VectorReset": "relayrl.envs.environment_contract",
     "VectorStep": "relayrl.envs.environment_contract",
+    "Recorded": "relayrl.envs.environment_contract",
+    "Combination": "relayrl.envs.environment_contract",
     "Drawing": "relayrl.envs.rendering",
     "RenderMode": "relayrl.envs.rendering",
     "GroupObservation": "relayrl.envs.environment_contract",
@@ -91,6 +111,7 @@ _HOMES = {
     "Worlds": "relayrl.envs.native.native_worlds",
     "namespace_of": "relayrl.envs.native.array_namespace",
     # engines
+    "register_engine": "relayrl.engines.plugins",
     "Fleet": "relayrl.engines.cluster.cluster_collector",
     "PartCollector": "relayrl.engines.cluster.part_collector",
     "PartPlan": "relayrl.engines.cluster.part_collector",
@@ -120,15 +141,32 @@ _HOMES = {
     "TrajectoryQueue": "relayrl.training.queued.queues",
     "PolicyQueue": "relayrl.training.queued.queues",
     # callbacks, reward signals and statistics
+    "register_reward_signal": "relayrl.engines.plugins",
     "LiveRun": "relayrl.engines.callbacks.live_run",
     "RewardSignal": "relayrl.training.signals.reward_signals",
     "Statistics": "relayrl.training.statistics.run_statistics",
     "StatisticsWriter": "relayrl.training.statistics.statistics_writers",
     # sinks
+    "TrajectorySource": "relayrl.sinks.contract",
+    "FanOutSink": "relayrl.sinks.fan_out",
+    "SinkSettings": "relayrl.sinks.sink_settings",
     "SinkPlugin": "relayrl.sinks.contract",
     "SourceCount": "relayrl.sinks.contract",
     "ReadReport": "relayrl.sinks.contract",
     "Layout": "relayrl.data.arrow.schema",
+    # trajectories, step by step and as bytes
+    "LaneHeader": "relayrl.data.columns",
+    "TrajectoryBuilder": "relayrl.data.steps.trajectory_builder",
+    "encode": "relayrl.data.arrow.codec",
+    "decode_trajectory": "relayrl.data.arrow.codec",
+    # agents
+    "Actor": "relayrl.models.acting.actor",
+    "CustomPolicy": "relayrl.runtime.requests.policy_model",
+    "shutdown_on_signal": "relayrl.runtime.agents.termination",
+    # observability
+    "profile": "relayrl.observability.profiling",
+    "PrometheusExporter": "relayrl.observability.prometheus_exporter",
+    "OtelExporter": "relayrl.observability.otel_exporter",
     # sweeps
     "SweepReport": "relayrl.sweeps.results.sweep_table",
     "TrialReport": "relayrl.sweeps.results.sweep_table",

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from cli_in_process import relayrl
-from relayrl.testing import CountingWorld
+from relayrl.testing import CountingEnv
 from relayrl.testing.env_contract import CHECKS, Outcome, check_environment
 
 HANGS = """
 import time
-from relayrl.testing import CountingWorld
+from relayrl.testing import CountingEnv
 
-class Hangs(CountingWorld):
+class Hangs(CountingEnv):
     def step(self, action):
         time.sleep(600)
 """
@@ -74,7 +74,7 @@ def test_results_come_as_checks_end():
     from relayrl import make_env
 
     seen = []
-    report = check_environment(lambda n: make_env(CountingWorld, num_envs=n), on_result=seen.append)
+    report = check_environment(lambda n: make_env(CountingEnv, num_envs=n), on_result=seen.append)
     assert tuple(seen) == report.checks
     assert report.can_train
 

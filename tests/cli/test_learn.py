@@ -120,7 +120,7 @@ def test_resume_and_initialize_from_are_settled_as_there(folder):
     [
         (["tag.yaml"], "--env"),
         (["tag.yaml", "--env", "native:simple_tag", "--resume"], "holds no run to resume"),
-        (["tag.yaml", "--env", "native:simple_tag", "--torch-device", "cuda"], "CPU"),
+        (["tag.yaml", "--env", "native:simple_tag", "--torch-device", "gpu"], "cuda:N"),
         (["tag.yaml", "--env", "native:CartPole"], "max_cycles"),
         (["missing.yaml", "--env", "native:CartPole"], "missing.yaml"),
         (["named.yaml"], "--trust"),

@@ -40,7 +40,7 @@ def run(trained, tmp_path, monkeypatch) -> Path:
     return Path("run")
 
 
-WORLDS = {
+FAULTY = {
     "sequence_observation": (2, "observation space of 'agent' is Sequence"),
     "no_observation_space": (2, "observation space of 'agent' is None"),
     "empty_observation": (2, "observation space of 'agent' is empty"),
@@ -57,11 +57,11 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", FAULTY)
 def test_odd_environments(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, hint = WORLDS[name]
-    done = relayrl("train", f"odd_worlds:{name}", *TINY)
+    code, hint = FAULTY[name]
+    done = relayrl("train", f"odd_environments:{name}", *TINY)
     assert done.returncode == code
     assert hint in done.complaint
 
@@ -245,7 +245,7 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_is_in_the_log(run, mo
 
 def test_an_environment_that_fails_shows_its_own_traceback(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = relayrl("train", "odd_worlds:Breaks", *TINY)
+    done = relayrl("train", "odd_environments:Breaks", *TINY)
     assert done.returncode == 1
     assert "a key of the environment's own" in done.stderr.splitlines()[0]
-    assert "odd_worlds.py" in done.stderr
+    assert "odd_environments.py" in done.stderr

@@ -229,7 +229,7 @@ def test_seeds_are_aggregated_over_the_steps_they_share():
 STUCK = """
 import ctypes, sys, time
 from pathlib import Path
-from relayrl.testing.toy_environments import CountingWorld
+from relayrl.testing.toy_environments import CountingEnv
 
 def get_stuck(how):
     Path("stuck").touch()
@@ -244,7 +244,7 @@ def get_stuck(how):
     while True:
         pass
 
-class Stuck(CountingWorld):
+class Stuck(CountingEnv):
     def __init__(self, *, where, how):
         super().__init__()
         self.where, self.how = where, how

@@ -20,7 +20,7 @@ from relayrl.cli.terminal.watched_runs import RunState, look_at, short_names
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.settings_schema import settings_schema
 from relayrl.errors import UnknownNameError
-from relayrl.runtime.judging import describe_returns
+from relayrl.runtime.scored_agents import describe_returns
 
 ROOT = typer.main.get_command(app)
 

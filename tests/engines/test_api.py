@@ -10,7 +10,7 @@ import pytest
 import relayrl
 from relayrl.errors import ConfigError
 from relayrl.models.exports.exported import ExportedActor
-from relayrl.testing.toy_environments import CountingWorld
+from relayrl.testing.toy_environments import CountingEnv
 
 QUICK = {"time_horizon": 16, "summary_freq": 64, "hidden_sizes": [8], "train_pi_iters": 2, "train_vf_iters": 2}
 WITH_EVALUATION = QUICK | {"evaluation.interval": 64, "evaluation.episodes": 2}
@@ -77,8 +77,8 @@ def test_a_run_is_loaded_and_continued(run, tmp_path):
 
 def test_a_class_of_ones_own_is_an_environment(tmp_path):
     own = {"settings": QUICK | {"evaluation.episodes": 0}, "steps": 32, "num_envs": 2, "progress": False}
-    run = relayrl.train(CountingWorld, run_dir=tmp_path / "run", **own)
-    assert run.result.env == "relayrl.testing.toy_environments:CountingWorld"
+    run = relayrl.train(CountingEnv, run_dir=tmp_path / "run", **own)
+    assert run.result.env == "relayrl.testing.toy_environments:CountingEnv"
 
 
 def test_runs_of_versions_with_other_names_of_modules_go_on(tmp_path):
@@ -88,12 +88,14 @@ def test_runs_of_versions_with_other_names_of_modules_go_on(tmp_path):
         "progress": False,
         "run_dir": tmp_path / "run",
     }
-    run = relayrl.train(CountingWorld, steps=32, **own)
+    run = relayrl.train(CountingEnv, steps=32, **own)
     config = run.path / "config.yaml"
-    config.write_text(config.read_text().replace("relayrl.testing.toy_environments:", "relayrl.testing.worlds:"))
-    more = relayrl.train(CountingWorld, steps=64, resume=True, **own)
+    saved, now = config.read_text(), "relayrl.testing.toy_environments:CountingEnv"
+    assert now in saved
+    config.write_text(saved.replace(now, "relayrl.testing.worlds:CountingWorld"))
+    more = relayrl.train(CountingEnv, steps=64, resume=True, **own)
     assert more.result.num_env_steps == 64
-    for name in (CountingWorld, "relayrl.testing.worlds:CountingWorld"):
+    for name in (CountingEnv, "relayrl.testing.worlds:CountingWorld"):
         assert len(relayrl.load_run(run.path, env=name).evaluate(episodes=1).returns) == 1
 
 

@@ -27,16 +27,16 @@ SPACES = {
 }
 
 
-def world(name):
+def toy(name):
     return FollowSignal(action_space=SPACES[name], masks=name == "masked")
 
 
 def demonstrate(url, name, episodes=16):
     """What `right_action` does, by a program of the user's."""
-    env, num_steps = world(name), 8
+    env, num_steps = toy(name), 8
     width = 7 if name == "masked" else None
-    header = relayrl.LaneHeader("agent", (UUID(int=1),), ("me",), env.observation_space, env.action_space)
-    builder = relayrl.TrajectoryBuilder(header, max_length=100, mask_width=width)
+    header = relayrl.extend.LaneHeader("agent", (UUID(int=1),), ("me",), env.observation_space, env.action_space)
+    builder = relayrl.extend.TrajectoryBuilder(header, max_length=100, mask_width=width)
     with relayrl.open_sink(url) as sink:
         for episode in range(episodes):
             seen, info = env.reset(seed=episode)
@@ -57,7 +57,7 @@ def cloned(env, url, path, *, steps=6_000, **settings):
 def test_actions_of_every_space_are_cloned(name, tmp_path):
     url = f"arrow:{tmp_path}/demos"
     demonstrate(url, name)
-    run = cloned(lambda: world(name), url, tmp_path / "run", **{"params.batch_size": 32, "params.pi_lr": 1e-2})
+    run = cloned(lambda: toy(name), url, tmp_path / "run", **{"params.batch_size": 32, "params.pi_lr": 1e-2})
     assert run.result.mean_return > 7.5  # of 8; without the signal 4
     losses = run.history["policy/loss"]
     assert losses[-1] < losses[0] - 0.3
@@ -70,7 +70,7 @@ def allowed(name):
 
 
 def world_height(name, action):
-    env = world(name)
+    env = toy(name)
     env.reset(seed=0)
     while env.build_observation()[0] < 0:
         env.step(env.right_action())
@@ -127,10 +127,10 @@ def test_ppo_starts_from_what_was_cloned(tmp_path):
     url = f"csv:{tmp_path}/demos"
     demonstrate(url, "discrete")
     settings = {"params.batch_size": 32, "params.pi_lr": 1e-2, "normalize_observations": True}
-    clone = cloned(lambda: world("discrete"), url, tmp_path / "bc", **settings)
+    clone = cloned(lambda: toy("discrete"), url, tmp_path / "bc", **settings)
     given = {"steps": 64, "run_dir": tmp_path / "ppo", "progress": False, "init_from": tmp_path / "bc"}
     short = SMALL | {"normalize_observations": True, "train_pi_iters": 1, "train_vf_iters": 1, "num_envs": 1}
-    warm = relayrl.train(lambda: world("discrete"), algo="ppo", settings=short, **given)
+    warm = relayrl.train(lambda: toy("discrete"), algo="ppo", settings=short, **given)
     assert warm.history["episode/return_mean"][0] > 7.0
     assert clone.result.mean_return > 7.5
 

@@ -1,4 +1,4 @@
-"""Returns of groups and agents, and what competing agents are judged by: in evaluations, statistics, files, pictures."""
+"""Returns of groups and agents, and what competing agents are scored by: in evaluations, statistics, files, pictures."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from cli_in_process import relayrl as command
 from relayrl.data.trees import Array, Tree, leaves
 from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.runs.run_directory import RunDirectory
-from relayrl.engines.runs.run_record import RunInterrupted
+from relayrl.engines.runs.run_record import RunInterrupted, RunResult
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
@@ -21,7 +21,7 @@ from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.runtime.evaluation import EvaluationResult, evaluate
-from relayrl.runtime.judging import Judge, random_actors
+from relayrl.runtime.scored_agents import ScoredAgents, random_actors
 from relayrl.training.files.checkpoints import load_checkpoint
 
 GAME = "relayrl.testing.toy_environments:MatrixGame"
@@ -65,35 +65,37 @@ def test_every_side_plays_against_the_opponent_in_turn():
     assert result.returns == (1.0,) * 8  # from either side, although the two sides' rewards cancel
     assert (result.mean_return, result.matches["other"].win_rate) == (1.0, 1.0)
     assert result.agent_returns == {"player_0": 0.0, "player_1": 0.0}  # among themselves: 3 against 3
-    assert result.judged_by == "every side in turn, against other"
+    assert result.scored_by == "every side in turn, against other"
     assert (play(1, 1).matches["other"].draw_rate, play(0, 1).matches["other"].loss_rate) == (1.0, 1.0)
     assert play(0, 1).mean_return == -1.0
 
 
-@pytest.mark.parametrize("judge", [Judge(agent="player_1"), Judge(group="player_1")])
-def test_one_side_may_be_judged_alone(judge):
+@pytest.mark.parametrize("scored", [ScoredAgents(agent="player_1"), ScoredAgents(group="player_1")])
+def test_one_side_may_be_score_alone(scored):
     payoffs = [np.full((4, 4), 7.0).tolist(), (-NUMBERS).tolist()]  # the first player gets 7 whatever happens
-    result = play(3, 1, payoffs, sharing="separate", judge=judge)
+    result = play(3, 1, payoffs, sharing="separate", scored=scored)
     assert (result.mean_return, result.matches["other"].win_rate) == (1.0, 0.0)  # 1 < 7
-    assert result.judged_by == f"{judge.name}, against other"
-    alone = play(3, payoffs=payoffs, sharing="separate", judge=judge)
-    assert (alone.mean_return, alone.judged_by) == (0.0, judge.name)
+    assert result.scored_by == f"{scored.name}, against other"
+    alone = play(3, payoffs=payoffs, sharing="separate", scored=scored)
+    assert (alone.mean_return, alone.scored_by) == (0.0, scored.name)
     assert alone.group_returns == alone.agent_returns == {"player_0": 7.0, "player_1": 0.0}
 
 
 def test_a_group_of_all_agents_plays_every_side_in_turn():
-    named, unnamed = (play(3, is_zero_sum=True, judge=judge) for judge in (Judge(group="player"), Judge()))
-    assert named.judged_by == "every side in turn, against random"
+    named, unnamed = (
+        play(3, is_zero_sum=True, scored=scored) for scored in (ScoredAgents(group="player"), ScoredAgents())
+    )
+    assert named.scored_by == "every side in turn, against random"
     assert (named.returns, named.matches) == (unnamed.returns, unnamed.matches)
     with pytest.raises(ConfigError, match=r"all agents are in group 'player'.*leave evaluation.group out"):
-        play(3, 1, judge=Judge(group="player"))
+        play(3, 1, scored=ScoredAgents(group="player"))
 
 
 def test_a_run_may_name_the_only_group_of_a_zero_sum_game(tmp_path):
     settings = QUICK | {"evaluation.group": "player", "evaluation.episodes": 4}
     run = relayrl.train(CONNECT_FOUR, steps=256, run_dir=tmp_path / "a", settings=settings, progress=False)
-    assert run.result.judged_by == "every side in turn, against random"
-    assert run.evaluate(episodes=4, group="player").judged_by == "every side in turn, against random"
+    assert run.result.scored_by == "every side in turn, against random"
+    assert run.evaluate(episodes=4, group="player").scored_by == "every side in turn, against random"
     settings |= {"evaluation.opponents": ["random"]}
     with pytest.raises(ConfigError, match="all agents are in group 'player'"):
         relayrl.train(CONNECT_FOUR, steps=256, run_dir=tmp_path / "b", settings=settings, progress=False)
@@ -127,7 +129,7 @@ def test_random_opponents_win_as_often_as_chance_has_it():
 
 def test_names_that_the_environment_does_not_have_are_refused(tmp_path):
     with pytest.raises(UnknownNameError, match="player_2"):
-        play(1, judge=Judge(agent="player_2"))
+        play(1, scored=ScoredAgents(agent="player_2"))
     for settings, complaint in (
         ({"evaluation.group": "nobody"}, "nobody"),
         ({"evaluation.agent": "a", "evaluation.group": "b"}, "not both"),
@@ -153,14 +155,14 @@ def flags(settings) -> list[str]:
     return [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
 
 
-def test_a_zero_sum_run_is_judged_against_random_players(connect_four):
+def test_a_zero_sum_run_is_scored_against_random_players(connect_four):
     result = connect_four.result
-    assert result.judged_by == "every side in turn, against random"
+    assert result.scored_by == "every side in turn, against random"
     assert result.mean_return == result.opponents["random"]["mean_return"] != 0.0
     assert sum(result.agent_returns.values()) == 0.0
     assert set(result.agent_returns) == {"player_0", "player_1"}
     said = (connect_four.path / "console").read_text()
-    assert "the agents' returns cancel (zero-sum), so evaluations judge every side in turn against random" in said
+    assert "the agents' returns cancel (zero-sum), so evaluations score every side in turn against random" in said
     assert re.search(r"return by agent: player_0 -?[\d.]+, player_1 -?[\d.]+", said)
     assert re.search(r"against random: won \d+%, drawn \d+%, lost \d+% of 20 episodes", said)
 
@@ -173,11 +175,11 @@ def test_its_statistics_have_each_players_returns_and_the_win_rate(connect_four)
     assert np.abs(first).max() > 0.0
     evaluated = np.isfinite(history["evaluation/return_mean"])
     assert evaluated.sum() == 6
-    judged = np.array(history["evaluation/return_mean"])[evaluated]
-    assert np.array_equal(judged, np.array(history["evaluation/random/return_mean"])[evaluated])
+    scored = np.array(history["evaluation/return_mean"])[evaluated]
+    assert np.array_equal(scored, np.array(history["evaluation/random/return_mean"])[evaluated])
     wins = np.array(history["evaluation/random/win_rate"])[evaluated]
     draws = np.array(history["evaluation/random/draw_rate"])[evaluated]
-    assert np.allclose(judged, wins - (1.0 - wins - draws))  # a game pays 1, 0 or -1
+    assert np.allclose(scored, wins - (1.0 - wins - draws))  # a game pays 1, 0 or -1
 
 
 def test_the_best_checkpoint_is_the_best_against_the_opponent(connect_four):
@@ -195,7 +197,7 @@ def test_the_target_is_what_is_reached_against_the_opponent(tmp_path):
     assert (run.result.num_env_steps, run.result.reached_target) == (128, True)
     settings = QUICK | {"target_return": 1.5, "evaluation.agent": "player_0", "evaluation.opponents": []}
     run = relayrl.train(CONNECT_FOUR, steps=256, run_dir=tmp_path / "b", settings=settings, progress=False)
-    assert (run.result.reached_target, run.result.judged_by) == (False, "agent player_0")
+    assert (run.result.reached_target, run.result.scored_by) == (False, "agent player_0")
     history = run.history
     assert history["evaluation/return_mean"][-1] == history["agents/player_0/evaluation/return_mean"][-1] != 0.0
     assert history["episode/return_mean"] == history["agents/player_0/episode/return_mean"]
@@ -204,7 +206,7 @@ def test_the_target_is_what_is_reached_against_the_opponent(tmp_path):
 def test_evaluate_shows_and_writes_them(connect_four):
     done = command("evaluate", str(connect_four.path), "--episodes", "6", "--json")
     numbers = json.loads(done.stdout.splitlines()[-1])
-    assert numbers["judged_by"] == "every side in turn, against random"
+    assert numbers["scored_by"] == "every side in turn, against random"
     assert numbers["mean_return"] == numbers["opponents"]["random"]["mean_return"] == np.mean(numbers["returns"])
     assert set(numbers["agent_returns"]) == {"player_0", "player_1"}
     assert numbers["group_returns"] == {"player": 0.0}
@@ -213,7 +215,7 @@ def test_evaluate_shows_and_writes_them(connect_four):
     assert (list(same.returns), same.agent_returns) == (numbers["returns"], numbers["agent_returns"])
 
 
-def test_evaluate_takes_the_opponents_and_the_judge(connect_four):
+def test_evaluate_takes_the_opponents_and_the_score(connect_four):
     options = ("--opponent", str(connect_four.path), "--opponent", "random", "--agent", "player_1", "--episodes", "4")
     done = command("evaluate", str(connect_four.path), *options)
     assert f"(agent player_1, against {connect_four.path})" in done.stdout
@@ -236,13 +238,13 @@ def test_curves_may_be_drawn_by_agent(connect_four, tmp_path):
     assert "by group" in command("plot", str(connect_four.path), "-o", str(picture), "--by", "group").complaint
 
 
-def test_groups_that_do_not_cancel_are_shown_and_judged_by_the_mean(tmp_path):
+def test_groups_that_do_not_cancel_are_shown_and_scored_by_the_mean(tmp_path):
     done = command(
         "train", "native:simple_tag", "--algo=ippo", "--steps=256", f"--run-dir={tmp_path / 'run'}", *flags(QUICK)
     )
     run = relayrl.load_run(tmp_path / "run")
     groups, agents = run.result.group_returns, run.result.agent_returns
-    assert run.result.judged_by == "mean over agents"
+    assert run.result.scored_by == "mean over agents"
     assert run.result.opponents == {}
     assert run.result.mean_return == pytest.approx(np.mean(list(agents.values())))
     assert groups["adversary"] == pytest.approx(np.mean([agents[f"adversary_{i}"] for i in range(3)]))
@@ -259,7 +261,7 @@ def test_a_group_that_is_named_decides(tmp_path):
     run = relayrl.train(
         "native:simple_tag", algo="ippo", steps=256, run_dir=tmp_path, settings=settings, progress=False
     )
-    assert run.result.judged_by == "group adversary, against random"
+    assert run.result.scored_by == "group adversary, against random"
     assert np.array_equal(
         run.history["episode/return_mean"], run.history["adversary/episode/return_mean"], equal_nan=True
     )
@@ -287,7 +289,7 @@ def test_earlier_selves_are_opponents_also_after_a_resume(tmp_path):
     resumed = again.run(lambda _: None)
     assert resumed.parameter_hash == whole.parameter_hash
     assert (resumed.opponents, resumed.best_return) == (whole.opponents, whole.best_return)
-    assert whole.judged_by == "every side in turn, against previous"
+    assert whole.scored_by == "every side in turn, against previous"
     assert list(whole.opponents) == ["previous", "random"]
     columns = [
         {
@@ -309,12 +311,25 @@ def test_earlier_selves_are_opponents_also_after_a_resume(tmp_path):
     assert not all(torch.equal(frozen[name], newer[name]) for name in newer)
 
 
-def test_a_best_return_of_another_judge_does_not_count_after_a_resume(tmp_path):
+def test_a_best_return_of_another_score_does_not_count_after_a_resume(tmp_path):
     settings = QUICK | {"evaluation.opponents": ["random"]}
     relayrl.train(CONNECT_FOUR, steps=256, run_dir=tmp_path, settings=settings, progress=False)
     other = {"evaluation.opponents": [], "evaluation.agent": "player_0"}
     run = relayrl.train(run_dir=tmp_path, resume=True, steps=512, settings=other, progress=False)
-    judged = [
+    scored = [
         r for s, r in zip(run.history["num_env_steps"], run.history["evaluation/return_mean"], strict=True) if s > 256
     ]
-    assert run.result.best_return == np.nanmax(judged)
+    assert run.result.best_return == np.nanmax(scored)
+
+
+def test_the_former_name_of_who_is_scored_works_for_one_release():
+    old = RunResult("e", "ppo", 0, 1, 1.0, 1.0, 2.0, 0.0, 2.0, "", "runs/x", scored_by="agent a")
+    with pytest.warns(DeprecationWarning, match="judged_by is scored_by now"):
+        assert old.judged_by == "agent a"
+    values = json.loads(old.to_json())
+    assert values["judged_by"] == values.pop("scored_by") == "agent a"
+    assert RunResult.from_json(json.dumps(values)).scored_by == "agent a"
+    assert RunResult.from_json(old.to_json()).scored_by == "agent a"
+    played = EvaluationResult((1.0,), (1,), (False,), 1, agent_episodes={"a": (1.0,), "b": (1.0,)})
+    with pytest.warns(DeprecationWarning, match="judged_by is scored_by now"):
+        assert played.judged_by == "mean over agents"

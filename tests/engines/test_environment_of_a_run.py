@@ -249,7 +249,7 @@ def test_another_number_of_envs_than_the_vector_environment_has_is_refused(tmp_p
 FRAGILE = """
 import ctypes, os, sys, time
 from pathlib import Path
-from relayrl.testing.toy_environments import CountingWorld
+from relayrl.testing.toy_environments import CountingEnv
 
 (Path(__file__).parent / "pids").open("a").write(f"{os.getpid()}\\\\n")
 
@@ -261,7 +261,7 @@ def fail(how):
     if how == "hang":
         time.sleep(3600)
 
-class Fragile(CountingWorld):
+class Fragile(CountingEnv):
     def __init__(self, *, where="", how=""):
         super().__init__(terminate_at=2)
         self.where, self.how = where, how

@@ -217,12 +217,12 @@ def test_algorithms_with_replay_name_those_that_can(tmp_path, algo):
 
 def test_the_facade_learns_from_trajectories_with_hybrid_actions(tmp_path):
     run = train("masked", "ppo", 256, tmp_path / "run", record=f"arrow:{tmp_path / 'steps'}")
-    world = masked()
+    env = masked()
     args = TrainerArgs(
         env_dir=tmp_path,
         save_model_path=tmp_path / "model",
-        observation_space=world.observation_space,
-        action_space=world.action_space,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
         masks_actions=True,
     )
     trainer = RelayRLTrainer.ppo(args)

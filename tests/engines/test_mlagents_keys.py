@@ -48,7 +48,6 @@ OF_SAC = (
 )
 NO_SETTING = {
     "behavior.hyperparameters.save_replay_buffer",
-    "behavior.network_settings.goal_conditioning_type",
     "torch_settings.device",
     "env_settings.restarts_rate_limit_period_s",  # is the default with another number of restarts only
 }
@@ -129,7 +128,6 @@ def test_defaults_are_not_told(rule):
         ({"default_settings": {"network_settings": {"vis_encode_type": "vgg"}}}, "match3"),
         ({"default_settings": {"hyperparameters": {"beta_schedule": "cosine"}}}, "linear"),
         ({"default_settings": {"hyperparameters": 3}}, "mapping"),
-        ({"default_settings": {}, "torch_settings": {"device": "cuda"}}, "CPU"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(given, words):

@@ -1,4 +1,4 @@
-"""A policy trained on a native world plays its original without a change, and as well."""
+"""A policy trained on a native environment plays its original without a change, and as well."""
 
 import math
 from pathlib import Path
@@ -32,12 +32,12 @@ TRAINING = {
 
 def play(env: str, model: Path, *, drawn: bool = False) -> EvaluationResult:
     actor = ExportedActor(model)
-    worlds = make_vector(env, EnvSettings(num_envs=10))
+    envs = make_vector(env, EnvSettings(num_envs=10))
     rng = np.random.default_rng(0) if drawn else None
     try:
-        return evaluate(worlds, {actor.metadata.group: actor}, episodes=EPISODES, seed=7, rng=rng)
+        return evaluate(envs, {actor.metadata.group: actor}, episodes=EPISODES, seed=7, rng=rng)
     finally:
-        worlds.close()
+        envs.close()
 
 
 @pytest.mark.slow

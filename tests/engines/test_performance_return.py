@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import rated_worlds
-from rated_worlds import EPISODE, BestReward, FirstPlayerSquared, GymnasiumLength, LastReward, RatedHerd
+import rated_environments
+from rated_environments import EPISODE, BestReward, FirstPlayerSquared, GymnasiumLength, LastReward, RatedHerd
 
 import relayrl
 from relayrl.engines.local.local_engine import LocalEngine
@@ -31,7 +31,7 @@ def test_what_an_environment_makes_of_an_episode_is_what_is_reported(env, worker
     assert set(run.result.returns) == {rated}
     assert set(run.history["episode/return_mean"]) == {rated}
     assert [x for x in run.history["evaluation/return_mean"] if x == x] == [rated] * 3
-    assert run.result.judged_by == "performance_return of the environment"
+    assert run.result.scored_by == "performance_return of the environment"
     assert run.directory.best_checkpoint().exists()
     assert run.evaluate(episodes=3).returns == (rated,) * 3
 
@@ -47,9 +47,9 @@ def test_it_decides_the_target(tmp_path):
     assert (run.result.num_env_steps, run.result.reached_target) == (32, True)
 
 
-def test_the_environment_is_asked_unless_the_settings_name_a_judge(tmp_path):
+def test_the_environment_is_asked_unless_the_settings_name_a_score(tmp_path):
     run = train(FirstPlayerSquared, tmp_path / "run", **{"evaluation.agent": "player_1"})
-    assert (run.result.mean_return, run.result.judged_by) == (-3.0, "agent player_1, against random")
+    assert (run.result.mean_return, run.result.scored_by) == (-3.0, "agent player_1, against random")
 
 
 def test_an_interrupted_episode_is_rated_whole(tmp_path):
@@ -57,7 +57,7 @@ def test_an_interrupted_episode_is_rated_whole(tmp_path):
     for name, num_updates in (("whole", None), ("parts", 1)):
         flags = {"trainer.max_steps": 96}
         settings = build_run_settings(
-            "rated_worlds:BestReward", None, flags, list((QUICK | {"time_horizon": 7}).items())
+            "rated_environments:BestReward", None, flags, list((QUICK | {"time_horizon": 7}).items())
         )
         directory = RunDirectory(tmp_path / name)
         directory.create(settings)
@@ -75,7 +75,7 @@ def test_an_interrupted_episode_is_rated_whole(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_rule_that_raises_is_the_environments_failure(workers, tmp_path):
     with pytest.raises(EnvironmentFailedError, match=r"performance_return\(\).*nothing to divide by"):
-        train(rated_worlds.Failing, tmp_path / "run", workers=workers)
+        train(rated_environments.Failing, tmp_path / "run", workers=workers)
 
 
 def test_a_vector_environment_plays_an_episode_in_each():

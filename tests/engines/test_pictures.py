@@ -12,7 +12,7 @@ from PIL import Image
 
 import relayrl
 from cli_in_process import relayrl as command
-from engines.filmed_worlds import OneLicence, Undrawable
+from engines.filmed_environments import OneLicence, Undrawable
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.rendering import RenderMode, VideoFormat
@@ -20,7 +20,7 @@ from relayrl.errors import ConfigError, EnvError
 from relayrl.runtime.pictures.film import tiled
 from relayrl.runtime.pictures.video_files import encode, require_encoder
 
-WORLDS = "engines.filmed_worlds"
+TOYS = "engines.filmed_environments"
 QUICK = {
     "time_horizon": 8,
     "hidden_sizes": [4],
@@ -31,7 +31,7 @@ QUICK = {
 }
 
 
-def train(path, env=f"{WORLDS}:Coloured", steps=64, num_envs=2, **settings):
+def train(path, env=f"{TOYS}:Coloured", steps=64, num_envs=2, **settings):
     return relayrl.train(env, steps=steps, num_envs=num_envs, run_dir=path, settings=QUICK | settings, progress=False)
 
 
@@ -100,12 +100,12 @@ def test_a_missing_encoder_is_one_line(run, monkeypatch):
 
 
 def test_an_environment_without_the_mode_is_refused_before_it_is_played(tmp_path):
-    undrawn = train(tmp_path / "run", env=f"{WORLDS}:Undrawable")
+    undrawn = train(tmp_path / "run", env=f"{TOYS}:Undrawable")
     before = Undrawable.num_steps
     with pytest.raises(ConfigError, match="no render mode 'rgb_array'"):
         undrawn.evaluate(render="gif")
     with pytest.raises(ConfigError, match="no render mode 'rgb_array'"):
-        train(tmp_path / "other", env=f"{WORLDS}:Undrawable", **{"evaluation.video": "gif"})
+        train(tmp_path / "other", env=f"{TOYS}:Undrawable", **{"evaluation.video": "gif"})
     assert Undrawable.num_steps == before
     assert not (tmp_path / "other").exists()
 
@@ -114,7 +114,7 @@ def test_what_is_missing_to_draw_is_missed_before_a_run_begins(tmp_path):
     with pytest.raises(
         ConfigError, match=r"cannot be drawn: render\(\) raised ModuleNotFoundError: No module named 'painter'"
     ):
-        train(tmp_path / "run", env=f"{WORLDS}:WithoutLibrary", **{"evaluation.video": "gif"})
+        train(tmp_path / "run", env=f"{TOYS}:WithoutLibrary", **{"evaluation.video": "gif"})
     assert not (tmp_path / "run").exists()
 
 
@@ -163,11 +163,11 @@ def test_vector_environments_of_gymnasium_are_drawn(factory, monkeypatch):
 def test_exclusive_environments_are_one_set(tmp_path):
     often = {"evaluation.interval": 16, "evaluation.episodes": 3}
     with pytest.raises(EnvError, match="no licence left"):
-        train(tmp_path / "two", env=f"{WORLDS}:OneLicence", num_envs=1, **often)
+        train(tmp_path / "two", env=f"{TOYS}:OneLicence", num_envs=1, **often)
     OneLicence.num_open = 0
     one = train(
         tmp_path / "one",
-        env=f"{WORLDS}:OneLicence",
+        env=f"{TOYS}:OneLicence",
         num_envs=1,
         **often,
         **{"environment.exclusive": True, "evaluation.video": "gif"},

@@ -16,7 +16,7 @@ MODULE = """
 import numpy as np
 from relayrl import PPOParams, open_sink, open_source
 from relayrl.extend import AlgorithmPlugin, RewardSignal, SinkPlugin, StatisticsWriter, assemble
-from relayrl.testing import CountingWorld
+from relayrl.testing import CountingEnv
 
 
 class Doubling(RewardSignal):
@@ -70,7 +70,7 @@ kept = SinkPlugin(lambda url, settings: open_sink(arrow(url), settings), lambda 
 
 
 def counting(terminate_at=4):
-    return CountingWorld(terminate_at=terminate_at)
+    return CountingEnv(terminate_at=terminate_at)
 """
 ENTRY_POINTS = """
 [relayrl.environments]

@@ -58,11 +58,11 @@ def test_a_sink_that_appends_is_flushed_while_the_run_goes_on(kind, suffix, is_e
 
 @pytest.mark.parametrize("is_threaded", [False, True])
 def test_a_run_that_an_environment_ends_has_recorded_every_step_before(is_threaded, tmp_path):
-    url, world = f"arrow:{tmp_path}/records", "relayrl.testing.toy_environments:Crashing"
+    url, env = f"arrow:{tmp_path}/records", "relayrl.testing.toy_environments:Crashing"
     with pytest.raises(EnvironmentFailedError, match="as asked"):
         run(
             tmp_path / "run",
-            world,
+            env,
             algo="ppo",
             record=url,
             **{"environment.options": {"at_step": 38}, "trainer.time_horizon": 16, "trainer.threaded": is_threaded},

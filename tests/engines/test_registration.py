@@ -10,7 +10,7 @@ import relayrl
 from relayrl.config.plugin_registry import PluginKind, unregister_plugin
 from relayrl.errors import ConfigError
 from relayrl.extend import AlgorithmPlugin, SinkPlugin, StatisticsWriter, assemble
-from relayrl.testing import CountingWorld, example_trajectories
+from relayrl.testing import CountingEnv, example_trajectories
 
 QUICK = {"num_envs": 2, "time_horizon": 8, "summary_freq": 16, "train_pi_iters": 1, "train_vf_iters": 1}
 QUICK |= {"evaluation.episodes": 2, "checkpoint_interval": 32}
@@ -26,7 +26,7 @@ def forgotten():
 
 
 def counting():
-    return CountingWorld(terminate_at=4)
+    return CountingEnv(terminate_at=4)
 
 
 def train(path, **arguments):
@@ -36,7 +36,7 @@ def train(path, **arguments):
 
 
 def test_any_factory_is_an_environment_in_this_process():
-    relayrl.register_environment(MINE, lambda terminate_at=4: CountingWorld(terminate_at=terminate_at))
+    relayrl.register_environment(MINE, lambda terminate_at=4: CountingEnv(terminate_at=terminate_at))
     env = relayrl.make_env(MINE, num_envs=2, terminate_at=1)
     env.reset(seed=0)
     assert env.step({"agent": [[0], [0]]}).episode_over.tolist() == [True, True]
@@ -47,14 +47,14 @@ def test_a_factory_of_a_module_works_in_workers_and_so_does_a_lambda(tmp_path):
     relayrl.register_environment(MINE, counting)
     assert train(tmp_path / "run", env=MINE, settings={"workers": 1}).result.num_env_steps == 32
     unregister_plugin(PluginKind.ENVIRONMENT, MINE)
-    relayrl.register_environment(MINE, lambda: CountingWorld())
+    relayrl.register_environment(MINE, lambda: CountingEnv())
     assert train(tmp_path / "other", env=MINE, settings={"workers": 1}).result.num_env_steps == 32
 
 
 def test_an_agents_environment_may_be_a_registered_one():
     relayrl.register_environment(MINE, counting)
     trainer = relayrl.RelayRLTrainer.ppo(
-        relayrl.TrainerArgs("x", "x", observation_space=CountingWorld().observation_space, act_dim=2)
+        relayrl.TrainerArgs("x", "x", observation_space=CountingEnv().observation_space, act_dim=2)
     )
     with relayrl.AgentBuilder().default_model(trainer.policies["agent"]).build() as agent:
         (actor_id,) = agent.get_actor_ids()
@@ -103,7 +103,7 @@ def test_algorithms_networks_and_writers_of_a_program(tmp_path):
     )
     relayrl.register_writer(MINE, Steps)
     chosen = {"network.kernel": MINE, "statistics.writers": [MINE]}
-    run = train(tmp_path / "run", env="relayrl.testing:CountingWorld", algo=MINE, settings=chosen)
+    run = train(tmp_path / "run", env="relayrl.testing:CountingEnv", algo=MINE, settings=chosen)
     assert (run.path / "steps.txt").read_text().split() == ["16", "32"]
     assert run.settings.algo == MINE
 
@@ -124,8 +124,8 @@ def test_a_scheme_is_a_sink_wherever_urls_go(tmp_path):
     with relayrl.open_source(f"{MINE}:written") as source:
         assert source.count().num_trajectories == len(trajectories)
 
-    train(tmp_path / "run", env="relayrl.testing:CountingWorld", settings={"record": f"{MINE}:recorded"})
-    observed = CountingWorld().observation_space
+    train(tmp_path / "run", env="relayrl.testing:CountingEnv", settings={"record": f"{MINE}:recorded"})
+    observed = CountingEnv().observation_space
     trainer = relayrl.RelayRLTrainer.ppo(relayrl.TrainerArgs("x", tmp_path, observation_space=observed, act_dim=2))
     trainer.receive_trajectory(f"{MINE}:recorded")
     with relayrl.open_source(f"{MINE}:recorded") as source:

@@ -119,6 +119,7 @@ SELF_PLAY = {
     "trainer.max_steps": 960,
     "evaluation.interval": 320,
 }
+RESIDENT = {"device": "cpu:0", "network.memory": {"kind": "gru", "size": 8, "sequence_length": 6}}
 SHORT_GAMES = {"environment.options": {"max_episode_steps": 40}}
 CASES = {
     "ppo on native:CartPole": ("native:CartPole", "ppo", PPO),
@@ -134,6 +135,8 @@ CASES = {
     "ppo with lessons": ("mpe2:simple_spread_v3", "ppo", PPO | LESSONS),
     "ppo with lessons in rooms": ("native:rooms", "ppo", PPO | ROOMS),
     "ppo with lessons and masks": ("relayrl.testing:FollowSignal", "ppo", PPO | MASKED),
+    "ppo on a device": ("native:CartPole", "ppo", PPO | {"device": "cpu:0"}),
+    "mappo with a memory on a device": ("native:simple_spread", "mappo", PPO | RESIDENT),
     "matd3 on native": ("native:simple_spread", "matd3", OFF_POLICY | BOX_SPREAD),
     "self-play of ppo": ("native:pong", "ppo", PPO | SELF_PLAY | SHORT_GAMES),
     "self-play of sac between groups": ("native:simple_tag", "sac", OFF_POLICY | SELF_PLAY | BOX_SPREAD),

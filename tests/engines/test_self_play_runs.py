@@ -183,7 +183,7 @@ def test_a_team_that_was_stopped_and_resumed_is_the_team_that_was_not(tmp_path):
 
 def test_evaluation_and_export_are_of_the_learner(tmp_path):
     run = train("native:pong", tmp_path / "run", {"evaluation.interval": 256}, steps=512)
-    assert run.result.judged_by == "every side in turn, against random"
+    assert run.result.scored_by == "every side in turn, against random"
     assert (tmp_path / "run" / "model.onnx").exists()
     action = run.policy.act(np.zeros(6, np.float32))
     assert int(action) in (0, 1, 2)
@@ -193,7 +193,7 @@ def test_evaluations_have_whole_teams_play(tmp_path):
     run = train("native:soccer", tmp_path / "run", {"environment.options": {"max_episode_steps": 20}}, steps=256)
     match = run.evaluate(episodes=8, seed=1, opponents=["random"]).matches["random"]
     assert len(match.returns) == 8  # four of each team, not two of each player
-    # A goal pays both players of a team alike: the mean over the judged ones is −1, 0 or 1.
+    # A goal pays both players of a team alike: the mean over the scored ones is −1, 0 or 1.
     assert set(match.returns) <= {-1.0, 0.0, 1.0}
     assert all(own == -other for own, other in zip(match.returns, match.best_others, strict=True))
 

@@ -7,7 +7,8 @@ from gymnasium import spaces
 from relayrl.accelerator.live_actor import live_actor
 from relayrl.engines.self_play.league import League
 from relayrl.engines.self_play.own_rows import learner_rows
-from relayrl.engines.self_play.seated_actor import LEARNER, SeatedActor
+from relayrl.engines.self_play.seated_actor import SeatedActor
+from relayrl.engines.self_play.seats import LEARNER
 from relayrl.engines.self_play.snapshots import Snapshots
 from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 from relayrl.envs.environment_contract import AgentGroup
@@ -40,11 +41,34 @@ class Constant(Actor):
 
 def test_every_lane_is_played_by_whoever_has_its_seat():
     seats = np.array([LEARNER, 5, 5, LEARNER, 8])
-    actor = SeatedActor(Constant(0), lambda: seats, lambda number: Constant({5: 1, 8: 2}[number]))
+    actor = SeatedActor(Constant(0), lambda: seats, lambda number: Constant({5: 1, 8: 2}[number]), num_lanes=5)
     decision = actor.decide(np.zeros((5, 2), np.float32), np.ones((5, 3), bool), None, None)
     assert decision.action.tolist() == [0, 1, 1, 0, 2]
     assert decision.logp.tolist() == [0.0, -1.0, -1.0, 0.0, -2.0]
     assert decision.memory is None
+
+
+def test_what_a_lane_does_depends_on_nobody_elsewhere():
+    learner, others = (policy_of(GROUPS["player"], seed) for seed in (0, 1))
+    rng = np.random.default_rng(0)
+    seen = rng.standard_normal((8, 2)).astype(np.float32)
+    seats = np.array([LEARNER, 3, 3, LEARNER, 4, 4, LEARNER, 3])
+    elsewhere = np.array([LEARNER, 3, 3, LEARNER, LEARNER, 9, 9, 9])
+
+    def drawn(players, first, last):
+        """Actions of twenty rows of the lanes `first … last - 1`."""
+        actor = SeatedActor(
+            live_actor(learner), lambda: players[first:last], lambda _: live_actor(others), len(players), first
+        )
+        rng = np.random.default_rng(7)
+        return np.stack([actor.decide(seen[first:last], None, None, rng).action for _ in range(20)])
+
+    whole = drawn(seats, 0, 8)
+    assert len(np.unique(whole)) == 3
+    assert (drawn(elsewhere, 0, 8)[:, :4] == whole[:, :4]).all()
+    for first, last in ((0, 1), (1, 5), (5, 8)):
+        assert (drawn(seats, first, last) == whole[:, first:last]).all()
+        assert (drawn(elsewhere, first, last)[:, : max(0, 4 - first)] == whole[:, first : min(4, last)]).all()
 
 
 def rollout_of_turns():
@@ -57,12 +81,12 @@ def rollout_of_turns():
         env.close()
 
 
-def policy_of(group):
+def policy_of(group, seed=0):
     return actor_critic(
         group.observation_space,
         group.action_space,
         NetworkSettings(hidden_sizes=(4,)),
-        torch.Generator().manual_seed(0),
+        torch.Generator().manual_seed(seed),
         None,
         None,
         None,

@@ -55,6 +55,6 @@ def test_the_same_seed_gives_the_same_parameters(tmp_path):
 
 def test_a_name_of_relayrl_cannot_be_registered(tmp_path):
     with pytest.raises(relayrl.errors.ConfigError, match="'rnd' is a reward signal of RelayRL"):
-        relayrl.register_reward_signal("rnd", dict)
+        relayrl.extend.register_reward_signal("rnd", dict)
     with pytest.raises(relayrl.errors.UnknownNameError, match="did you mean 'curiosity'"):
         trained("native:CartPole", "ppo", tmp_path / "run", reward_signals={"curiosty": {}})

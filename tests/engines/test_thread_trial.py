@@ -32,9 +32,10 @@ def test_more_threads_are_taken_only_where_they_pay(rates, chosen):
 )
 def test_numbers_are_tried_up_to_the_cores_and_not_for_long_where_more_are_not_faster(cores, rates, tried, monkeypatch):
     monkeypatch.setattr(thread_trial, "num_cores", lambda: cores)
-    monkeypatch.setattr(thread_trial, "_trial_settings", lambda _, threads: threads)
-    monkeypatch.setattr(thread_trial, "_rate", rates.__getitem__)
-    assert list(thread_trial.measured_rates(None)) == tried
+    monkeypatch.setattr(thread_trial, "trial_settings", lambda settings: settings)
+    monkeypatch.setattr(thread_trial, "steps_per_s", lambda trial: rates[trial.threads])
+    settings = build_run_settings("native:CartPole", None, {}, [])
+    assert list(thread_trial.measured_rates(settings)) == tried
 
 
 @pytest.mark.parametrize(("env", "algo"), [("native:CartPole", "ppo"), ("native:Pendulum", "td3")])
@@ -55,8 +56,7 @@ def test_the_number_is_measured_on_the_run_itself_told_and_kept(env, algo, tmp_p
 def test_trials_neither_record_nor_evaluate_and_begin_to_learn_soon(tmp_path):
     flags = {"algo": "sac", "record": f"arrow:{tmp_path}/records", "evaluation.interval": 10}
     settings = build_run_settings("native:Pendulum", None, flags, [])
-    trial = thread_trial._trial_settings(settings, 2)
+    trial = thread_trial.trial_settings(settings)
     assert trial.record is None
     assert trial.evaluation.interval is None
-    assert trial.threads == 2
     assert trial.params.learning_starts <= thread_trial.RANDOM_STEPS

@@ -37,6 +37,12 @@ def test_a_line_of_text_ends_with_its_fields(logged):
     assert re.fullmatch(r"\S+ \S+ WARNING relayrl\.part: sink failed router=2 retry_in_s=0\.4\n", stream.getvalue())
 
 
+def test_what_other_libraries_stamp_on_records_is_no_field(logged):
+    stream = logged(LogLevel.INFO, LogFormat.TEXT)
+    logging.getLogger("relayrl.part").warning("sink failed", extra={"_ray_timestamp_ns": 7, "router": 2})
+    assert stream.getvalue().endswith(" sink failed router=2\n")
+
+
 def test_a_line_of_json_is_one_object(logged):
     stream = logged(LogLevel.INFO, LogFormat.JSON)
     try:

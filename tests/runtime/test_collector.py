@@ -38,7 +38,7 @@ def collector(env: Any, num_envs: int, num_steps: int, **settings) -> Collector:
     return Collector(vector, actors, num_steps=num_steps, seed=0, rng=np.random.default_rng(0))
 
 
-COUNTING = "relayrl.testing.toy_environments:CountingWorld"
+COUNTING = "relayrl.testing.toy_environments:CountingEnv"
 
 
 def test_rows_hold_observation_action_and_what_came_of_it():
@@ -99,8 +99,8 @@ def test_masks_of_final_observations_are_recorded():
 class NoWayOut(Herd):
     """Sheep that are allowed nothing: before they have come, after they have gone, and `sheep_1` of environment 1 at step 2."""
 
-    def _look(self):
-        result = super()._look()
+    def _observe(self):
+        result = super()._observe()
         sheep = result.groups["sheep"]
         sheep.action_mask[~sheep.active] = False
         sheep.action_mask[1, 1] &= self._step_of[1] != self.stuck_at

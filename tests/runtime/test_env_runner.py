@@ -14,14 +14,14 @@ from relayrl.runtime.requests.policy_model import CustomPolicy
 from relayrl.testing.multi_agent_environments import DyingAgents
 from waiting import DEADLINE_S
 
-COUNTING = "relayrl.testing.toy_environments:CountingWorld"
+COUNTING = "relayrl.testing.toy_environments:CountingEnv"
 
 
 def counting_policy(version: int = 1):
     return fixed_policy(1, version, space=spaces.Box(0.0, np.inf, (1,), np.float32), action_space=spaces.Discrete(2))
 
 
-def test_worlds_are_played_and_every_step_is_recorded():
+def test_environments_are_played_and_every_step_is_recorded():
     sink = ListSink()
     with AgentBuilder().default_model(counting_policy()).sink(sink).build() as agent:
         (actor_id,) = agent.get_actor_ids()
@@ -52,7 +52,7 @@ def test_as_many_steps_are_played_as_were_asked_for(asked):
         assert steps == [divmod(i, 5) for i in range(sum(asked))]
 
 
-def test_worlds_must_fit_the_policy_and_be_there():
+def test_environments_must_fit_the_policy_and_be_there():
     with AgentBuilder().default_model(counting_policy()).build() as agent:
         (actor_id,) = agent.get_actor_ids()
         with pytest.raises(ConfigError, match="set_env"):
@@ -144,12 +144,12 @@ class Failing(FixedActor):
 
 @pytest.mark.parametrize("at", [3, 4])
 def test_all_groups_keep_their_steps_when_one_fails_and_new_episodes_begin(at):
-    sink, world = ListSink(), DyingAgents()
-    actors = {name: Failing(1, action_space=world.action_spaces[name]) for name in ("sheep_0", "wolf_0")}
+    sink, game = ListSink(), DyingAgents()
+    actors = {name: Failing(1, action_space=game.action_spaces[name]) for name in ("sheep_0", "wolf_0")}
     with AgentBuilder().actor_count(0).sink(sink).build() as agent:
         ids = {}
         for name, group in (("sheep_0", "sheep"), ("wolf_0", "wolf_0")):
-            policy = CustomPolicy(actors[name], world.observation_spaces[name], group=group, policy_version=1)
+            policy = CustomPolicy(actors[name], game.observation_spaces[name], group=group, policy_version=1)
             ids[group] = agent.new_actor(model=policy)
         agent.set_env(ids, "relayrl.testing.multi_agent_environments:DyingAgents")
         actors["wolf_0"].at = at + 2  # in the middle of a row: the sheep have acted on it
@@ -178,7 +178,7 @@ def test_blocks_are_as_long_as_each_run_asks_for():
         (actor_id,) = agent.get_actor_ids()
         agent.set_env(
             actor_id,
-            "relayrl.testing.toy_environments:CountingWorld",
+            "relayrl.testing.toy_environments:CountingEnv",
             settings=EnvSettings(options={"terminate_at": None}),
         )
         for num_steps in (10, 100, 130):

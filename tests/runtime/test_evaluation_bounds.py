@@ -21,7 +21,7 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.heads.head_registry import likelihood_head
 from relayrl.runtime.evaluation import Bound, evaluate
 
-COUNTING = "relayrl.testing.toy_environments:CountingWorld"
+COUNTING = "relayrl.testing.toy_environments:CountingEnv"
 
 
 class FirstAction(Actor):
@@ -102,14 +102,14 @@ class Endless(gymnasium.vector.VectorEnv):
         return np.zeros((2, 1), np.float32), np.ones(2), np.zeros(2, bool), np.zeros(2, bool), {}
 
 
-def test_worlds_that_cannot_be_reset_alone_play_one_cut_episode_each():
+def test_environments_that_cannot_be_reset_alone_play_one_cut_episode_each():
     env = GymnasiumVector(Endless())
     env.init_num_envs(2)
     result = play(env, episodes=6, max_episode_steps=5)
     assert (result.returns, result.num_asked, result.num_cut) == ((5.0, 5.0), 6, 2)
 
 
-def test_worlds_that_always_fail_leave_an_evaluation_without_episodes():
+def test_environments_that_always_fail_leave_an_evaluation_without_episodes():
     options = {"at_step": 1}
     settings = EnvSettings(num_envs=1, options=options, on_failure="restart", max_restarts_per_minute=1000)
     result = play(make_vector("relayrl.testing.toy_environments:Crashing", settings), episodes=2, timeout_s=1e-9)

@@ -207,7 +207,7 @@ def test_asyncio_callers_remember(tmp_path):
         np.testing.assert_allclose(whole.memory, before[:, lane], atol=1e-5)
 
 
-def test_worlds_of_an_actors_own_are_played_with_memory(tmp_path):
+def test_environments_of_an_actors_own_are_played_with_memory(tmp_path):
     generator = torch.Generator().manual_seed(0)
     env = RecallCue()
     network = NetworkSettings(hidden_sizes=(8,), memory=MemorySettings(size=4))

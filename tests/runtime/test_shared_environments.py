@@ -43,18 +43,18 @@ EXPECTED += [("wolf_0", "wolf_0", episode, 0, [3, 4, 5], 6, [10.0] * 3, (True, F
 
 def play(agent, ids: dict[str, UUID], num_episodes: int) -> None:
     """A program with a simulator of its own: one request per step, of all agents that act then."""
-    world = DyingAgents()
+    game = DyingAgents()
     for _ in range(num_episodes):
-        seen, rewards, has_acted = dict(world.reset().observations), dict.fromkeys(ids, 0.0), set()
-        while world.agents:
-            acting = list(world.agents)
+        seen, rewards, has_acted = dict(game.reset().observations), dict.fromkeys(ids, 0.0), set()
+        while game.agents:
+            acting = list(game.agents)
             record = agent.request_action(
                 [ids[name] for name in acting],
                 [seen[name] for name in acting],
                 reward=[rewards[name] if name in has_acted else 0.0 for name in acting],
             )
             has_acted |= set(acting)
-            result = world.step(dict(zip(acting, record.action, strict=True)))
+            result = game.step(dict(zip(acting, record.action, strict=True)))
             seen, rewards = dict(result.observations), dict.fromkeys(ids, 0.0) | dict(result.rewards)
             for name in acting:
                 terminated, truncated = result.terminated.get(name, False), result.truncated.get(name, False)

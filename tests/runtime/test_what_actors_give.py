@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
-from relayrl import Actor, AgentBuilder, CustomPolicy, RelayRLTrainer, SACParams, TrainerArgs, Trajectory, open_source
+from relayrl import AgentBuilder, RelayRLTrainer, SACParams, TrainerArgs, Trajectory, open_source
+from relayrl.extend import Actor, CustomPolicy
 
 OBSERVATIONS, ACTIONS = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4)
 OBS = np.zeros((2, 3), np.float32)

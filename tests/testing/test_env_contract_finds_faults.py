@@ -67,8 +67,8 @@ class SpeaksOfStrangers(Herd):
 
 @breaks("arrays_are_of_the_declared_device")
 class GivesTensors(Herd):
-    def _look(self) -> VectorReset:
-        result = super()._look()
+    def _observe(self) -> VectorReset:
+        result = super()._observe()
         return with_group(result, "dog", obs=torch.tensor(result.groups["dog"].obs))
 
 
@@ -103,23 +103,23 @@ class PaysIdleLanesInfinity(Herd):
 
 @breaks("masks_fit_the_actions")
 class GivesIntegerMasks(Herd):
-    def _look(self) -> VectorReset:
-        result = super()._look()
+    def _observe(self) -> VectorReset:
+        result = super()._observe()
         return with_group(result, "sheep", action_mask=result.groups["sheep"].action_mask.astype(np.int8))
 
 
 @breaks("masks_allow_an_action")
 class ForbidsEverything(Herd):
-    def _look(self) -> VectorReset:
-        result = super()._look()
+    def _observe(self) -> VectorReset:
+        result = super()._observe()
         allowed = result.groups["sheep"].action_mask & (self._step_of != 3)[:, None, None]
         return with_group(result, "sheep", action_mask=allowed)
 
 
 @breaks("state_fits_its_space")
 class GivesAStateOutsideItsSpace(Herd):
-    def _look(self) -> VectorReset:
-        result = super()._look()
+    def _observe(self) -> VectorReset:
+        result = super()._observe()
         return replace(result, state=result.state + 100.0)
 
 
@@ -210,7 +210,7 @@ class LosesTheLastObservation(Herd):
 @breaks("observation_can_be_asked_again")
 class ForgetsWhatItShowed(Herd):
     def build_observation(self) -> VectorReset:
-        result = self._look()
+        result = self._observe()
         return with_group(result, "dog", obs=np.zeros_like(result.groups["dog"].obs))
 
 

@@ -112,7 +112,7 @@ class HidesItsInput(Plain):
         return super().forward(features.detach())
 
 
-@breaks("judges_features_with_actions")
+@breaks("values_features_with_actions")
 class KnowsItsInputByHeart(Plain):
     def __init__(self, encoder, num_outputs, output_gain, generator):
         super().__init__(ObservationEncoder(OBSERVATIONS), num_outputs, output_gain, generator)

@@ -28,7 +28,7 @@ def scalar_episode(env: ScalarEnvironment, action: Any = 0, seed: int = 0) -> li
 
 
 def test_counting_env_counts() -> None:
-    steps = scalar_episode(toy_environments.CountingWorld(terminate_at=3))
+    steps = scalar_episode(toy_environments.CountingEnv(terminate_at=3))
     assert [(step.observation.tolist(), step.reward) for step in steps] == [([1.0], 1.0), ([2.0], 2.0), ([3.0], 3.0)]
     assert (steps[-1].terminated, steps[-1].truncated) == (True, False)
 
@@ -37,13 +37,13 @@ def test_counting_env_counts() -> None:
 def test_counting_env_truncates_unless_it_terminates(
     terminate_at: int, truncate_at: int, flags: tuple[bool, bool]
 ) -> None:
-    steps = scalar_episode(toy_environments.CountingWorld(terminate_at=terminate_at, truncate_at=truncate_at))
+    steps = scalar_episode(toy_environments.CountingEnv(terminate_at=terminate_at, truncate_at=truncate_at))
     assert len(steps) == 2
     assert (steps[-1].terminated, steps[-1].truncated) == flags
 
 
 def test_counting_env_begins_again() -> None:
-    env = toy_environments.CountingWorld()
+    env = toy_environments.CountingEnv()
     scalar_episode(env)
     assert env.reset().observation.tolist() == [0.0]
 

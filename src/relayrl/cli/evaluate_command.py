@@ -21,8 +21,8 @@ from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
 from relayrl.runtime.evaluation import EvaluationResult, check_fits, describe_bound, evaluate, make_evaluation_env
-from relayrl.runtime.judging import EVERYBODY, Judge
 from relayrl.runtime.pictures.film import Film, Watcher, Window, watcher_of
+from relayrl.runtime.scored_agents import EVERYBODY, ScoredAgents
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import EvaluationSettings
 
@@ -67,12 +67,12 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
     num_envs = evaluation.max_envs if request.num_envs is None else request.num_envs
     num_envs = 1 if isinstance(watcher, Window) else num_envs  # each would open a window of its own
-    judgement = _judgement(request, evaluation, actors)
-    result = _play(request, actors, name, environment, trained, num_envs, bounds, judgement, watcher)
+    scoring = _scoring(request, evaluation, actors)
+    result = _play(request, actors, name, environment, trained, num_envs, bounds, scoring, watcher)
     picture = _write_film(request, watcher) if isinstance(watcher, Film) else None
-    judged_by = f" ({result.judged_by})" if result.judged_by else ""
+    scored_by = f" ({result.scored_by})" if result.scored_by else ""
     numbers = f"return {result.mean_return:.2f} ± {result.std_return:.2f}"
-    typer.echo(f"{len(result.returns)} episodes: {numbers}{judged_by}")
+    typer.echo(f"{len(result.returns)} episodes: {numbers}{scored_by}")
     for line in result.describe():
         typer.echo(line)
     bound = None if result.stopped_by is None else result.stopped_by.value
@@ -86,7 +86,7 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
         values |= {"episodes": len(result.returns), "returns": list(result.returns), "lengths": list(result.lengths)}
         counts = {"asked": result.num_asked, "ended": result.num_ended, "cut": result.num_cut}
         values |= {f"episodes_{what}": count for what, count in counts.items()} | {"stopped_by": bound}
-        values |= {"judged_by": result.judged_by}
+        values |= {"scored_by": result.scored_by, "judged_by": result.scored_by}  # the latter for one release
         values |= (
             {"group_returns": result.group_returns, "agent_returns": result.agent_returns} if result.returns else {}
         )
@@ -112,23 +112,21 @@ def _require_trusted(request: EvaluateRequest, name: str, environment: EnvSettin
 
 
 @dataclass(frozen=True, slots=True)
-class _Judgement:
-    """By whose returns policies are judged, and against whom."""
+class _Scoring:
+    """By whose returns policies are scored, and against whom."""
 
-    judge: Judge = EVERYBODY
+    scored: ScoredAgents = EVERYBODY
     opponents: Mapping[str, Mapping[str, Actor]] | None = None
 
 
-def _judgement(
-    request: EvaluateRequest, evaluation: EvaluationSettings, actors: Mapping[str, ExportedActor]
-) -> _Judgement:
+def _scoring(request: EvaluateRequest, evaluation: EvaluationSettings, actors: Mapping[str, ExportedActor]) -> _Scoring:
     """What was asked for, else as in the run."""
     from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
 
     is_own = request.group is None and request.agent is None
-    judge = Judge(evaluation.group, evaluation.agent) if is_own else Judge(request.group, request.agent)
+    scored = ScoredAgents(evaluation.group, evaluation.agent) if is_own else ScoredAgents(request.group, request.agent)
     names = opponents_of(evaluation) if request.opponents is None else request.opponents
-    return _Judgement(judge, None if names is None else named_opponents(names, actors))
+    return _Scoring(scored, None if names is None else named_opponents(names, actors))
 
 
 def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, EvaluationSettings]:
@@ -171,7 +169,7 @@ def _play(
     trained: EnvSettings,
     num_envs: int | None,
     bounds: EvaluationBounds,
-    judgement: _Judgement,
+    scoring: _Scoring,
     watcher: Watcher | None,
 ) -> EvaluationResult:
     render = None if watcher is None else watcher.mode
@@ -190,8 +188,8 @@ def _play(
             rng=rng,
             film=watcher,
             bounds=bounds,
-            judge=judgement.judge,
-            opponents=judgement.opponents,
+            scored=scoring.scored,
+            opponents=scoring.opponents,
         )
     finally:
         env.close()

@@ -85,6 +85,9 @@ def train(
     ] = None,
     env_options: EnvOptions = None,
     wraps: Wraps = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where networks act and learn: auto, cpu, cuda or cuda:N. [default: cpu]")
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Where environments are: local, ray, or a plugin's. [default: local]")
     ] = None,
@@ -125,6 +128,7 @@ def train(
         "environment.num_envs": num_envs,
         "environment.workers": workers,
         "trainer.threaded": threaded,
+        "device": device,
         "engine": engine,
         "cluster.address": address,
         "record": record,
@@ -167,8 +171,8 @@ def evaluate(
     timeout_s: Annotated[
         float | None, typer.Option(help="End after so many seconds with what there is; default: the run's setting.")
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Judge by this group's return; default: the run's setting.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Judge by this agent's return; default: the run's setting.")] = None,
+    group: Annotated[str | None, typer.Option(help="Score by this group's return; default: the run's setting.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Score by this agent's return; default: the run's setting.")] = None,
     opponents: Annotated[
         list[str] | None,
         typer.Option(
@@ -332,13 +336,17 @@ def check_env(
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="One benchmark; default: all.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="One row of gpu, such as cartpole_large; repeatable.")] = None,
+    limit_s: Annotated[
+        float | None, typer.Option(min=1, help="Seconds that a process of gpu may take. [default: 120]")
+    ] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
     """Measure RelayRL beside floors and peers."""
     from relayrl.cli import bench_command
 
-    raise typer.Exit(bench_command.run(name, as_json=as_json))
+    raise typer.Exit(bench_command.run(name, as_json=as_json, only=only or (), limit_s=limit_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -364,8 +372,8 @@ def _complain(error: Exception) -> int:
     elif isinstance(error, MemoryError):
         message = f"out of memory {error}".strip() + "; use fewer or smaller environments, rollouts, batches or layers"
     else:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        message = f"internal error: {told}; run again with --debug for the traceback"
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        message = f"internal error: {what}; run again with --debug for the traceback"
     print(f"relayrl: {without_password(message)}", file=sys.stderr)
     return 2 if isinstance(error, ConfigError) else 1
 

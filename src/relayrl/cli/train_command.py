@@ -57,11 +57,11 @@ def run(request: TrainRequest, *, print_config: bool, as_json: bool, quiet: bool
 
 def _advise(result: RunResult) -> None:
     if result.returns:
-        from relayrl.runtime.judging import describe_returns
+        from relayrl.runtime.scored_agents import describe_returns
 
-        judged_by = f" ({result.judged_by})" if result.judged_by else ""
+        scored_by = f" ({result.scored_by})" if result.scored_by else ""
         numbers = f"return {result.mean_return:.1f} ± {result.std_return:.1f}"
-        typer.echo(f"evaluated over {len(result.returns)} episodes: {numbers}{judged_by}")
+        typer.echo(f"evaluated over {len(result.returns)} episodes: {numbers}{scored_by}")
         for line in describe_returns(result.group_returns, result.agent_returns, result.opponents):
             typer.echo(line)
     if result.stopped_by:

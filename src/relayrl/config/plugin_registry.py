@@ -59,6 +59,8 @@ _RENAMED_MODULES = {
     "relayrl.testing.multi_agent_worlds": "relayrl.testing.multi_agent_environments",
     "relayrl.testing.vector_worlds": "relayrl.testing.vector_environments",
 }
+_RENAMED_FACTORIES = {"relayrl.testing": {"CountingWorld": "CountingEnv"}}
+"""What run directories of earlier versions may name, by the package that has it."""
 _registered: dict[PluginKind, dict[str, Any]] = {kind: {} for kind in PluginKind}
 
 
@@ -154,7 +156,9 @@ def plugin_environment(name: str) -> str | Callable[..., Any]:
 def current_env(name: str) -> str:
     """`name`, or what it is called now: files of older versions name environments by modules that have other names since."""
     module, colon, factory = name.partition(":")
-    return f"{_RENAMED_MODULES.get(module, module)}{colon}{factory}"
+    package = ".".join(module.split(".")[:2])
+    renamed = _RENAMED_FACTORIES.get(package, {}).get(factory, factory)
+    return f"{_RENAMED_MODULES.get(module, module)}{colon}{renamed}"
 
 
 def _find(kind: PluginKind, name: str) -> EntryPoint | None:

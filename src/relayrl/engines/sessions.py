@@ -91,7 +91,7 @@ def open_session(request: TrainRequest, *, create: bool = True) -> Session:
     if not create:
         return Session(settings, RunDirectory(request.run_dir or Path()), False, request.init_from, notes)
     trial.require_runs(settings)
-    settings = _with_measured_threads(settings, notes)
+    settings = _with_measured_threads(_with_device(settings, notes), notes)
     directory = RunDirectory.make_default(settings) if request.run_dir is None else RunDirectory(request.run_dir)
     if not request.overwrite:
         directory.require_no_run()
@@ -172,7 +172,7 @@ def _resumed(request: TrainRequest, *, create: bool) -> Session:
         trials: list[str] = []
         if create:
             require_trusted_request(request, after, base)
-            after = _with_measured_threads(after, trials)
+            after = _with_measured_threads(_with_device(after, trials), trials)
         notes = trials + check_changes(before, after)
     return Session(after, directory, resume=True, init_from=None, notes=notes)
 
@@ -214,6 +214,18 @@ def _locked_on_return(directory: RunDirectory) -> Iterator[None]:
         raise
 
 
+def _with_device(settings: RunSettings, notes: list[str]) -> RunSettings:
+    """The settings with a device that this machine has, measured where that was left open."""
+    if settings.device == "cpu":
+        return settings
+    from relayrl.engines.device_trial import with_fastest_device
+    from relayrl.models.compute_device import compute_device
+
+    chosen = with_fastest_device(settings, notes)
+    compute_device(chosen.device)
+    return chosen
+
+
 def _with_measured_threads(settings: RunSettings, notes: list[str]) -> RunSettings:
     """The settings with a number of threads, where it was left to measurement."""
     if settings.threads:
@@ -235,7 +247,7 @@ def run_session(
     make_pace: MakePace | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """Train to the end, or until interrupted; `run.log` tells what happened, `on_note` what a person should know before.
+    """Train to the end, or until interrupted; `run.log` holds what happened, `on_note` what a person should know before.
     With `make_pace`, other processes collect."""
     try:
         with logging_to(session.directory.log):

@@ -31,7 +31,7 @@ def measured_rates(settings: RunSettings) -> dict[int, float]:
     """Environment steps/s with 1, 2, 4 … threads, up to one for each core, as long as more of them may be faster."""
     rates: dict[int, float] = {}
     for count in _counts(num_cores()):
-        rates[count] = _rate(_trial_settings(settings, count))
+        rates[count] = steps_per_s(trial_settings(settings).model_copy(update={"threads": count}))
         tried = list(rates)
         if len(tried) > PATIENCE and fewest_fast_threads(rates) not in tried[-PATIENCE:]:
             break
@@ -51,17 +51,19 @@ def fewest_fast_threads(rates: dict[int, float]) -> int:
     return chosen
 
 
-def _trial_settings(settings: RunSettings, threads: int) -> RunSettings:
+def trial_settings(settings: RunSettings) -> RunSettings:
+    """The run without an end, and without what a trial of its speed would wait for."""
     params = settings.params
     if hasattr(params, "learning_starts"):
         params = params.model_copy(update={"learning_starts": min(params.learning_starts, RANDOM_STEPS)})
     no_evaluation = settings.evaluation.model_copy(update={"episodes": 0, "interval": None})
     endless = settings.trainer.model_copy(update={"max_steps": 2**62, "checkpoint_interval": 2**62})
-    changes = {"params": params, "evaluation": no_evaluation, "trainer": endless, "record": None, "threads": threads}
+    changes = {"params": params, "evaluation": no_evaluation, "trainer": endless, "record": None}
     return settings.here().model_copy(update=changes)
 
 
-def _rate(settings: RunSettings) -> float:
+def steps_per_s(settings: RunSettings) -> float:
+    """Environment steps/s of a run, over `SECONDS` of it in a directory of its own."""
     ticks: list[tuple[int, float]] = []
     begin = getattr(settings.params, "learning_starts", 0) + 1
 

@@ -46,8 +46,9 @@ class LogFormat(Enum):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`."""
-    return {key: value for key, value in record.__dict__.items() if key not in _OWN_FIELDS}
+    """What was given as `extra`. Names that begin with an underscore are other libraries': Ray, once imported, stamps every
+    record."""
+    return {key: value for key, value in record.__dict__.items() if key not in _OWN_FIELDS and key[0] != "_"}
 
 
 class TextFormatter(logging.Formatter):

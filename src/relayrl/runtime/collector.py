@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from relayrl.data.trees import Array, Tree, map_tree
 from relayrl.envs.environment_contract import (
     AgentGroup,
     GroupObservation,
+    Recorded,
     StatefulEnvironment,
     VectorEnvironment,
     VectorReset,
@@ -47,6 +49,8 @@ class EndedEpisodes:
     # The steps that the collector had taken when they began, and when they ended.
     began_at: list[int] = field(default_factory=list, compare=False)
     num_steps: list[int] = field(default_factory=list, compare=False)
+    # What simulators recorded meanwhile, whatever episode it belongs to.
+    recorded: list[Recorded] = field(default_factory=list, compare=False)
 
 
 OnEnded = Callable[[Array, Array, Mapping[str, Array]], None]
@@ -267,6 +271,9 @@ class Collector(RolloutCollector):
 
     def load_state_dict(self, state: dict[str, Any], *, seed: int) -> bool:
         """Continue from `state_dict`. Where the environment was not saved, new episodes begin from `seed`: gives False."""
+        if "rng" not in state:  # of a run that stayed on its device, whose episodes cannot go on here
+            self._see(self._env.reset(seed=seed))
+            return False
         self._rng.bit_generator.state = state["rng"]
         if self._states is not None:
             self._states.clear()
@@ -313,36 +320,41 @@ class _EpisodeTracker:
         for name, sums in self._sums.items():
             sums += step.groups[name].reward if scores is None else scores[name]
         self.num_steps += 1
+        if step.recorded:
+            self._ended.recorded += step.recorded
         if self._rating is not None:
             self._rating.add(step)
         if np.count_nonzero(step.episode_over):
             self._end(step)
 
     def _end(self, step: VectorStep) -> None:
-        over = step.episode_over
-        whole = over if step.failed is None else over & ~step.failed
+        over = np.flatnonzero(step.episode_over)
+        is_whole = None if step.failed is None else ~step.failed[over]
+        whole = over if is_whole is None else over[is_whole]
         if self._on_ended is not None:
-            self._on_ended(np.flatnonzero(over), whole[over], {name: sums[over] for name, sums in self._sums.items()})
+            without_failure = np.ones(len(over), bool) if is_whole is None else is_whole
+            self._on_ended(over, without_failure, {name: sums[over] for name, sums in self._sums.items()})
         agents = {name: sums[whole] for name, sums in self._sums.items()}
         ended = {name: own.sum(1) for name, own in agents.items()}
-        total = np.sum(list(ended.values()), axis=0) / sum(self._num_agents.values())
+        total = reduce(np.add, ended.values()) / sum(self._num_agents.values())
         self._ended.returns += total.tolist() if self._rating is None else self._rated(self._rating, over, whole)
-        self._ended.lengths += (self.num_steps - self._began_at[whole]).tolist()
-        self._ended.began_at += self._began_at[whole].tolist()
-        self._ended.num_steps += [self.num_steps] * int(np.count_nonzero(whole))
+        began_at = self._began_at[whole]
+        self._ended.lengths += (self.num_steps - began_at).tolist()
+        self._ended.began_at += began_at.tolist()
+        self._ended.num_steps += [self.num_steps] * len(whole)
         for name, sums in self._sums.items():
             self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
             self._ended.agent_returns[name].append(agents[name])
             sums[over] = 0.0
         # An environment that nobody acts in after an end spends the next step on its reset.
-        acts = np.any([group.active.any(1) for group in step.groups.values()], axis=0)
-        self._began_at[over] = self.num_steps + ~acts[over]
+        acts = reduce(np.logical_or, [group.active[over].any(1) for group in step.groups.values()])
+        self._began_at[over] = self.num_steps + ~acts
 
     @staticmethod
     def _rated(rating: EpisodeRating, over: Array, whole: Array) -> list[float]:
-        for b in np.flatnonzero(over & ~whole).tolist():
+        for b in np.setdiff1d(over, whole).tolist():
             rating.drop(b)
-        return [rating.take(b) for b in np.flatnonzero(whole).tolist()]
+        return [rating.take(b) for b in whole.tolist()]
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""

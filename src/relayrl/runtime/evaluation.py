@@ -1,14 +1,15 @@
 """Playing whole episodes with a policy, without learning from them. However the policy plays, it ends.
 
 evaluate(env, actors, episodes=20, seed=0)                  # every agent by its own policy
-evaluate(…, judge=Judge(group="adversary"))                 # returns are those of one group
-evaluate(…, opponents={"random": random_actors(actors)})    # and matches, which then are what policies are judged by
+evaluate(…, scored=ScoredAgents(group="adversary"))         # returns are those of one group
+evaluate(…, opponents={"random": random_actors(actors)})    # and matches, which then are what policies are scored by
 """
 
 from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -29,8 +30,16 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes
 from relayrl.runtime.episode_rating import EpisodeRating
-from relayrl.runtime.judging import EVERYBODY, RANDOM, Judge, Match, are_zero_sum, describe_returns, random_actors
 from relayrl.runtime.pictures.film import Watcher, require_drawn
+from relayrl.runtime.scored_agents import (
+    EVERYBODY,
+    RANDOM,
+    Match,
+    ScoredAgents,
+    are_zero_sum,
+    describe_returns,
+    random_actors,
+)
 
 EVALUATION_ENVS = 20
 """Environments that an evaluation plays in at once, at most."""
@@ -48,9 +57,9 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Returns of the episodes, in the order of environments; for several agents, each is that of those who are judged.
+    """Returns of the episodes, in the order of environments; for several agents, each is that of those who are scored.
 
-    Where there were matches, policies are judged by the first one: its episodes are these. `agent_episodes` are always those
+    Where there were matches, policies are scored by the first one: its episodes are these. `agent_episodes` are always those
     that the policies played among themselves.
 
     Episodes that a bound cut (`is_cut`) count with what they had collected: leaving them out would rate a policy by the
@@ -66,7 +75,7 @@ class EvaluationResult:
     """The agents of each group."""
     agent_episodes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Each agent's return in each episode."""
-    judge: Judge = EVERYBODY
+    scored: ScoredAgents = EVERYBODY
     is_rated: bool = False
     """Whether returns are what the environment's own `performance_return` makes of the episodes."""
     matches: Mapping[str, Match] = field(default_factory=dict)
@@ -100,15 +109,23 @@ class EvaluationResult:
         return are_zero_sum([np.array(list(self.agent_episodes.values())).T])
 
     @property
-    def judged_by(self) -> str:
+    def scored_by(self) -> str:
         """Whose return `mean_return` is, in words; empty for a single agent."""
         for opponent in self.matches:
-            judges_all = all(self.judge.counts_agent(agent, self.groups) for agent in self.agent_episodes)
-            who = "every side in turn" if judges_all else self.judge.name
+            counts_all = all(self.scored.counts_agent(agent, self.groups) for agent in self.agent_episodes)
+            who = "every side in turn" if counts_all else self.scored.name
             return f"{who}, against {opponent}"
         if self.is_rated:
             return "performance_return of the environment"
-        return self.judge.name if len(self.agent_episodes) > 1 else ""
+        return self.scored.name if len(self.agent_episodes) > 1 else ""
+
+    @property
+    def judged_by(self) -> str:
+        """The former name of `scored_by`, for one release."""
+        warnings.warn(
+            "judged_by is scored_by now; the old name goes with the next release", DeprecationWarning, stacklevel=2
+        )
+        return self.scored_by
 
     def describe(self) -> list[str]:
         """Lines for a person: returns by group and agent, and matches, where there are several agents."""
@@ -167,7 +184,7 @@ def evaluate(
     on_step: Callable[[], None] | None = None,
     film: Watcher | None = None,
     bounds: EvaluationBounds = DEFAULT_BOUNDS,
-    judge: Judge = EVERYBODY,
+    scored: ScoredAgents = EVERYBODY,
     opponents: Mapping[str, Mapping[str, Actor]] | None = None,
     is_zero_sum: bool | None = None,
 ) -> EvaluationResult:
@@ -179,20 +196,20 @@ def evaluate(
     `film` sees the episodes that the policies play among themselves. `on_step` is called after every step, and may raise.
     """
     deadline_s = time.monotonic() + bounds.timeout_s
-    judge.require_known(env.groups)
+    scored.require_known(env.groups)
     if opponents:
-        judge.require_rivals(env.groups)
+        scored.require_rivals(env.groups)
 
-    def play(count: int, side: Judge, rivals: _Rivals | None, film: Watcher | None = None) -> EvaluationResult:
+    def play(count: int, side: ScoredAgents, rivals: _Rivals | None, film: Watcher | None = None) -> EvaluationResult:
         return _play(env, actors, count, seed, rng, on_step, film, bounds.max_episode_steps, deadline_s, side, rivals)
 
-    result = play(episodes, judge, None, film)
+    result = play(episodes, scored, None, film)
     if opponents is None:
         cancels = result.is_zero_sum if is_zero_sum is None else is_zero_sum
         opponents = {RANDOM: random_actors(actors)} if cancels and not result.is_rated else {}
     matches: dict[str, Match] = {}
     for name, theirs in opponents.items():
-        sides = judge.sides(env.groups)
+        sides = scored.sides(env.groups)
         parts = []
         for i, side in enumerate(sides[:episodes]):
             share = episodes // len(sides) + (i < episodes % len(sides))
@@ -201,7 +218,7 @@ def evaluate(
         if not matches:
             result = _decided_by([part for _, part in parts], result)
         matches[name] = _match(name, parts)
-    return replace(result, judge=judge, matches=matches)
+    return replace(result, scored=scored, matches=matches)
 
 
 def _decided_by(parts: list[EvaluationResult], among_themselves: EvaluationResult) -> EvaluationResult:
@@ -215,7 +232,7 @@ def _decided_by(parts: list[EvaluationResult], among_themselves: EvaluationResul
     )
 
 
-def _match(opponent: str, parts: list[tuple[Judge, EvaluationResult]]) -> Match:
+def _match(opponent: str, parts: list[tuple[ScoredAgents, EvaluationResult]]) -> Match:
     returns: list[float] = []
     others: list[float] = []
     for side, part in parts:
@@ -228,25 +245,25 @@ def _match(opponent: str, parts: list[tuple[Judge, EvaluationResult]]) -> Match:
 
 
 class _Rivals:
-    """Opponents that act for everybody who is not judged; they draw their actions, so that episodes differ."""
+    """Opponents that act for everybody who is not scored; they draw their actions, so that episodes differ."""
 
     def __init__(
-        self, env: VectorEnvironment, actors: Mapping[str, Actor], side: Judge, rng: np.random.Generator
+        self, env: VectorEnvironment, actors: Mapping[str, Actor], side: ScoredAgents, rng: np.random.Generator
     ) -> None:
         self._actors, self._rng = actors, rng
         self.memories = {
             name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()
         }
-        self._is_judged = {name: side.counts(group) for name, group in env.groups.items()}
+        self._is_scored = {name: side.counts(group) for name, group in env.groups.items()}
 
     def replace(self, name: str, actions: Any, view: GroupObservation, mask: Array | None) -> Any:
-        """`actions` [B, N, …] of a group, with the rivals' own for those who are not judged."""
-        judged = self._is_judged[name]
-        if judged.all():
+        """`actions` [B, N, …] of a group, with the rivals' own for those who are not scored."""
+        scored = self._is_scored[name]
+        if scored.all():
             return actions
         theirs = choose_actions(self._actors[name], self.memories[name], view, mask, self._rng)
         return map_tree(
-            lambda own, other: np.where(judged.reshape(1, -1, *(1,) * (own.ndim - 2)), own, other.astype(own.dtype)),
+            lambda own, other: np.where(scored.reshape(1, -1, *(1,) * (own.ndim - 2)), own, other.astype(own.dtype)),
             actions,
             theirs,
         )
@@ -262,12 +279,12 @@ def _play(
     film: Watcher | None,
     max_episode_steps: int,
     deadline_s: float,
-    judge: Judge,
+    scored: ScoredAgents,
     rivals: _Rivals | None,
 ) -> EvaluationResult:
     """Every environment plays the same number of episodes (one more for the first ones), and its first ones: taking whichever
     episodes end first would favour short ones."""
-    played = _Played(env, episodes, judge)
+    played = _Played(env, episodes, scored)
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
     remembering = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
     env.give_states(False)  # critics look at it, and none is asked here
@@ -309,14 +326,14 @@ def _play(
 class _Played:
     """The episodes of an evaluation, by environment: what is running, what was kept, and how many more each plays."""
 
-    def __init__(self, env: VectorEnvironment, episodes: int, judge: Judge) -> None:
+    def __init__(self, env: VectorEnvironment, episodes: int, scored: ScoredAgents) -> None:
         self.quota = np.full(env.num_envs, episodes // env.num_envs)
         self.quota[: episodes % env.num_envs] += 1
-        self._num_asked, self._judge, self._groups = episodes, judge, env.groups
+        self._num_asked, self._scored, self._groups = episodes, scored, env.groups
         self._kept: list[list[tuple[dict[str, Array], int, bool]]] = [[] for _ in range(env.num_envs)]
         self._running = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
         self._length = np.zeros(env.num_envs, np.int64)
-        self._rating = EpisodeRating.of(env) if judge == EVERYBODY else None
+        self._rating = EpisodeRating.of(env) if scored == EVERYBODY else None
         self._rated: list[list[float]] = [[] for _ in range(env.num_envs)]
         self._stopped_by: Bound | None = None
 
@@ -365,10 +382,10 @@ class _Played:
             sums[b] = 0.0
 
     def _counted(self, returns: Mapping[str, Array]) -> list[float]:
-        """The return of each episode: of those who are judged, or what the environment itself makes of it."""
+        """The return of each episode: of those who are scored, or what the environment itself makes of it."""
         if self._rating is not None:
             return [number for env in self._rated for number in env]
-        counted: list[float] = self._judge.judged(self._groups, returns).tolist()
+        counted: list[float] = self._scored.score(self._groups, returns).tolist()
         return counted
 
     def result(self) -> EvaluationResult:
@@ -390,7 +407,7 @@ class _Played:
                 for name, group in self._groups.items()
                 for n, agent in enumerate(group.agent_ids)
             },
-            judge=self._judge,
+            scored=self._scored,
             is_rated=self._rating is not None,
         )
 

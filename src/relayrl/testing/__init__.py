@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relayrl.testing.network_contract import check_kernel as check_kernel
     from relayrl.testing.network_contract import check_network as check_network
     from relayrl.testing.sink_contract import check_sink as check_sink
-    from relayrl.testing.toy_environments import CountingWorld as CountingWorld
+    from relayrl.testing.toy_environments import CountingEnv as CountingEnv
     from relayrl.testing.toy_environments import Crash as Crash
     from relayrl.testing.toy_environments import Crashing as Crashing
     from relayrl.testing.toy_environments import NestedSpaces as NestedSpaces
@@ -52,7 +52,7 @@ _HOMES = {
     "example_trajectories": "relayrl.testing.trajectory_examples",
     "difference": "relayrl.testing.trajectory_examples",
     # toy environments
-    "CountingWorld": "relayrl.testing.toy_environments",
+    "CountingEnv": "relayrl.testing.toy_environments",
     "RandomWalk": "relayrl.testing.toy_environments",
     "NestedSpaces": "relayrl.testing.toy_environments",
     "Slow": "relayrl.testing.toy_environments",
@@ -74,7 +74,8 @@ _HOMES = {
     "kuhn_mixture": "relayrl.testing.games.kuhn_poker",
     "kuhn_exploitability": "relayrl.testing.games.kuhn_poker",
 }
+_MOVED = {"CountingWorld": "relayrl.testing.CountingEnv"}
 __all__ = [*_HOMES]
 
 if not TYPE_CHECKING:  # so that a name that does not exist is an error to type checkers
-    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES, _MOVED)

@@ -1,4 +1,4 @@
-"""A toy world for every action space; import it from `relayrl.testing`."""
+"""A toy environment for every action space; import it from `relayrl.testing`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A toy world with goals; import it from `relayrl.testing`."""
+"""A toy environment with goals; import it from `relayrl.testing`."""
 
 from __future__ import annotations
 

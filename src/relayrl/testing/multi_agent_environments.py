@@ -52,7 +52,7 @@ class DyingAgents(MultiAgentEnvironment):
     def reset(self, *, seed: int | None = None) -> MultiAgentReset:
         self._num_steps = 0
         self._alive = ["sheep_0", "sheep_1"]
-        self._look(self._alive)
+        self._observe(self._alive)
         return MultiAgentReset(self._observations, {})
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentStep:
@@ -64,13 +64,13 @@ class DyingAgents(MultiAgentEnvironment):
         self._alive = [agent for agent in stepped if not (terminated.get(agent) or truncated.get(agent))]
         if self._num_steps == 3:
             self._alive.append("wolf_0")
-        self._look(dict.fromkeys([*stepped, *self._alive]))
+        self._observe(dict.fromkeys([*stepped, *self._alive]))
         return MultiAgentStep(self._observations, rewards, terminated, truncated, {})
 
     def build_observation(self) -> Mapping[str, Any]:
         return self._observations
 
-    def _look(self, agents: Any) -> None:
+    def _observe(self, agents: Any) -> None:
         self._observations = {
             agent: np.array([self._num_steps, len(self._alive)][: 2 if agent.startswith("wolf") else 1], np.float32)
             for agent in agents

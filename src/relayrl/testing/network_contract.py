@@ -68,7 +68,7 @@ CHECKS = (
     Check(checks.same_generator_same_parameters, (*_MADE, "networks_share_nothing")),
     Check(checks.gradients_reach_all_parameters, _SHAPED),
     Check(checks.gradients_reach_the_input, _SHAPED),
-    Check(checks.judges_features_with_actions, (*_SHAPED, "networks_share_nothing")),
+    Check(checks.values_features_with_actions, (*_SHAPED, "networks_share_nothing")),
     Check(checks.outputs_follow_the_parameters, (*_REPEATABLE, "same_generator_same_parameters")),
     Check(checks.can_be_copied, (*_REPEATABLE, "outputs_follow_the_parameters")),
     Check(checks.state_dict_round_trip, _REPEATABLE),

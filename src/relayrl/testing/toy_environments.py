@@ -1,6 +1,6 @@
 """Toy environments whose every number is known in advance: what tests, examples and benchmarks stand on.
 
-Each class is also a factory: `relayrl.testing:CountingWorld` with keyword options makes one. Environments that exist for
+Each class is also a factory: `relayrl.testing:CountingEnv` with keyword options makes one. Environments that exist for
 learning are not here, nor are fakes of other components. `Herd` and `TorchCounting` are vector environments; the others are
 one environment each. Step numbers count from 1: the first step of an episode is step 1.
 """
@@ -24,7 +24,7 @@ from relayrl.testing.multi_agent_environments import DyingAgents, HiddenSign, Ma
 from relayrl.testing.vector_environments import Herd, TorchCounting
 
 __all__ = [
-    "CountingWorld",
+    "CountingEnv",
     "Crash",
     "Crashing",
     "DyingAgents",
@@ -43,7 +43,7 @@ __all__ = [
 HANG_S = 3600.0
 
 
-class CountingWorld(ScalarEnvironment, StatefulEnvironment):
+class CountingEnv(ScalarEnvironment, StatefulEnvironment):
     """Counts its steps: after step `k` the observation is `[k]` and the reward `k`; both actions do the same.
 
     An episode terminates in step `terminate_at` or is truncated in step `truncate_at`, whichever comes first.
@@ -76,8 +76,8 @@ class CountingWorld(ScalarEnvironment, StatefulEnvironment):
         self.num_steps = int(state["num_steps"])
 
 
-class Slow(CountingWorld):
-    """A `CountingWorld` whose steps keep a core busy for `step_s` seconds."""
+class Slow(CountingEnv):
+    """A `CountingEnv` whose steps keep a core busy for `step_s` seconds."""
 
     def __init__(self, *, step_s: float = 0.001, terminate_at: int | None = 5, truncate_at: int | None = None) -> None:
         super().__init__(terminate_at=terminate_at, truncate_at=truncate_at)
@@ -99,8 +99,8 @@ class Crash(Enum):
     NAN = "nan"
 
 
-class Crashing(CountingWorld):
-    """A `CountingWorld` that fails in the `at_step`th step of its life, episodes notwithstanding.
+class Crashing(CountingEnv):
+    """A `CountingEnv` that fails in the `at_step`th step of its life, episodes notwithstanding.
 
     It raises `RuntimeError`, hangs for an hour, ends its process with status 3, or observes NaN. With `seeds`, only
     environments whose last seeded reset had one of them fail, so that one of many can be chosen with `env_seeds`.
@@ -208,18 +208,18 @@ class NestedSpaces(ScalarEnvironment):
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._num_steps = 0
-        self._look()
+        self._observe()
         return ScalarReset(self._observation, {})
 
     def step(self, action: Any) -> ScalarStep:
         self._num_steps += 1
-        self._look()
+        self._observe()
         return ScalarStep(self._observation, float(np.sum(action)), False, self._num_steps >= self._horizon, {})
 
     def build_observation(self) -> dict[str, Any]:
         return self._observation
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._observation = {
             "buttons": self._random.integers(0, 2, 3, np.int8),
             "camera": np.full((4, 4, 1), self._num_steps, np.uint8),

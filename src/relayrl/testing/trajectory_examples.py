@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import spaces
 
 from relayrl.data.arrow.space_json import DTYPES, space_to_json
+from relayrl.data.choices import value_bounds
 from relayrl.data.columns import Trajectory
 from relayrl.data.trees import Space, allocate, leaves, map_tree, space_leaves, unflatten
-from relayrl.sinks.buffered import value_bounds
 
 
 def example_trajectories(seed: int) -> Iterator[Trajectory]:

@@ -71,12 +71,12 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         return self.env_ids
 
     def reset(self, *, seed: int | None = None, env_ids: Sequence[uuid.UUID] | None = None) -> VectorReset:
-        chosen = self._worlds_of(self.env_ids if env_ids is None else env_ids)
+        chosen = self._indices_of(self.env_ids if env_ids is None else env_ids)
         if seed is not None:
             self._seeds[chosen] = np.array(env_seeds(seed, self.num_envs), np.int64)[chosen]
             self._drawn[chosen] = 0
         self._begin(chosen)
-        return self._look()
+        return self._observe()
 
     def step(self, actions: Mapping[str, Any]) -> VectorStep:
         sheep_action, dog_action = self._checked(actions)
@@ -90,9 +90,9 @@ class Herd(VectorEnvironment, StatefulEnvironment):
             "dog": np.where(acting["dog"], dog_action.sum(axis=-1), 0.0).astype(np.float32),
         }
         terminated = {"sheep": ends["sheep"] & [True, False], "dog": np.zeros((self.num_envs, 1), bool)}
-        end = self._look()
+        end = self._observe()
         self._begin(np.flatnonzero(over))
-        now = self._look()
+        now = self._observe()
         groups = {}
         for name, group in now.groups.items():
             envs, agents = np.nonzero(ends[name])
@@ -109,7 +109,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         return VectorStep(groups, episode_over=over, state=now.state, final_state=final_state)
 
     def build_observation(self) -> VectorReset:
-        return self._look()
+        return self._observe()
 
     def get_state(self) -> dict[str, Array]:
         names = ("step_of", "drawn", "seeds", "noise")
@@ -119,7 +119,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
         for name, array in state.items():
             setattr(self, f"_{name}", array.copy())
 
-    def _look(self) -> VectorReset:
+    def _observe(self) -> VectorReset:
         steps = self._step_of.astype(np.float32)[:, None, None]
         noise = self._noise.astype(np.float32)[:, None, None]
         sheep = np.repeat(np.concatenate([steps, noise], axis=-1), 2, axis=1)
@@ -144,7 +144,7 @@ class Herd(VectorEnvironment, StatefulEnvironment):
             self._noise[b] = np.random.default_rng([self._seeds[b], self._drawn[b]]).random() * self._noise_scale
         self._drawn[envs] += 1
 
-    def _worlds_of(self, env_ids: Sequence[uuid.UUID]) -> Array:
+    def _indices_of(self, env_ids: Sequence[uuid.UUID]) -> Array:
         if not set(env_ids) <= set(self.env_ids):
             raise EnvError("an id is not one of env_ids")
         return np.array([self.env_ids.index(env_id) for env_id in env_ids], np.int64)
@@ -163,7 +163,7 @@ def _final(end: GroupObservation, envs: Array, agents: Array) -> FinalObservatio
 
 
 class TorchCounting(VectorEnvironment, StatefulEnvironment):
-    """`CountingWorld` as torch tensors on `device`: after step `k` the observation is `[k]` and the reward `k`.
+    """`CountingEnv` as torch tensors on `device`: after step `k` the observation is `[k]` and the reward `k`.
 
     Environment `b` terminates in step `terminate_at + b`. The default device is the host under a name other than `"cpu"`, which
     in the contract stands for NumPy.

@@ -46,7 +46,9 @@ def learn(
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness. [default: 0]")] = None,
     num_envs: Annotated[int | None, typer.Option(help="Environments, or Unity executables.")] = None,
     results_dir: Annotated[str | None, typer.Option(help="Folder of runs. [default: results]")] = None,
-    torch_device: Annotated[str | None, typer.Option(help="cpu; learning runs nowhere else.")] = None,
+    torch_device: Annotated[
+        str | None, typer.Option(help="Where networks act and learn: cpu, cuda, cuda:N or auto.")
+    ] = None,
     timeout_wait: Annotated[int | None, typer.Option(help="Seconds that an environment has to start.")] = None,
     max_lifetime_restarts: Annotated[int | None, typer.Option(help="0: a crash ends the run.")] = None,
     restarts_rate_limit_n: Annotated[int | None, typer.Option(help="Restarts allowed in a period.")] = None,

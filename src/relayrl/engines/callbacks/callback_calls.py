@@ -28,6 +28,7 @@ class CallbackCalls:
         self._lock = threading.RLock()
         self._failure: BaseException | None = None
         self._has_started = False
+        self.sees_rollouts = self._overrides("on_rollout")
         self.sees_updates = self._overrides("on_rollout", "on_update")
         """Whether somebody is called with every rollout or update: nothing of it may still go on beside then."""
 

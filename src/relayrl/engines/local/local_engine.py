@@ -261,6 +261,11 @@ class LocalEngine:
         else:
             pace = self._make_pace(self._parts, self._statistics, clock, self._pace_state)
         self._pace, pace.on_collected = pace, self._calls.rollout
+        if self._calls.sees_rollouts and not pace.shows_rollouts:
+            raise ConfigError(
+                f"on_rollout of a callback needs rollouts on the host, and those of this run stay on {self._settings.device}; "
+                "set environment.options.device=cpu"
+            )
         if self._calls.sees_updates:
             pace.on_updated = self._calls.update
         try:
@@ -331,9 +336,10 @@ class LocalEngine:
     def _count_episodes(self, pace: Pace) -> None:
         ended = pace.take_ended()
         self._follow_lessons(ended, pace)
-        judged = self._evaluation.judge_training(ended)
-        self._statistics.add_episodes(judged.returns, ended.lengths, ended.group_returns)
-        self._statistics.add_agent_returns(judged.agent_returns)
+        scored = self._evaluation.score_training(ended)
+        self._statistics.add_episodes(scored.returns, ended.lengths, ended.group_returns)
+        self._statistics.add_agent_returns(scored.agent_returns)
+        self._statistics.add_recorded(ended.recorded)
 
     def _follow_lessons(self, ended: EndedEpisodes, pace: Pace) -> None:
         if self._curriculum.is_final:
@@ -427,6 +433,11 @@ class LocalEngine:
                 written.append(export_policy(policy, metadata, path, file_format))
         return written
 
+    def _computed_by(self) -> str:
+        if self._settings.learners > 1:
+            return f"torch, {self._settings.learners} learners"
+        return describe() if self._settings.device == "cpu" else f"torch on {self._settings.device}"
+
     def _metadata(self, name: str) -> PolicyMetadata:
         return metadata_of(
             self._parts.policies[name],
@@ -457,12 +468,12 @@ class LocalEngine:
             returns=evaluation.returns if evaluation else (),
             best_return=best if math.isfinite(best) else math.nan,
             reached_target=self._evaluation.has_reached_target,
-            computed_by=describe() if self._settings.learners == 1 else f"torch, {self._settings.learners} learners",
+            computed_by=self._computed_by(),
             episodes_asked=evaluation.num_asked if evaluation else 0,
             episodes_ended=evaluation.num_ended if evaluation else 0,
             episodes_cut=evaluation.num_cut if evaluation else 0,
             stopped_by=evaluation.stopped_by.value if evaluation and evaluation.stopped_by else "",
-            judged_by=evaluation.judged_by if evaluation else "",
+            scored_by=evaluation.scored_by if evaluation else "",
             group_returns=evaluation.group_returns if evaluation else {},
             agent_returns=evaluation.agent_returns if evaluation else {},
             opponents={name: match.to_json() for name, match in evaluation.matches.items()} if evaluation else {},

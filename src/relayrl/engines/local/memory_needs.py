@@ -16,6 +16,7 @@ from typing import Any
 from gymnasium.spaces import flatdim
 
 from relayrl.data.trees import Space, leaf_dtype, space_leaves
+from relayrl.engines.settings.cluster_settings import ReplayPlace
 from relayrl.engines.settings.run_settings import RunSettings
 from relayrl.envs.environment_contract import VectorEnvironment
 from relayrl.errors import ConfigError
@@ -65,7 +66,8 @@ def _needs(settings: RunSettings, env: VectorEnvironment) -> dict[tuple[str, str
         stored = sum(
             g.num_agents * (_ROW_BYTES + _stored_bytes(g.observation_space) + _bytes(g.action_space)) for g in groups
         )
-        needs["the replay", "params.buffer_size"] = kept * stored
+        if settings.cluster.replay is ReplayPlace.LEARNER:
+            needs["the replay", "params.buffer_size"] = kept * stored
         needs["a batch", "params.batch_size"] = batch_size * 4 * (features + max(widths))
     else:
         num_rows = settings.trainer.time_horizon * env.num_envs

@@ -39,6 +39,9 @@ RewardRule = Callable[[dict[str, Rollout]], Mapping[str, float]]
 class Pace(ABC):
     """Advances a run by one rollout."""
 
+    shows_rollouts: bool = True
+    """Whether `on_collected` is called."""
+
     def __init__(self, collector: RolloutCollector, clock: PhaseClock, reward_rule: RewardRule) -> None:
         self._collector, self._clock, self._reward_rule = collector, clock, reward_rule
         self._rule_metrics: Mapping[str, float] = {}  # of the latest rollout

@@ -3,8 +3,8 @@
 Nothing that learning draws from is touched, so a run with evaluations has the parameters of one without. The evaluations of
 one run all play the same episodes; the final one plays others, since the best policy was chosen by the former.
 
-Competing agents are judged against opponents that do not learn (`runtime.judging`): where the settings say so, or where the
-returns of all agents have cancelled in every episode so far. Best checkpoint and target follow that judgement.
+Competing agents are scored against opponents that do not learn (`runtime.scored_agents`): where the settings say so, or
+where the returns of all agents have cancelled in every episode so far. Best checkpoint and target follow that score.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from relayrl.models.acting.actor import Actor
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import EndedEpisodes
 from relayrl.runtime.evaluation import EvaluationResult, describe_bound, evaluate, make_evaluation_env
-from relayrl.runtime.judging import EVERYBODY, MAX_AGENTS_SHOWN, Judge, are_zero_sum, random_actors
 from relayrl.runtime.pictures.film import Film, require_drawn
+from relayrl.runtime.scored_agents import EVERYBODY, MAX_AGENTS_SHOWN, ScoredAgents, are_zero_sum, random_actors
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import Opponent
 from relayrl.training.trainers.seeding import Stream, stream_seed
@@ -43,7 +43,7 @@ FINAL, DURING = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedEpisodes:
+class ScoredEpisodes:
     """Training episodes that ended: the returns that count, and each agent's own where they are few."""
 
     returns: list[float]
@@ -68,16 +68,16 @@ class PeriodicEvaluation:
         is in. Films are written into the folder `videos`."""
         groups, self._curriculum = env.groups, curriculum
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
-        self._judge = Judge(
+        self._scored = ScoredAgents(
             settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings, groups)
         )
-        self._judge.require_known(groups)
+        self._scored.require_known(groups)
         self._opponents = settings.evaluation.opponents
-        if env.rates_episodes and self._judge == EVERYBODY and self._opponents is None:
+        if env.rates_episodes and self._scored == EVERYBODY and self._opponents is None:
             self._opponents = ()  # the environment itself says what counts
         num_agents = sum(group.num_agents for group in groups.values())
         if self._opponents:
-            self._judge.require_rivals(groups)
+            self._scored.require_rivals(groups)
         self._competes = num_agents > 1
         self._shows_agents = 1 < num_agents <= MAX_AGENTS_SHOWN
         self._env: VectorEnvironment | None = None
@@ -116,31 +116,31 @@ class PeriodicEvaluation:
         """What the latest evaluation gave; NaN before the first one."""
         return self.last_return if math.isfinite(self.last_return) else math.nan
 
-    def judge_training(self, ended: EndedEpisodes) -> JudgedEpisodes:
+    def score_training(self, ended: EndedEpisodes) -> ScoredEpisodes:
         """Training episodes as they count; they also show whether the agents' returns cancel."""
         is_asked = self._opponents is None and self.is_zero_sum is not False
-        if not ended.returns or not (self._shows_agents or self._judge != EVERYBODY or (is_asked and self._competes)):
-            return JudgedEpisodes(ended.returns)
+        if not ended.returns or not (self._shows_agents or self._scored != EVERYBODY or (is_asked and self._competes)):
+            return ScoredEpisodes(ended.returns)
         by_group = {name: np.concatenate(own) for name, own in ended.agent_returns.items()}
         self._see(are_zero_sum(list(by_group.values())))
         own = {agent: by_group[g.name][:, n] for g in self._groups.values() for n, agent in enumerate(g.agent_ids)}
-        returns = ended.returns if self._judge == EVERYBODY else self._judge.judged(self._groups, by_group).tolist()
-        return JudgedEpisodes(returns, {a: r.tolist() for a, r in own.items()} if self._shows_agents else {})
+        returns = ended.returns if self._scored == EVERYBODY else self._scored.score(self._groups, by_group).tolist()
+        return ScoredEpisodes(returns, {a: r.tolist() for a, r in own.items()} if self._shows_agents else {})
 
     def _see(self, cancels: bool | None) -> None:
         if cancels is None or self.is_zero_sum is False:
             return
         if cancels and self.is_zero_sum is None and self._opponents is None:
-            who = "every side in turn" if self._judge.counts_all(self._groups) else self._judge.name
+            who = "every side in turn" if self._scored.counts_all(self._groups) else self._scored.name
             logger.warning(
-                "%s: the agents' returns cancel (zero-sum), so evaluations judge %s against random opponents; "
+                "%s: the agents' returns cancel (zero-sum), so evaluations score %s against random opponents; "
                 "set evaluation.opponents, evaluation.group or evaluation.agent to choose otherwise",
                 self._settings.env,
                 who,
             )
             self.best_return = -math.inf  # of evaluations in which nobody won
         if not cancels and self.is_zero_sum and self._opponents is None:
-            logger.warning("%s is not zero-sum after all: judged by the %s", self._settings.env, self._judge.name)
+            logger.warning("%s is not zero-sum after all: scored by the %s", self._settings.env, self._scored.name)
             self.best_return = -math.inf
         self.is_zero_sum = cancels
 
@@ -260,7 +260,7 @@ class PeriodicEvaluation:
             on_step=on_step,
             film=film,
             bounds=self._settings.evaluation,
-            judge=self._judge,
+            scored=self._scored,
             opponents=self._rivals(actors),
             is_zero_sum=self.is_zero_sum,
         )
@@ -281,17 +281,17 @@ class PeriodicEvaluation:
                 found[opponent.value] = {name: live_actor(policy) for name, policy in self._previous.items()}
         return found
 
-    def _judged_by(self) -> str:
+    def _scored_by(self) -> str:
         """What the returns so far were of; other settings make them incomparable."""
-        return f"{self._judge.name}, {[one.value for one in self._opponents or ()][:1]}"
+        return f"{self._scored.name}, {[one.value for one in self._opponents or ()][:1]}"
 
     def state_dict(self) -> dict[str, Any]:
-        """How well the policies did so far, by which judgement, and those that the next ones are to beat."""
+        """How well the policies did so far, by which scoring, and those that the next ones are to beat."""
         previous = self._previous
         return {
             "best_return": self.best_return,
             "last_return": self.last_return,
-            "judged_by": self._judged_by(),
+            "scored_by": self._scored_by(),
             "is_zero_sum": self.is_zero_sum,
             "previous": None if previous is None else {name: own.state_dict() for name, own in previous.items()},
         }
@@ -299,10 +299,11 @@ class PeriodicEvaluation:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
         self.is_zero_sum = state.get("is_zero_sum")
-        if state.get("judged_by", self._judged_by()) == self._judged_by():
+        # Checkpoints of earlier versions call it judged_by.
+        if state.get("scored_by", state.get("judged_by", self._scored_by())) == self._scored_by():
             self.best_return, self.last_return = state["best_return"], state["last_return"]
         else:
-            logger.info("judged otherwise than before: the best return so far does not count any more")
+            logger.info("scored otherwise than before: the best return so far does not count any more")
         previous = state.get("previous")
         if previous is not None and Opponent.PREVIOUS in (self._opponents or ()):
             self._previous = copy.deepcopy(dict(self._policies))

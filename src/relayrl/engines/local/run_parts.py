@@ -13,7 +13,6 @@ import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, UnknownNameError
 from relayrl.models.acting.actor import Actor
+from relayrl.models.compute_device import CPU, compute_device, set_gpu_arithmetic
 from relayrl.models.networks.one_thread import one_thread
 from relayrl.models.policy import Policy
 from relayrl.runtime.collector import Collector, OnEnded, RolloutCollector
@@ -67,8 +67,8 @@ class Assembly:
     learners: LearnerGroup | None = None  # where several learn
 
 
-MakeCollector = Callable[["RunSettings", "VectorEnvironment", Assembly], RolloutCollector]
-"""Gives the collector of a run's environments."""
+MakeCollector = Callable[["RunSettings", "VectorEnvironment", Assembly, "League | None"], RolloutCollector]
+"""Gives the collector of a run's environments, in which a league's games may be played."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,8 @@ def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironm
     state = offer if entry.is_central else None
     horizon, max_steps = settings.trainer.time_horizon, settings.trainer.max_steps
     relabel = env.relabel if env.has_goals else None
-    plan = LearnerPlan(entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon, relabel)
+    given = (entry, settings.params, settings.seed, env.num_envs, max_steps, state, horizon, relabel)
+    plan = LearnerPlan(*given, device=compute_device(settings.device))
     learners = _learners(settings)
     if learners is not None:
         plan = replace(plan, backend=learners.backend)
@@ -202,6 +203,8 @@ def _assembled(entry: AlgorithmEntry, settings: RunSettings, env: VectorEnvironm
 def _learners(settings: RunSettings) -> LearnerGroup | None:
     if settings.learners == 1:
         return None
+    if compute_device(settings.device) != CPU:
+        raise ConfigError(f"{settings.learners} learners share their steps on the CPU; set learners=1 or device=cpu")
     from relayrl.training.learners.learner_group import LearnerGroup  # torch.distributed, which few runs need
 
     return LearnerGroup(settings.learners, settings.threads)
@@ -228,6 +231,13 @@ def build_parts(settings: RunSettings, *, collects: bool = True) -> RunParts:
     A run that does not collect is fed with trajectories of other processes, which whoever feeds it records.
     """
     limit_threads(settings.threads)
+    set_gpu_arithmetic(compute_device(settings.device), deterministic=settings.deterministic, tf32=settings.tf32)
+    if settings.device != "cpu" and collects:
+        from relayrl.engines.device.resident_run import build_resident
+
+        resident = build_resident(settings)
+        if resident is not None:
+            return resident
     is_drawn = settings.environment.exclusive and settings.evaluation.video is not None
     render = RenderMode.RGB_ARRAY if is_drawn else None
     return build_around(
@@ -244,7 +254,7 @@ def build_around(
 ) -> RunParts:
     """The same around environments, which are closed where it fails; others may collect than this process."""
     try:
-        return _build(settings, env, make_collector or collector_of, collects=collects)
+        return _build(settings, env, make_collector or _collector_here, collects=collects)
     except BaseException:
         env.close()
         raise
@@ -252,6 +262,9 @@ def build_around(
 
 def assemble_checked(settings: RunSettings, env: VectorEnvironment) -> Assembly:
     """What depends on the algorithm, RelayRL's or a plugin's."""
+    for name in settings.behaviors:
+        if name not in env.groups:
+            raise UnknownNameError("behaviour", name, env.groups)
     make = assemble if settings.algo in algorithms() else algorithm_plugin(settings.algo).assemble
     with one_thread():  # a plugin's networks too begin with the same numbers, whatever `threads` is
         parts = make(settings, env)
@@ -282,10 +295,15 @@ def collector_of(
     )
 
 
+def _collector_here(settings: RunSettings, env: VectorEnvironment, parts: Assembly, league: League | None) -> Collector:
+    """The same, where a league's games may be played."""
+    if league is None:
+        return collector_of(settings, env, parts)
+    actors = league.seat(parts.actors, equal_numbers=settings.cluster.equal_numbers)
+    return collector_of(settings, env, replace(parts, actors=actors), on_ended=league.end_games)
+
+
 def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCollector, *, collects: bool) -> RunParts:
-    for name in settings.behaviors:
-        if name not in env.groups:
-            raise UnknownNameError("behaviour", name, env.groups)
     require_fits_memory(settings, env)
     parts, acting = assemble_checked(settings, env), None
     if parts.trainer.needs_records and (settings.learn_from is None or not collects):
@@ -297,12 +315,7 @@ def _build(settings: RunSettings, env: VectorEnvironment, make_collector: MakeCo
         parts = replace(parts, actors={name: parts.trainer.actor_for(policy) for name, policy in acting.items()})
     acting = acting or parts.policies
     league = _league(settings, env, acting, parts.trainer, collects=collects)
-    if league is not None:
-        if make_collector is not collector_of:
-            raise ConfigError("self_play is for environments of the run's own process; use the engine local")
-        parts = replace(parts, actors=league.seat(parts.actors))
-        make_collector = partial(collector_of, on_ended=league.end_games)
-    collector = make_collector(settings, env, parts)
+    collector = make_collector(settings, env, parts, league)
     block_steps = parts.rollout_steps * env.num_envs
     if settings.learn_from is not None:
         from relayrl.engines.local.offline import fill_from
@@ -374,6 +387,7 @@ def _signal(name: str, settings: RunSettings, env: VectorEnvironment) -> RewardS
             settings.params_of(group.name).model_dump().get("gamma", 0.99),
             # By name: another signal of the run changes nothing for this one.
             stream_seed(settings.seed, Stream.REWARD_SIGNALS, zlib.crc32(f"{name}/{group.name}".encode())),
+            compute_device(settings.device),
         )
         for group in env.groups.values()
     ]

@@ -9,7 +9,7 @@ from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.errors import ConfigError
 from relayrl.models.acting.actor import Actor
 from relayrl.models.exports.exported import ExportedActor
-from relayrl.runtime.judging import PREVIOUS, RANDOM, random_actors
+from relayrl.runtime.scored_agents import PREVIOUS, RANDOM, random_actors
 from relayrl.training.trainer_settings import EvaluationSettings, Opponent
 
 

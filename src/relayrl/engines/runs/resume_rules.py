@@ -30,6 +30,7 @@ FIXED = (
     "environment.ignore_keys",
     "environment.flatten",
     "params.buffer_size",
+    "cluster.replay",
     "learn_from",
     "self_play",
 )

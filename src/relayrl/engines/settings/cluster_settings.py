@@ -17,8 +17,15 @@ class Spread(Enum):
     PACK = "pack"
 
 
+class ReplayPlace(Enum):
+    """Where the replay of a run is."""
+
+    LEARNER = "learner"
+    SHARDED = "sharded"
+
+
 class PlacementSettings(Settings):
-    """What each collector is given, and where."""
+    """What each collector and each learner beside the first is given, and where."""
 
     strategy: Spread = Field(
         Spread.SPREAD, description="spread: collectors over all nodes; pack: as few nodes as have room"
@@ -27,6 +34,13 @@ class PlacementSettings(Settings):
     collector_gpus: float = Field(0.0, ge=0, description="GPUs that each collector reserves")
     collector_resources: dict[str, float] = Field(
         default_factory=dict, description="custom resources of nodes that each collector reserves, as {simulator: 1}"
+    )
+    learner_cpus: float = Field(
+        1.0, ge=0, description="CPUs that each learner beside the first reserves; the first is the process of the run"
+    )
+    learner_gpus: float = Field(0.0, ge=0, description="GPUs that each learner beside the first reserves")
+    learner_resources: dict[str, float] = Field(
+        default_factory=dict, description="custom resources of nodes that each learner beside the first reserves"
     )
 
 
@@ -53,6 +67,11 @@ class ClusterSettings(Settings):
         description="synchronous: networks that are no plain MLPs compute in batches of all environments, so that their "
         "numbers are those of the local engine; false: in batches of each collector's own environments",
     )
+    replay: ReplayPlace = Field(
+        ReplayPlace.LEARNER,
+        description="algorithms with replay: at the learner; or sharded: each collector keeps the steps of its own "
+        "environments, and the learner draws from each in proportion to their number",
+    )
     rollout_timeout_s: float = Field(
         600.0, gt=0, description="a collector that takes longer for one rollout is ended and replaced"
     )
@@ -61,7 +80,7 @@ class ClusterSettings(Settings):
     )
     object_store_mb: int = Field(512, ge=80, description="shared memory of a cluster that the run starts itself, in MB")
     placement: PlacementSettings = Field(
-        default_factory=PlacementSettings, description="resources and nodes of the collectors"
+        default_factory=PlacementSettings, description="resources and nodes of collectors and learners"
     )
     runtime_env: dict[str, Any] = Field(
         default_factory=dict,

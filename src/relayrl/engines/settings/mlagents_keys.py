@@ -139,7 +139,7 @@ KEYS: dict[str, KeyRule] = {
             "behavior.network_settings.goal_conditioning_type",
             "hyper",
             _W,
-            "both: goals are observed with everything else; `hyper` acts on goal signals, which no environment here marks",
+            "`network.goal_conditioning`: goal sensors of Unity scenes; `hyper` beside images is refused",
         ),
         (
             "behavior.network_settings.deterministic",
@@ -262,7 +262,7 @@ KEYS: dict[str, KeyRule] = {
         ("engine_settings.capture_frame_rate", 60, _U, _ENGINE),
         ("engine_settings.no_graphics", False, _U, "`environment.options.no_graphics`"),
         ("engine_settings.no_graphics_monitor", False, _N, "all simulators are launched alike"),
-        ("torch_settings.device", None, _W, "`cpu`; others are refused, since learning runs on the CPU"),
+        ("torch_settings.device", None, _W, "`device`: `cpu`, `cuda` or `cuda:N`; not given: `cpu`"),
         ("debug", False, _L, "`--debug`: shows tracebacks"),
     )
 }

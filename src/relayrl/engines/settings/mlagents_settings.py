@@ -127,7 +127,10 @@ def _environment(left: _Remaining, result: Values, notes: list[str], *, is_unity
         environment["options"] = _simulators(settings, engine)
     if (given := left.take("environment_parameters")) is not None:
         environment["parameters"] = _parameters(given, notes)
-    _require_cpu(left.rest("torch_settings"), notes)
+    torch_settings = left.rest("torch_settings")
+    if (device := torch_settings.take("device")) is not None:
+        result["device"] = device
+    notes += torch_settings.notes("torch_settings.")
     for part, prefix in ((settings, "env_settings."), (engine, "engine_settings.")):
         notes += part.notes(prefix)
     notes += left.rest("checkpoint_settings").notes("checkpoint_settings.")
@@ -184,15 +187,6 @@ def _without_seeds(given: Any, where: str, notes: list[str]) -> Any:
         notes += notes_of(seeds, "environment_parameters.sampler_parameters", f"{where}.sampler_parameters.")
         return {**given, "sampler_parameters": {key: value for key, value in own.items() if key != "seed"}}
     return {key: _without_seeds(own, f"{where}.{key}", notes) for key, own in given.items()}
-
-
-def _require_cpu(settings: _Remaining, notes: list[str]) -> None:
-    device = settings.take("device")
-    if device not in (None, "cpu"):
-        raise ConfigError(
-            f"ML-Agents setting torch_settings.device is {device!r}, and learning runs on the CPU; leave it out"
-        )
-    notes += settings.notes("torch_settings.")
 
 
 def _behavior(name: str, values: Values, num_envs: int, notes: list[str]) -> Values:
@@ -276,6 +270,7 @@ def _network(left: _Remaining, name: str, notes: list[str]) -> Values:
     goals = settings.take("goal_conditioning_type", "hyper")
     if goals not in ("hyper", "none"):
         raise UnknownNameError(f"goal_conditioning_type of behaviour {name!r}:", str(goals), ("hyper", "none"))
+    network["goal_conditioning"] = goals
     if settings.has("memory"):
         memory = settings.rest("memory")
         # ML-Agents counts an LSTM's hidden and cell state together.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -30,6 +32,8 @@ from relayrl.training.signals.signal_registry import SIGNALS, parse_options
 from relayrl.training.signals.signal_settings import EXTRINSIC, RewardSignalSettings
 from relayrl.training.trainer_settings import EvaluationSettings, StatisticsSettings, TrainerSettings
 
+_DEVICE = re.compile(r"auto|cpu(:0)?|cuda(:\d+)?")
+
 
 class BehaviorSettings(Settings):
     """What one policy group has different from the run."""
@@ -48,6 +52,18 @@ class RunSettings(Settings):
         LOCAL_ENGINE,
         description="local: everything in this process, environments also in workers; ray: environments on a Ray cluster, "
         "with `environment.workers` collectors; or a plugin",
+    )
+    device: str = Field(
+        "cpu",
+        description="where networks act and learn: cpu, cuda, cuda:N, or auto (the faster one, measured before the run); "
+        "native environments go there too (cpu:0: torch on the CPU), others stay on the host",
+    )
+    deterministic: bool = Field(
+        True,
+        description="on a GPU: convolutions and recurrent cells that give the same numbers every time; false: faster",
+    )
+    tf32: bool = Field(
+        False, description="on a GPU: round what is multiplied to 10 bits of mantissa; several times faster, less exact"
     )
     threads: int = Field(
         1,
@@ -113,6 +129,13 @@ class RunSettings(Settings):
     @classmethod
     def _call_by_its_present_name(cls, env: str) -> str:
         return current_env(env)
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not _DEVICE.fullmatch(device) and not is_registered_backend(device):
+            raise ConfigError(f"setting 'device' is {device!r:.50}; give auto, cpu, cuda or cuda:N")
+        return device
 
     @field_validator("engine")
     @classmethod
@@ -226,6 +249,13 @@ class RunSettings(Settings):
     def to_yaml(self) -> str:
         """The whole run as YAML that `--config` takes."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def is_registered_backend(device: str) -> bool:
+    """Whether a device is one that some other package has registered with torch, which that package has loaded then."""
+    torch: Any = sys.modules.get("torch")
+    name = "privateuseone" if torch is None else torch._C._get_privateuse1_backend_name()
+    return name != "privateuseone" and device.partition(":")[0] == name
 
 
 S = TypeVar("S", bound=Settings)

@@ -27,7 +27,7 @@ from relayrl.runtime.agents.env_runner import EnvRunSummary
 from relayrl.runtime.agents.lifecycle_manager import AgentState
 from relayrl.runtime.agents.state_manager import Place
 from relayrl.runtime.requests.action_record import ActionRecord
-from relayrl.runtime.requests.action_service import ActionCall
+from relayrl.runtime.requests.action_service import ActionCall, EpisodeEnd
 from relayrl.runtime.requests.policy_model import CPU, ModelSource
 from relayrl.runtime.routing.learner_link import DEFAULT_MAX_POLICY_LAG, DEFAULT_QUEUE_SIZE, Learner
 
@@ -133,7 +133,7 @@ class RelayRLAgent:
         every actor that acted in it has ended.
         """
         service = self._coordinator.service
-        service.flag_last_action(actor_ids, reward, terminated, truncated, final_obs, final_mask, step)
+        service.flag_last_action(actor_ids, EpisodeEnd(reward, terminated, truncated, final_obs, final_mask, step))
 
     def new_actor(
         self,

@@ -124,7 +124,7 @@ class AgentBuilder:
         before = () if self._given_sink is None else (self._given_sink,)
         objects = [*before, *(each for each in sinks if not isinstance(each, str))]
         if objects and (urls or len(objects) > 1):
-            raise ConfigError("give either URLs or one sink object; relayrl.FanOutSink joins several objects")
+            raise ConfigError("give either URLs or one sink object; relayrl.extend.FanOutSink joins several objects")
         self._urls, self._given_sink = urls, objects[0] if objects else None
         return self
 

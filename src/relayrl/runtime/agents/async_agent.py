@@ -26,7 +26,7 @@ from relayrl.runtime.agents.client_config import ClientConfig
 from relayrl.runtime.agents.client_coordinator import ClientCoordinator, ShutdownReport
 from relayrl.runtime.agents.env_runner import EnvRunSummary
 from relayrl.runtime.requests.action_record import ActionRecord
-from relayrl.runtime.requests.action_service import ActionCall, DrawnCall
+from relayrl.runtime.requests.action_service import ActionCall, DrawnCall, EpisodeEnd
 from relayrl.runtime.requests.policy_model import ModelSource
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class AsyncRelayRLAgent:
         if service.is_pressed():
             await asyncio.to_thread(service.wait_for_room, actor_ids)
         # No await after it, as above.
-        service.end_episodes(actor_ids, reward, terminated, truncated, final_obs, final_mask, step)
+        service.end_episodes(actor_ids, EpisodeEnd(reward, terminated, truncated, final_obs, final_mask, step))
 
     async def new_actor(
         self,

@@ -45,7 +45,7 @@ class SinkConfig(Settings):
     flush_interval_s: float = Field(1.0, gt=0, description="trajectories are durable after about this time")
     max_write_trajectories: int = Field(256, ge=1, description="most trajectories of one write")
     retry_delay_s: float = Field(0.1, gt=0, description="wait after a failure; doubles with each up to 5 s")
-    settings: dict[str, Any] = Field(default_factory=dict, description="keys of relayrl.SinkSettings")
+    settings: dict[str, Any] = Field(default_factory=dict, description="keys of relayrl.extend.SinkSettings")
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:

@@ -50,6 +50,18 @@ class ActionCall:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeEnd:
+    """What `flag_last_action` is given of the episodes that are over; `reward` belongs to their last actions."""
+
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
+    final_mask: Any = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RequestPart:
     """The rows [K] (None: all) of a call that one policy acts for."""
 
@@ -121,43 +133,25 @@ class ActionService:
         metrics.request_seconds.observe(time.perf_counter() - start_s)
         return record
 
-    def flag_last_action(
-        self,
-        actor_ids: Sequence[UUID],
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
-        final_obs: Any,
-        final_mask: Any = None,
-        step: int | None = None,
-    ) -> None:
-        """The episodes of the actors are over; `reward` belongs to their last actions."""
+    def flag_last_action(self, actor_ids: Sequence[UUID], end: EpisodeEnd) -> None:
+        """The episodes of the actors are over."""
         self._lifecycle.enter()
         try:
             plan = self._plan(actor_ids)
             self._wait_for_room(plan.lane_keys)
             if self.learner is not None:
                 self.learner.before_request(self._lifecycle.require_running)
-            self._end(plan, reward, terminated, truncated, final_obs, final_mask, step)
+            self._end(plan, end)
             if self.learner is not None:
                 self.learner.learn_here()
         finally:
             self._lifecycle.leave()
 
-    def end_episodes(
-        self,
-        actor_ids: Sequence[UUID],
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
-        final_obs: Any,
-        final_mask: Any = None,
-        step: int | None = None,
-    ) -> None:
+    def end_episodes(self, actor_ids: Sequence[UUID], end: EpisodeEnd) -> None:
         """The same, without waiting for room."""
         self._lifecycle.enter()
         try:
-            self._end(self._plan(actor_ids), reward, terminated, truncated, final_obs, final_mask, step)
+            self._end(self._plan(actor_ids), end)
         finally:
             self._lifecycle.leave()
 
@@ -326,20 +320,11 @@ class ActionService:
             return whole[0][1]
         return ActionRecord.merged(actor_ids, [(rows, record) for rows, record in whole if rows is not None])
 
-    def _end(
-        self,
-        plan: RequestPlan,
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
-        final_obs: Any,
-        final_mask: Any,
-        step: int | None,
-    ) -> None:
-        L = len(plan.handles)
-        rewards = np.zeros(L, np.float32) if reward is None else checked_rewards(reward, L)
-        cut_off = checked_flags("truncated", truncated, L)
-        over = ~cut_off if terminated is None else checked_flags("terminated", terminated, L)
+    def _end(self, plan: RequestPlan, end: EpisodeEnd) -> None:
+        L, final_obs, final_mask = len(plan.handles), end.final_obs, end.final_mask
+        rewards = np.zeros(L, np.float32) if end.reward is None else checked_rewards(end.reward, L)
+        cut_off = checked_flags("truncated", end.truncated, L)
+        over = ~cut_off if end.terminated is None else checked_flags("terminated", end.terminated, L)
         if not (over | cut_off).all():
             raise ConfigError("flag_last_action() needs terminated or truncated for every actor it names")
         if final_obs is None and (cut_off & ~over).any():
@@ -354,10 +339,10 @@ class ActionService:
             if final_mask is not None and (allowed := _rows_of_all(final_mask, [i], L)) is not None:
                 masks[i] = handle.pages.layout.mask_array(allowed, 1)[0]
             handle.pages.require_steps(handle.lane)
-        if step is not None:
+        if end.step is not None:
             _require_clocks(plan.clocks)
             for clock, _ in plan.clocks:
-                clock.move_to(step)
+                clock.move_to(end.step)
         for i, handle in enumerate(plan.handles):
             flags = bool(over[i]), bool(cut_off[i])
             ended = handle.pages.end(handle.lane, float(rewards[i]), *flags, final[i], masks[i])

@@ -98,7 +98,7 @@ def gradients_reach_the_input(bench: NetworkBench) -> str | None:
     return None
 
 
-def judges_features_with_actions(bench: NetworkBench) -> str | None:
+def values_features_with_actions(bench: NetworkBench) -> str | None:
     """a network is made for features with an action behind them, as Q-networks and central critics see them"""
     width = 3
     layout = SideBySide([bench.encoder, plain_numbers(width)])

@@ -6,12 +6,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.testing import CountingWorld, Herd, MatrixGame, RandomWalk
+from relayrl.testing import CountingEnv, Herd, MatrixGame, RandomWalk
 
 EPISODE = 5
 
 
-class LastReward(CountingWorld):
+class LastReward(CountingEnv):
     """Rewards 1, 2, … up to the episode's length; what counts is the last one."""
 
     def __init__(self) -> None:

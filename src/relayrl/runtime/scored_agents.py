@@ -1,8 +1,8 @@
-"""By whose returns policies are judged, and against whom: what makes an evaluation of a competitive game mean something.
+"""By whose returns policies are scored, and against whom: what makes an evaluation of a competitive game mean something.
 
-Where agents compete, the mean over all of them says nothing: in a zero-sum game it is always 0. A `Judge` names the group or
-agent whose returns count. A `Match` is episodes in which the judged ones play against opponents that do not learn: random ones,
-or earlier policies. Playing the episodes is `evaluation`'s.
+Where agents compete, the mean over all of them says nothing: in a zero-sum game it is always 0. `ScoredAgents` are the group or
+agent whose returns count. A `Match` is episodes in which they play against opponents that do not learn: random ones, or
+earlier policies. Playing the episodes is `evaluation`'s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Groups = Mapping[str, AgentGroup]
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class ScoredAgents:
     """Whose returns count: those of one agent, of one group, of the agents of a team, or of all agents alike."""
 
     group: str | None = None
@@ -72,7 +72,7 @@ class Judge:
             )
 
     def counts(self, group: AgentGroup) -> Array:
-        """[N] which agents of a group are judged."""
+        """[N] which agents of a group are scored."""
         if self.agent is not None:
             return np.array([agent == self.agent for agent in group.agent_ids])
         if self.team:
@@ -80,7 +80,7 @@ class Judge:
         return np.full(group.num_agents, self.group is None or self.group == group.name)
 
     def counts_agent(self, agent: str, groups: Mapping[str, tuple[str, ...]]) -> bool:
-        """Whether an agent is judged, where `groups` have these agents."""
+        """Whether an agent is scored, where `groups` have these agents."""
         if self.agent is not None:
             return agent == self.agent
         if self.team:
@@ -91,13 +91,13 @@ class Judge:
         """Whether nobody is left to play against."""
         return all(bool(self.counts(group).all()) for group in groups.values())
 
-    def judged(self, groups: Groups, returns: Mapping[str, Array]) -> Array:
-        """[E] the mean return of those who are judged, from the returns `[E, N]` of each group."""
+    def score(self, groups: Groups, returns: Mapping[str, Array]) -> Array:
+        """[E] the mean return of those who are scored, from the returns `[E, N]` of each group."""
         who = {name: self.counts(group) for name, group in groups.items()}
         total = np.sum([returns[name][:, own].sum(1) for name, own in who.items()], axis=0)
         return np.asarray(total / sum(int(own.sum()) for own in who.values()))
 
-    def sides(self, groups: Groups) -> list[Judge]:
+    def sides(self, groups: Groups) -> list[ScoredAgents]:
         """Who plays against opponents: the one that is named, else every team in turn, every group, or every agent of the only
         group.
 
@@ -106,13 +106,13 @@ class Judge:
         if not self.counts_all(groups):
             return [self]
         if self.teams:
-            return [Judge(team=team) for team in self.teams]
+            return [ScoredAgents(team=team) for team in self.teams]
         if len(groups) > 1:
-            return [Judge(group=name) for name in groups]
-        return [Judge(agent=agent) for group in groups.values() for agent in group.agent_ids]
+            return [ScoredAgents(group=name) for name in groups]
+        return [ScoredAgents(agent=agent) for group in groups.values() for agent in group.agent_ids]
 
 
-EVERYBODY = Judge()
+EVERYBODY = ScoredAgents()
 
 
 def are_zero_sum(returns: Sequence[Array]) -> bool | None:
@@ -128,9 +128,9 @@ def are_zero_sum(returns: Sequence[Array]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Episodes against an opponent. `returns` are those of the judged side, `best_others` the best return of any other agent.
+    """Episodes against an opponent. `returns` are those of the scored side, `best_others` the best return of any other agent.
 
-    An episode is won where the judged side has the higher return, drawn where both are equal.
+    An episode is won where the scored side has the higher return, drawn where both are equal.
     """
 
     opponent: str
