@@ -74,6 +74,12 @@ PACKAGES = (
     Package("metadrive-simulator", "metadrive:MetaDriveEnv"),
     Package("sumo-rl", "sumo_rl:sumo-rl-v0"),
     Package("magent2", "magent2.environments.battle_v4:parallel_env"),
+    Package(
+        "dm-meltingpot",
+        "shimmy.meltingpot_compatibility:MeltingPotCompatibilityV0",
+        ("environment.options={substrate_name: prisoners_dilemma_in_the_matrix__arena}",),
+        needs=("shimmy",),
+    ),
 )
 
 
@@ -188,7 +194,12 @@ def _installed_apart(package: Package, folder: Path) -> str:
     (Path(purelib) / "relayrl_base.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "-c", str(CONSTRAINTS)]
     subprocess.run(
-        [*pip, package.distribution], check=True, capture_output=True, text=True, timeout=INSTALL_S, cwd=folder
+        [*pip, package.distribution, *package.needs],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        cwd=folder,
     )
     return str(python)
 

@@ -16,49 +16,25 @@ from typing import Any
 
 import numpy as np
 
-import relayrl
+from rooms_training import SOLVED, parser_of, solved_from, trained
 
 SIGNALS: dict[str, dict[str, Any]] = {
     "none": {},
     "rnd": {"rnd": {"strength": 0.5, "options": {"learning_rate": 1e-3}}},
     "curiosity": {"curiosity": {"strength": 0.5}},
 }
-SOLVED = 0.9
 
 
 def run_seed(signal: str, seed: int, args: argparse.Namespace, folder: Path) -> str:
     """One row of the table."""
-    settings = {
-        "environment.options": {"num_rooms": args.rooms, "room_size": args.size},
-        "reward_signals": SIGNALS[signal],
-        "summary_freq": 2048,
-        "evaluation.episodes": 100,
-    }
-    run = relayrl.train(
-        "native:rooms",
-        algo="ppo",
-        steps=args.steps,
-        num_envs=16,
-        seed=seed,
-        run_dir=folder / f"{signal}-{seed}",
-        settings=settings,
-        progress=False,
-    )
-    share = np.array(run.history["episode/return_mean"])
-    steps = np.array(run.history["num_env_steps"])
-    unsolved = np.flatnonzero(~(share >= SOLVED))
-    first = 0 if not len(unsolved) else unsolved[-1] + 1
-    solved_at = f"{int(steps[first]):,}" if first < len(steps) else "never"
-    speed = run.result.env_steps_per_s
+    run = trained(seed, args, folder / f"{signal}-{seed}", {"reward_signals": SIGNALS[signal]})
+    steps, share = (np.array(run.history[name]) for name in ("num_env_steps", "episode/return_mean"))
+    solved_at, speed = solved_from(steps, share >= SOLVED), run.result.env_steps_per_s
     return f"| {signal} | {seed} | {solved_at} | {share[-1]:.2f} | {run.result.mean_return:.2f} | {speed:,.0f} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rooms", type=int, default=6)
-    parser.add_argument("--size", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=400_000)
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = parser_of(__doc__, rooms=6, size=10, steps=400_000)
     parser.add_argument("--signals", default=",".join(SIGNALS))
     args = parser.parse_args()
     print("| signal | seed | solved from step | training share | greedy share | steps/s |\n|---|--:|--:|--:|--:|--:|")

@@ -1,4 +1,4 @@
-"""Imitation from ten episodes: behavioral cloning, and PPO that is rewarded by GAIL alone.
+"""Imitation from ten episodes: behavioral cloning, and PPO and SAC that are rewarded by GAIL alone.
 
     python benchmarks/imitation.py                              CartPole and Pendulum, seeds 0 to 2
     python benchmarks/imitation.py --envs Pendulum --methods gail --seeds 0
@@ -20,7 +20,21 @@ import relayrl
 EXPERT_STEPS = {"CartPole": 100_000, "Pendulum": 400_000}
 GAIL_STEPS = {"CartPole": 200_000, "Pendulum": 300_000}
 SEES_ACTIONS = {"CartPole": True, "Pendulum": False}
-METHODS = ("bc", "gail", "gail+vail")
+SAC_STEPS = {"Pendulum": 50_000}
+"""SAC takes real actions alone."""
+SAC_SETTINGS = {
+    "environment.num_envs": 8,
+    "network.hidden_sizes": [64, 64],
+    "params.update_interval": 64,  # the discriminator learns as often
+    "params.train_iters": 64,
+    "params.batch_size": 128,
+    "params.buffer_size": 8_000,  # a step keeps the reward of its day's discriminator: old ones mislead
+    "params.actor_lr": 1e-3,
+    "params.critic_lr": 1e-3,
+    "params.temperature_lr": 1e-3,
+}
+SAC_GAIL = {"use_actions": True, "num_epochs": 4, "learning_rate": 1e-3}
+METHODS = ("bc", "gail", "gail+vail", "sac+gail")
 COMMON = {"evaluation.episodes": 100, "statistics.tensorboard": False}
 
 
@@ -29,15 +43,17 @@ def method_settings(env: str, method: str, demos: str) -> dict[str, Any]:
     if method == "bc":
         return {"learn_from": demos}
     options = {"demo_path": demos, "use_actions": SEES_ACTIONS[env], "use_vail": method.endswith("vail")}
-    return {"reward_signals": {"extrinsic": {"strength": 0.0}, "gail": {"options": options}}}
+    of_sac = SAC_SETTINGS if method == "sac+gail" else {}
+    options |= SAC_GAIL if method == "sac+gail" else {}
+    return {**of_sac, "reward_signals": {"extrinsic": {"strength": 0.0}, "gail": {"options": options}}}
 
 
 def run_seed(env: str, method: str, seed: int, demos: str, folder: Path) -> str:
     """One row of the table."""
     run = relayrl.train(
         f"native:{env}",
-        algo="bc" if method == "bc" else "ppo",
-        steps=GAIL_STEPS[env],
+        algo={"bc": "bc", "sac+gail": "sac"}.get(method, "ppo"),
+        steps=SAC_STEPS[env] if method == "sac+gail" else GAIL_STEPS[env],
         seed=seed,
         run_dir=folder / f"{env}-{method}-{seed}",
         settings=COMMON | method_settings(env, method, demos),
@@ -65,6 +81,8 @@ def main() -> None:
             print(f"| {env} | expert | 100 | {expert.result.mean_return:.0f} | | |")
             print(f"| {env} | the ten episodes | | {mean:.0f} | | |", flush=True)
             for method in args.methods.split(","):
+                if method == "sac+gail" and env not in SAC_STEPS:
+                    continue
                 for seed in args.seeds.split(","):
                     print(run_seed(env, method, int(seed), demos, folder), flush=True)
 

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import relayrl
-
-SOLVED = 0.9
+from rooms_training import SOLVED, parser_of, solved_from, trained
 
 
 def curriculum(num_rooms: int) -> dict[str, Any]:
@@ -31,28 +29,13 @@ def curriculum(num_rooms: int) -> dict[str, Any]:
 
 def run_seed(with_lessons: bool, seed: int, args: argparse.Namespace, folder: Path) -> str:
     """One row of the table."""
-    run = relayrl.train(
-        "native:rooms",
-        algo="ppo",
-        steps=args.steps,
-        num_envs=16,
-        seed=seed,
-        run_dir=folder / f"{with_lessons}-{seed}",
-        settings={
-            "environment.options": {"num_rooms": args.rooms, "room_size": args.size},
-            "environment_parameters": curriculum(args.rooms) if with_lessons else {},
-            "entropy_coef": 0.01,
-            "summary_freq": 2048,
-            "evaluation.episodes": 100,
-        },
-        progress=False,
-    )
+    parameters = curriculum(args.rooms) if with_lessons else {}
+    own = {"environment_parameters": parameters, "entropy_coef": 0.01}
+    run = trained(seed, args, folder / f"{with_lessons}-{seed}", own)
     steps, share = (np.array(run.history[name]) for name in ("num_env_steps", "episode/return_mean"))
     lesson = np.array(run.history.get("curriculum/num_rooms/lesson", np.full(len(steps), args.rooms - 2.0)))
     is_last = lesson == args.rooms - 2
-    unsolved = np.flatnonzero(~((share >= SOLVED) & is_last))
-    first = 0 if not len(unsolved) else unsolved[-1] + 1
-    solved_at = f"{int(steps[first]):,}" if first < len(steps) else "never"
+    solved_at = solved_from(steps, (share >= SOLVED) & is_last)
     began = "–" if not with_lessons else f"{int(steps[is_last.argmax()]):,}" if is_last.any() else "never"
     reached = f"{int(lesson[-1]) + 2}"
     greedy = run.result.mean_return if is_last[-1] else 0.0
@@ -60,12 +43,7 @@ def run_seed(with_lessons: bool, seed: int, args: argparse.Namespace, folder: Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rooms", type=int, default=10)
-    parser.add_argument("--size", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=300_000)
-    parser.add_argument("--seeds", default="0,1,2")
-    args = parser.parse_args()
+    args = parser_of(__doc__, rooms=10, size=6, steps=300_000).parse_args()
     print("| lessons | seed | last lesson from step | rooms at the end | solved from step | greedy share |")
     print("|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:

@@ -26,6 +26,14 @@ Numbers = dict[str, Any]
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 OLD_OPPONENTS = {"self_play.window": 1000}
 """All snapshots stay in the window: against random play, positions count that strong players never reach."""
+LARGE_ROLLOUTS = {
+    "environment.num_envs": 64,
+    "trainer.time_horizon": 128,
+    "params.num_minibatches": 16,
+    "params.train_pi_iters": 5,
+    "params.train_vf_iters": 5,
+}
+"""Goals are rare: critics that see a few of them many times explain nothing of the next rollout."""
 PASSES = {"params.train_pi_iters": 10, "params.train_vf_iters": 10, "params.num_minibatches": 8}
 
 
@@ -43,7 +51,17 @@ GAMES = {
     "pong": Game(
         "native:pong", 300_000, {**OLD_OPPONENTS, "self_play.save_steps": 10_000, "self_play.swap_steps": 5_000}
     ),
-    "soccer": Game("native:soccer", 200_000, {"self_play.save_steps": 20_000, "self_play.swap_steps": 4_000}),
+    "soccer": Game(
+        "native:soccer",
+        2_000_000,
+        {
+            **OLD_OPPONENTS,
+            **LARGE_ROLLOUTS,
+            "self_play.save_steps": 20_000,
+            "self_play.swap_steps": 4_000,
+            "params.entropy_coef": 0.0,  # a bonus outweighs goals between equals: policies drift back to random play
+        },
+    ),
     "tictactoe": Game(
         "pettingzoo:classic.tictactoe_v3",
         900_000,
@@ -59,12 +77,12 @@ GAMES = {
     ),
     "connect_four": Game(
         "pettingzoo:classic.connect_four_v3",
-        300_000,
+        600_000,
         {
             **OLD_OPPONENTS,
             **PASSES,
             "self_play.save_steps": 10_000,
-            "params.entropy_coef": 0.01,
+            "params.entropy_coef": 0.05,  # less, and its games follow a few lines that random play leaves at once
             "network.hidden_sizes": [128, 128],
         },
     ),

@@ -1,7 +1,6 @@
-"""Teams whose agents leave before they are paid: POCA beside IPPO and beside MAPPO with absorbing states; POCA's speed.
+"""Teams whose agents leave before they are paid: POCA beside IPPO and beside MAPPO with absorbing states.
 
-    python benchmarks/teams.py learn --seeds 0,1,2                  grids and simple_spread, one line of each seed
-    python benchmarks/teams.py speed                                steps/s with 3, 8 and 20 agents beside MAPPO
+    python benchmarks/teams.py --seeds 0,1,2                  grids and simple_spread, one line of each seed
 
 All algorithms of an environment run with the preset of POCA for it, MAPPO on simple_spread with its own. Returns are
 those of episodes played while training, the mean over the last tenth of a run: 1 on a grid is every episode solved. `solved
@@ -22,16 +21,6 @@ import relayrl
 from relayrl.engines.settings.run_settings import preset
 
 SOLVED = 0.9
-SPEED = {
-    "environment.num_envs": 64,
-    "network.hidden_sizes": [64, 64],
-    "trainer.time_horizon": 25,
-    "params.train_pi_iters": 3,
-    "params.train_vf_iters": 3,
-    "params.num_minibatches": 4,
-    "params.target_kl": None,
-    "evaluation.episodes": 1,
-}
 
 
 @dataclass(frozen=True)
@@ -88,39 +77,11 @@ def learn(row: TeamRow, seed: int) -> str:
     return f"| `{row.env}` | {row.name} | {seed} | {means[-1]:.2f} | {greedy:.2f} | {solved} | {seconds:.0f} |"
 
 
-def steps_per_cpu_second(algo: str, num_agents: int, num_steps: int) -> float:
-    """Environment steps of a run by the processor time of its process, which others on the machine change least."""
-    seconds = []
-    for steps in (num_steps // 4, num_steps):
-        began = time.process_time()
-        with tempfile.TemporaryDirectory() as folder:
-            settings = SPEED | {"environment.options": {"N": num_agents}}
-            relayrl.train(
-                "native:simple_spread",
-                algo=algo,
-                steps=steps,
-                seed=0,
-                run_dir=folder,
-                settings=settings,
-                progress=False,
-            )
-        seconds.append(time.process_time() - began)
-    return (num_steps - num_steps // 4) / (seconds[1] - seconds[0])  # without what a run costs at its beginning and end
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("learn", "speed"))
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--env", help="only rows of this environment")
     given = parser.parse_args()
-    if given.what == "speed":
-        print("| agents | poca, steps/s | mappo, steps/s | poca / mappo |\n|--:|--:|--:|--:|")
-        for num_agents in (3, 8, 20):
-            poca = steps_per_cpu_second("poca", num_agents, 120_000 // num_agents)
-            mappo = steps_per_cpu_second("mappo", num_agents, 600_000 // num_agents)
-            print(f"| {num_agents} | {poca:,.0f} | {mappo:,.0f} | {poca / mappo:.0%} |", flush=True)
-        return
     print("| environment | algorithm | seed | return | greedy | solved at | seconds |\n|---|---|--:|--:|--:|--:|--:|")
     for row in ROWS:
         if given.env in (None, row.env):

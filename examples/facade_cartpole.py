@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 import threadpoolctl
 
-from relayrl import Actor, LaneHeader, PPOParams, RelayRLTrainer, TrainerArgs, Trajectory, TrajectoryBuilder
+from relayrl import PPOParams, RelayRLTrainer, TrainerArgs, Trajectory
+from relayrl.extend import Actor, LaneHeader, TrajectoryBuilder
 
 
 def play(env: gymnasium.Env, builder: TrajectoryBuilder, actor: Actor, rng: np.random.Generator) -> Trajectory:

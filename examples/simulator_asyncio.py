@@ -16,7 +16,7 @@ from relayrl import AgentBuilder, RelayRLAgent, RelayRLTrainer, TrainerArgs, ope
 
 OBSERVATION = spaces.Box(-5, 5, (2,), np.float32)
 ACTION = spaces.Box(-1, 1, (1,), np.float32)
-NUM_WORLDS, NUM_STEPS = 32, 50
+NUM_ENVS, NUM_STEPS = 32, 50
 
 
 def fresh_policy(folder: Path) -> Path:
@@ -42,7 +42,7 @@ async def drift(agent: RelayRLAgent, actor_id: UUID, seed: int) -> None:
 
 async def play(folder: Path, url: str) -> int:
     """All boats at once; gives how many requests were made."""
-    builder = AgentBuilder().actor_count(NUM_WORLDS).default_model(fresh_policy(folder)).sink(url)
+    builder = AgentBuilder().actor_count(NUM_ENVS).default_model(fresh_policy(folder)).sink(url)
     agent = builder.build()
     async with agent.aio as aio:
         ids = await aio.get_actor_ids()
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     with open_source(url) as source:
         count = source.count()
     print(f"{num_requests} requests, {count.num_steps} steps in {count.num_trajectories} trajectories")
-    assert (count.num_trajectories, count.num_steps) == (NUM_WORLDS, NUM_WORLDS * NUM_STEPS)
+    assert (count.num_trajectories, count.num_steps) == (NUM_ENVS, NUM_ENVS * NUM_STEPS)
 
 
 if __name__ == "__main__":

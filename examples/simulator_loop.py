@@ -25,14 +25,14 @@ class Warehouse:
 
     def begin(self) -> np.ndarray:
         self.cart, self.lit = (int(n) for n in self._rng.integers(0, 10, 2))
-        return self.look()
+        return self.observe()
 
-    def look(self) -> np.ndarray:
+    def observe(self) -> np.ndarray:
         return np.array([[self.cart, self.lit - self.cart]], np.float32)
 
     def move(self, action: int) -> tuple[np.ndarray, float, bool]:
         self.cart = min(9, max(0, self.cart + MOVES[action]))
-        return self.look(), -0.1, self.cart == self.lit
+        return self.observe(), -0.1, self.cart == self.lit
 
 
 def fresh_policy(folder: Path) -> Path:

@@ -22,6 +22,7 @@ HELD = [
     "files passed by a PPO step",
     "files passed by a request, from the call to the disk",
     "most implementations of one formula",
+    "most implementations of one formula in the GPU's kernels",
     "formulas whose expressions are found nowhere",
     "compiled mathematics outside relayrl.accelerator",
 ]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from deep_imports import PAGES, PROGRAMS, deep_imports
-from formulas import implementations
+from formulas import GPU_KERNELS, implementations
 from traced_files import ppo_step_files, request_files, run_step_files
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -26,7 +26,15 @@ BUILDER = "construction.py"
 NOT_COUNTED = ("envs/native/", "testing/", "bench/")
 ROW_KERNELS = {
     *("join_rows", "attributes", "all_alike", "uuid_bytes", "trajectory_ids", "uuid_texts", "header_numbers"),
-    *("headers_fit", "spread_headers", "arrow_struct", "copy_records", "set_priorities", "find_priorities"),
+    *(
+        "headers_fit",
+        "spread_headers",
+        "check_stream",
+        "arrow_struct",
+        "copy_records",
+        "set_priorities",
+        "find_priorities",
+    ),
     *("instruction_sets", "use_instruction_set"),
 }
 """Compiled functions that move rows; all others are mathematics, and are called by `relayrl.accelerator` alone."""
@@ -52,8 +60,8 @@ def figures() -> list[Figure]:
     reading, chains = _reading_list(READ_FIRST), _chains()
     deep = [f"{path.name}: {use}" for path in (*PAGES, *PROGRAMS) for use in deep_imports(path)]
     ppo, run, request = ppo_step_files(), run_step_files(), request_files()
-    formulas = implementations(PACKAGE)
-    largest = max(formulas.values(), key=len)
+    formulas, on_gpu = implementations(PACKAGE), implementations(PACKAGE, GPU_KERNELS)
+    largest, largest_on_gpu = max(formulas.values(), key=len), max(on_gpu.values(), key=len)
     kernels = _mathematics_outside()
     return [
         Figure("files in the largest package", max(packages.values()), 12, _listed(packages)),
@@ -65,6 +73,9 @@ def figures() -> list[Figure]:
         Figure("files passed by a PPO step of a run, bookkeeping included", len(run), None, run),
         Figure("files passed by a request, from the call to the disk", len(request), 18, request),
         Figure("most implementations of one formula", len(largest), 2, _listed_places(formulas)),
+        Figure(
+            "most implementations of one formula in the GPU's kernels", len(largest_on_gpu), 1, _listed_places(on_gpu)
+        ),
         Figure("formulas whose expressions are found nowhere", sum(not found for found in formulas.values()), 0),
         Figure("compiled mathematics outside relayrl.accelerator", len(kernels), 0, kernels),
         Figure("lines of Python without native envs, testing and bench", _lines("*.py"), None),

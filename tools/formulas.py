@@ -1,7 +1,8 @@
 """Where each formula is implemented, found by an expression that every implementation of it contains.
 
-A formula has a reference and at most one accelerated twin. An expression that matches nowhere is out of date: mend it here. Two
-lines of one function are one implementation, and a call of torch's own function is none.
+A formula has a reference and at most one accelerated twin for each kind of machine: by the CPU's kernels, and by the GPU's. An
+expression that matches nowhere is out of date: mend it here. Two lines of one function are one implementation, and a call of
+torch's own function is none.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ FORMULAS = {
 }
 NOT_SEARCHED = ("envs/", "testing/", "bench/", "compiled/self_check.py")
 """Environments have formulas of their own; the others repeat some in order to check them."""
+GPU_KERNELS = "accelerator/gpu/"
 _BEGINS = re.compile(r"^\s*(def |class |static |PyObject )")
 
 
-def implementations(package: Path) -> dict[str, list[str]]:
-    """`file:line` of each formula's implementations."""
+def implementations(package: Path, part: str = "") -> dict[str, list[str]]:
+    """`file:line` of each formula's implementations, in a part of the package; without one, in all but the GPU's kernels."""
     found: dict[str, list[str]] = {name: [] for name in FORMULAS}
     for path in sorted(each for pattern in ("*.py", "*.[ch]") for each in package.rglob(pattern)):
-        if str(path.relative_to(package)).startswith(NOT_SEARCHED):
+        place = str(path.relative_to(package))
+        is_searched = place.startswith(part) if part else not place.startswith((*NOT_SEARCHED, GPU_KERNELS))
+        if not is_searched:
             continue
         lines = path.read_text().splitlines()
         for name, expression in FORMULAS.items():

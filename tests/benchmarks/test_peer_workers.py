@@ -32,7 +32,7 @@ def test_our_settings_are_the_work(job):
     elif job.work != "W3":
         params = settings.params.model_dump()
         assert (params["train_pi_iters"], params["train_vf_iters"], params["num_minibatches"]) == (4, 4, 4)
-        assert settings.network.hidden_sizes == (64, 64)
+        assert settings.network.hidden_sizes == WORKS[job.work].layers
         assert settings.trainer.time_horizon == WORKS[job.work].rollout
 
 
