@@ -14,11 +14,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from relayrl.engines.cluster.ray_placement import total_needs
 from relayrl.engines.settings.cluster_settings import ClusterSettings
-from relayrl.errors import ConfigError, MissingExtraError
+from relayrl.errors import ConfigError, MissingExtraError, ServerUnreachableError
 
 _log = logging.getLogger("relayrl.engines.cluster")
 _QUIET = {
@@ -26,6 +27,8 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "1",
 }
+_TOO_SLOW = "timed out during startup"
+"""Ray's words for a node whose processes did not answer: on a busy machine, or because one hung between fork and exec."""
 _LOOPBACK = "127.0.0.1"
 _CLUSTERS_ALLOWED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's name for whether processes bind an address that other machines reach; off, they bind loopback on every system."""
@@ -69,7 +72,8 @@ class RayRuntime:
         # CPUs are counted, not measured: as many parts as were asked for must find room on one machine.
         num_cpus = max(os.cpu_count() or 1, math.ceil(needs.pop("CPU", 0.0)))
         needs.pop("GPU", None)  # Ray finds those itself
-        self.ray.init(
+        begin = partial(
+            self.ray.init,
             address="local",
             num_cpus=num_cpus,
             resources=needs or None,
@@ -79,6 +83,19 @@ class RayRuntime:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+        for is_last in (False, True):
+            try:
+                begin()
+                return
+            except Exception as error:  # Ray has no type of its own for it
+                if _TOO_SLOW not in str(error):
+                    raise
+                if is_last:
+                    raise ServerUnreachableError(
+                        "Ray did not start within its 30 seconds, twice; see /tmp/ray/session_latest/logs, or try again when "
+                        "the machine has less to do"
+                    ) from error
+                _log.warning("Ray did not start within its 30 seconds; it is started once more")
 
     def _connect(self, address: str) -> None:
         try:
