@@ -117,13 +117,13 @@ def _off_policy(task: Task, work: OffPolicyWork) -> Flags:
 
 def _until_solved(task: Task) -> Flags:
     """`relayrl train CartPole-v1` with its preset, stopped by its own evaluation."""
-    evaluation = {
-        "episodes": EVALUATION_EPISODES,
-        "interval": EVALUATION_INTERVAL,
-        "interval_episodes": EVALUATION_EPISODES,
-        "target_return": SOLVED_RETURN,
+    return {
+        "seed": task.seed,
+        "evaluation.episodes": EVALUATION_EPISODES,
+        "evaluation.interval": EVALUATION_INTERVAL,
+        "evaluation.interval_episodes": EVALUATION_EPISODES,
+        "evaluation.target_return": SOLVED_RETURN,
     }
-    return {"seed": task.seed, "evaluation": evaluation}
 
 
 def _exported_policy(run: Path) -> Callable[[Any], Any]:

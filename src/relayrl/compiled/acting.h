@@ -193,11 +193,14 @@ static void act_rows(void *argument, Blocks *blocks) {
     }
 }
 
-#define MIN_PRODUCTS_PER_ACTOR 250000 /* the pool looks for work between two steps of a rollout: nobody needs to be woken */
+#define MIN_PRODUCTS_PER_ACTOR 250000 /* the pool looks for work between two steps of a fast environment: nobody needs to be woken */
+#define MIN_PRODUCTS_TO_WAKE 1000000  /* behind a slow one it sleeps, and waking a thread takes as long as so many products */
 
 static int act(const Acting *a, int num_threads) {
     const int64_t products = a->frozen ? 0 : a->num_rows * num_products(a->network);
-    ActingWork work = {.acting = a, .num_blocks = threads_worth(products, MIN_PRODUCTS_PER_ACTOR, num_threads)};
+    const int awake = threads_worth(products, MIN_PRODUCTS_PER_ACTOR, threads_awake(num_threads));
+    const int woken = threads_worth(products, MIN_PRODUCTS_TO_WAKE, num_threads);
+    ActingWork work = {.acting = a, .num_blocks = awake > woken ? awake : woken};
     parallel_for(work.num_blocks, act_rows, &work, work.num_blocks);
     return work.failed ? -1 : 0;
 }

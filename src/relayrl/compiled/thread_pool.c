@@ -207,6 +207,14 @@ int threads_that_wait(int num_threads) {
     return num_threads > 1 && nanoseconds() < atomic_load(&pause_end) ? 1 : num_threads;
 }
 
+int threads_awake(int num_threads) {
+    static _Atomic long long last_asked = 0;
+    const long long now = nanoseconds();
+    if (now - atomic_exchange(&last_asked, now) < LOOK_NS) return num_threads;
+    const int count = 1 + atomic_load(&num_looking);
+    return count < num_threads ? count : num_threads;
+}
+
 /* ---- work ------------------------------------------------------------------------------------------------------- */
 
 static Place *take_place(void) {

@@ -38,6 +38,10 @@ void wait_for(int left);
  * may then take a time slice of some other program's. */
 int threads_that_wait(int num_threads);
 
+/* Threads that short work can count on, of which the caller is one: all where such work came just before, since a thread that is woken
+ * for it is still there for the next, else those that are awake. */
+int threads_awake(int num_threads);
+
 /* How many threads are worth their waking, where one should have at least `per_thread` of an amount of work. */
 static inline int threads_worth(int64_t amount, int64_t per_thread, int num_threads) {
     const int64_t count = amount / per_thread, limit = num_threads < MAX_THREADS ? num_threads : MAX_THREADS;

@@ -2,13 +2,13 @@
 
 A `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary` space is one array; a `Dict` space is a dict of trees in the space's
 own key order, a `Tuple` space a tuple of trees. All leaves share their leading axes (`[T, L]`, `[B, N]`, …). Leaves are
-NumPy arrays, or torch tensors for environments that live on a device; the functions here only index and call, so they
-serve both.
+NumPy arrays, or torch tensors for environments that live on a device: most functions only index and call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,6 +40,12 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}.{i}" if path else str(i))
     else:
         yield path, tree
+
+
+def all_finite(numbers: Array) -> bool:
+    """Whether no number is NaN or infinite: a finite sum of squares shows it in one call, others may have overflown."""
+    total = 0.0 if numbers.dtype.kind != "f" else numbers.item() if numbers.size == 1 else np.vdot(numbers, numbers)
+    return isfinite(total) or bool(np.isfinite(numbers).all())
 
 
 def tree_leaves(space: Space, tree: Tree, name: str) -> Iterator[Any]:
@@ -91,7 +97,7 @@ def allocate(
     space: Space, leading: Sequence[int], make: Callable[[tuple[int, ...], np.dtype[Any]], Any] = np.zeros
 ) -> Any:
     """A tree of `space` with `leading` axes before each leaf's own shape; `make(shape, dtype)` gives each array."""
-    flat = (make((*leading, *_leaf_shape(leaf)), leaf_dtype(leaf)) for _, leaf in space_leaves(space))
+    flat = (make((*leading, *(leaf.shape or ())), leaf_dtype(leaf)) for _, leaf in space_leaves(space))
     return unflatten(space, flat)
 
 
@@ -100,12 +106,6 @@ def leaf_dtype(space: Space) -> np.dtype[Any]:
     if space.dtype is None:
         raise TypeError(f"space {space} has no dtype; use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
     return np.dtype(space.dtype)
-
-
-def _leaf_shape(space: Space) -> tuple[int, ...]:
-    if space.shape is None:
-        raise TypeError(f"space {space} has no shape; use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
-    return tuple(space.shape)
 
 
 def index(tree: Any, where: Any) -> Any:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -286,13 +287,14 @@ def _play(
     episodes end first would favour short ones."""
     played = _Played(env, episodes, scored)
     memories = {name: LaneMemory(actors[name], env.num_envs * group.num_agents) for name, group in env.groups.items()}
-    remembering = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
+    both = [*memories.items(), *(() if rivals is None else rivals.memories.items())]
+    remembering = [(name, memory) for name, memory in both if memory.values.shape[1]]
     env.give_states(False)  # critics look at it, and none is asked here
     views: Mapping[str, GroupObservation] = env.reset(seed=seed).groups
     if film is not None:
         film.begin(env)
     while played.quota.any():
-        acts = np.any([view.active.any(1) for view in views.values()], axis=0)
+        acts = reduce(np.logical_or, [np.asarray(view.active.any(1)) for view in views.values()])
         masks = {name: allowed_actions(env, name, view, played.num_steps) for name, view in views.items()}
         actions = {
             name: choose_actions(actors[name], memories[name], view, masks[name], rng) for name, view in views.items()
@@ -309,8 +311,7 @@ def _play(
         long = played.long(max_episode_steps)
         if film is not None:
             film.see(env, step.episode_over | long)
-        again = played.cut_long(long)
-        if again.any():
+        if long.any() and (again := played.cut_long(long)).any():
             try:
                 views = env.reset(env_ids=[env.env_ids[b] for b in np.flatnonzero(again)]).groups
             except PartialResetError:
@@ -348,9 +349,9 @@ class _Played:
         if self._rating is not None:
             self._rating.add(step)
         self._length += acts
-        failed = np.zeros_like(step.episode_over) if step.failed is None else step.failed
-        for b in np.flatnonzero(step.episode_over).tolist():
-            self._end(b, keep=not failed[b], is_cut=False)
+        if np.count_nonzero(step.episode_over):
+            for b in np.flatnonzero(step.episode_over).tolist():
+                self._end(b, keep=step.failed is None or not step.failed[b], is_cut=False)
 
     def long(self, max_episode_steps: int) -> Array:
         """The environments [B] whose episodes have so many steps."""
@@ -358,8 +359,7 @@ class _Played:
 
     def cut_long(self, long: Array) -> Array:
         """Cut the episodes of these environments [B]; those that begin another one."""
-        if long.any():
-            self.cut(long, Bound.EPISODE_STEPS)
+        self.cut(long, Bound.EPISODE_STEPS)
         return long & (self.quota > 0)
 
     def cut(self, envs: Array, bound: Bound) -> None:

@@ -265,7 +265,10 @@ class _Clock:
 
     def tick(self, episode_over: Array) -> None:
         """Go on to the next row; new arrays, as the old ones may be in a state that somebody keeps."""
-        self.episode, self.step = self.episode + episode_over, np.where(episode_over, 0, self.step + 1)
+        self.step = self.step + 1
+        if np.count_nonzero(episode_over):
+            self.episode = self.episode + episode_over
+            self.step[episode_over] = 0
 
     def set_from(self, state: Mapping[str, Array]) -> None:
         """Go on from a builder's state; of one from before environments were counted, from the lane that is furthest on."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.trees import Array, Space, Tree, leaves, map_tree, space_leaves
+from relayrl.data.trees import Array, Space, Tree, all_finite, leaves, map_tree, space_leaves
 from relayrl.envs.environment_contract import (
     GroupObservation,
     Relabelled,
@@ -77,8 +77,12 @@ class _GuardedVector(VectorEnvironment):
         self._num_steps += 1
         if isinstance(next(iter(actions), None), uuid.UUID):
             actions = actions_by_group(self, actions)  # type: ignore[arg-type]
-        with self._translated("step()"):
+        try:  # as `_translated`, which takes longer to enter than this does
             result = self._env.step(actions)
+        except (RelayRLError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self._failed("step()", error) from error
         self._check_groups(result.groups)
         for name, group in result.groups.items():
             if group.final is not None:
@@ -141,7 +145,10 @@ class _GuardedVector(VectorEnvironment):
         except (RelayRLError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise self._error(EnvFailure.of_exception(0, error, doing)) from error
+            raise self._failed(doing, error) from error
+
+    def _failed(self, doing: str, error: BaseException) -> RelayRLError:
+        return self._error(EnvFailure.of_exception(0, error, doing))
 
     def _error(self, failure: EnvFailure) -> RelayRLError:
         b = failure.env
@@ -186,8 +193,8 @@ class ObservationChecker:
             return []
         bad: list[BadObservation] = []
         for (path, leaf), (_, space) in zip(leaves(obs), self._space_leaves, strict=True):
-            if leaf.dtype.kind == "f" and not (finite := np.isfinite(leaf)).all():
-                bad.extend(_describe(leaf, rows, path, finite, "is not finite"))
+            if not all_finite(leaf):
+                bad.extend(_describe(leaf, rows, path, np.isfinite(leaf), "is not finite"))
             elif self._check is ObservationCheck.SPACE and not (inside := _inside(leaf, space))[rows].all():
                 bad.extend(_describe(leaf, rows, path, inside, f"lies outside {space}"))
         return bad

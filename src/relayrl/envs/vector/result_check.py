@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from relayrl.data.trees import Array, Tree, leaves
+from relayrl.data.trees import Array, Tree, all_finite, leaves
 from relayrl.envs.environment_settings import ObservationCheck
 from relayrl.envs.failures import EnvFailure, FailureKind
 from relayrl.envs.vector.env_buffers import EnvBuffers, EnvLayout
@@ -68,6 +68,6 @@ def _float_leaves(trees: Iterable[Tree]) -> list[Array]:
 
 def _all_finite(arrays: Iterable[Array]) -> bool:
     for array in arrays:  # noqa: SIM110 - a generator would cost as much again as the reductions
-        if not np.logical_and.reduce(np.isfinite(array), axis=None):
+        if not all_finite(array):
             return False
     return True

@@ -109,7 +109,8 @@ class CategoricalHead(OneHotHead):
         return choice + self.start if self.start else choice
 
     def log_prob_numpy(self, parameters: Array, action: Array) -> Array:
-        return np.asarray(np.take_along_axis(parameters, (action - self.start)[..., None], -1)[..., 0])
+        rows, choice = parameters.reshape(-1, self.num_outputs), (action - self.start).reshape(-1)
+        return np.asarray(rows[np.arange(len(rows)), choice].reshape(parameters.shape[:-1]))
 
     def entropy_numpy(self, parameters: Array) -> Array:
         return np.asarray(-(np.exp(parameters) * parameters).sum(-1))

@@ -15,7 +15,6 @@ Not its job: which actor acts with which policy (`state_manager`), or where cut 
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from enum import Enum
@@ -26,7 +25,7 @@ import numpy as np
 from relayrl.data.columns import Trajectory
 from relayrl.data.steps.step_pages import Lane, StepPages
 from relayrl.data.steps.step_rows import Step
-from relayrl.data.trees import Array, Tree, index, leaves, map_tree
+from relayrl.data.trees import Array, Tree, all_finite, index, leaves, map_tree
 from relayrl.errors import ConfigError, InferenceError
 from relayrl.models.acting.actor import Decision
 from relayrl.models.heads.action_head import ActionHead
@@ -212,8 +211,8 @@ class PublishedPolicy:
 
     def _require_finite(self, decision: Decision, actor_ids: tuple[UUID, ...]) -> None:
         action, logp = decision.action, decision.logp
-        is_finite = _is_finite(action) if isinstance(action, np.ndarray) else _are_finite(action)
-        if not (is_finite and (logp is None or _is_finite(logp))):
+        is_finite = all_finite(action) if isinstance(action, np.ndarray) else _are_finite(action)
+        if not (is_finite and (logp is None or all_finite(logp))):
             raise InferenceError(
                 f"policy version {self.version} gave NaN or infinity for {actor_ids[:3]}; "
                 "look for NaN in the observations or in the model"
@@ -237,16 +236,8 @@ class PublishedPolicy:
                 raise _removed(actor_id)
 
 
-def _is_finite(numbers: Array) -> bool:
-    if numbers.dtype.kind != "f":
-        return True
-    if numbers.size == 1:
-        return math.isfinite(numbers.item())
-    return math.isfinite(np.vdot(numbers, numbers)) or bool(np.isfinite(numbers).all())  # the product may overflow
-
-
 def _are_finite(tree: Tree) -> bool:
-    return all(_is_finite(leaf) for _, leaf in leaves(tree))
+    return all(all_finite(leaf) for _, leaf in leaves(tree))
 
 
 def _removed(actor_id: UUID) -> ConfigError:
