@@ -200,17 +200,19 @@ class VmasEnvironment(VectorEnvironment):
             if name not in actions:
                 raise EnvError(f"no actions for group {name!r}; give one tree for each of {list(self.groups)}")
             given = actions[name]
-            # torch.tensor copies, as a view of a read-only NumPy array would make torch warn.
-            tensor = given if isinstance(given, torch.Tensor) else torch.tensor(np.asarray(given), device=self.device)
+            # A copy, as a view of a read-only NumPy array would make torch warn.
+            is_here = isinstance(given, torch.Tensor)
+            tensor = given if is_here else torch.from_numpy(np.array(given)).to(self.device)
             expected = (self.num_envs, group.num_agents, *(group.action_space.shape or ()))
             if tuple(tensor.shape) != expected:
                 raise EnvError(f"actions of group {name!r} have shape {tuple(tensor.shape)}, not {expected}")
-            for n, agent in enumerate(group.agent_ids):
-                sent[self._places[agent]] = tensor[:, n].reshape(self.num_envs, -1)
+            rows = tensor.reshape(self.num_envs, group.num_agents, -1)
+            for agent, own in zip(group.agent_ids, rows.unbind(1), strict=True):
+                sent[self._places[agent]] = own
         return sent
 
     def _per_lane(self, per_env: torch.Tensor, group: AgentGroup) -> Any:
-        return self._out(per_env[:, None].expand(-1, group.num_agents).contiguous())
+        return self._out(per_env[:, None].repeat(1, group.num_agents))
 
     def _final(self, last: Any, over: torch.Tensor, group: AgentGroup) -> FinalObservations:
         envs = over.nonzero().flatten()
