@@ -382,7 +382,7 @@ def gae(num_steps: int, num_lanes: int) -> None:
 
 def worlds(name: str, num_envs: int) -> None:
     """A dense step of a native environment; the error is that of the observations after 8 steps."""
-    from relayrl.accelerator.gpu.worlds.fused_steps import fused_step
+    from relayrl.accelerator.gpu.environments.fused_steps import fused_step
     from relayrl.envs.native.native_registry import make as make_env
 
     made = [make_env(name, device="cuda") for _ in range(2)]
@@ -403,8 +403,8 @@ def worlds(name: str, num_envs: int) -> None:
 
 def rollouts(name: str, num_envs: int, num_steps: int, hidden: tuple[int, ...], precision: Any) -> None:
     """A whole rollout; torch acts and steps densely, without its bookkeeping of episodes."""
+    from relayrl.accelerator.gpu.environments.fused_rollouts import fused_rollout
     from relayrl.accelerator.gpu.fused_update import fused_update
-    from relayrl.accelerator.gpu.worlds.fused_rollouts import fused_rollout
     from relayrl.engines.device.resident_rollout import ResidentRollout
     from relayrl.envs.native.native_registry import make as make_env
 

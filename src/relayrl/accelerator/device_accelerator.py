@@ -59,7 +59,7 @@ def fastest_step(env: BatchedEnvironment) -> Callable[[Mapping[str, Tensor]], De
     """What steps an environment on its device without asking the host: a kernel where there is one of it."""
     if not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
         return env.step_dense
-    from relayrl.accelerator.gpu.worlds.fused_steps import fused_step
+    from relayrl.accelerator.gpu.environments.fused_steps import fused_step
 
     return fused_step(env) or env.step_dense
 
@@ -68,6 +68,6 @@ def fused_rollout_of(env: BatchedEnvironment, actors: Mapping[str, Any]) -> Call
     """What fills a whole rollout of an environment's only group in one launch, where kernels know environment and policy."""
     if len(actors) > 1 or not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
         return None
-    from relayrl.accelerator.gpu.worlds.fused_rollouts import fused_rollout
+    from relayrl.accelerator.gpu.environments.fused_rollouts import fused_rollout
 
     return fused_rollout(env, next(iter(actors.values())))

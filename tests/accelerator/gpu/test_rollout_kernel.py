@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from relayrl.accelerator.gpu.environments.fused_rollouts import fused_rollout, known_rollout
 from relayrl.accelerator.gpu.fused_update import known_update
 from relayrl.accelerator.gpu.mlp_tiles import Precision
-from relayrl.accelerator.gpu.worlds.fused_rollouts import fused_rollout, known_rollout
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.engines.device.resident_rollout import ResidentRollout

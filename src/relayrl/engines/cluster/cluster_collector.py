@@ -149,7 +149,7 @@ class ClusterCollector(RolloutCollector):
         self._is_whole = True
         """Whether the last rollout came; after an error, its collectors answer no more."""
         self.name_envs(env.env_ids)
-        fleet.on_break = lambda _: parts.trainer.worlds_restarted()
+        fleet.on_break = lambda _: parts.trainer.environments_restarted()
 
     def name_envs(self, env_ids: Sequence[Any]) -> None:
         """Have these ids of environments in rollouts."""

@@ -69,7 +69,7 @@ def _go_on_collecting(state: dict[str, Any], parts: RunParts, settings: RunSetti
     seed = stream_seed(settings.seed, Stream.ENVIRONMENT, parts.trainer.num_env_steps)
     goes_on = parts.collector.load_state_dict(state, seed=seed)
     if not goes_on:
-        parts.trainer.worlds_restarted()
+        parts.trainer.environments_restarted()
     return goes_on
 
 
@@ -79,7 +79,7 @@ def begin_new_episodes(parts: RunParts) -> None:
     if rest and parts.recorder is not None:
         parts.recorder.record(rest)
     parts.collector.restart()
-    parts.trainer.worlds_restarted()
+    parts.trainer.environments_restarted()
 
 
 @contextlib.contextmanager

@@ -253,7 +253,7 @@ class OffPolicyTrainer(PolicyTrainer):
         self.num_env_steps += num_steps
         self._owed_steps += num_steps
 
-    def worlds_restarted(self) -> None:
+    def environments_restarted(self) -> None:
         self.replay.cut()
 
     def _load_replay(self, state: Mapping[str, Any], spaces: Mapping[str, Any]) -> None:

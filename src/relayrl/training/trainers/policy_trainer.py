@@ -148,7 +148,7 @@ class PolicyTrainer(ABC):
         """Learn in the next `advance` as if so many steps had been collected."""
         self.num_env_steps += num_steps
 
-    def worlds_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
+    def environments_restarted(self) -> None:  # noqa: B027 - rollouts that are learned from once need nothing
         """Called after a resume that could not continue the episodes: nothing may continue across that break."""
 
     def critic_columns(self, group: str) -> CriticColumns | None:

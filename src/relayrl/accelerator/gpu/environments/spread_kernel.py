@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relayrl.accelerator.gpu.worlds.stream_kernels import count_step, symmetric
+from relayrl.accelerator.gpu.environments.stream_kernels import count_step, symmetric
 from relayrl.envs.native.particles import geometry, particle_worlds
 from relayrl.envs.native.particles.scenarios import simple_spread
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relayrl.accelerator.gpu.worlds.fused_steps import fused_step, known_step
+from relayrl.accelerator.gpu.environments.fused_steps import fused_step, known_step
 from relayrl.envs.native.native_registry import make
 
 NUM_ENVS = 34

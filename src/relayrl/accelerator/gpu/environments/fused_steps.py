@@ -13,8 +13,8 @@ import torch
 import triton
 from torch import Tensor
 
-from relayrl.accelerator.gpu.worlds.classic_kernels import cart_pole_kernel, pendulum_kernel
-from relayrl.accelerator.gpu.worlds.spread_kernel import spread_kernel
+from relayrl.accelerator.gpu.environments.classic_kernels import cart_pole_kernel, pendulum_kernel
+from relayrl.accelerator.gpu.environments.spread_kernel import spread_kernel
 from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.classic.cart_pole import CartPoleWorlds
 from relayrl.envs.native.classic.pendulum import PendulumWorlds

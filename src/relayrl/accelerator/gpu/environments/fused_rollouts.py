@@ -12,11 +12,11 @@ import triton
 from torch import Tensor
 
 from relayrl.accelerator.gpu.acting_kernels import MAX_FUSED_WIDTH
+from relayrl.accelerator.gpu.environments.fused_steps import known_step
+from relayrl.accelerator.gpu.environments.rollout_kernel import rollout_kernel
 from relayrl.accelerator.gpu.fused_update import FusedUpdate
 from relayrl.accelerator.gpu.gradient_plans import SMALL_WEIGHTS
 from relayrl.accelerator.gpu.gradient_terms import MULTIPROCESSORS
-from relayrl.accelerator.gpu.worlds.fused_steps import known_step
-from relayrl.accelerator.gpu.worlds.rollout_kernel import rollout_kernel
 from relayrl.envs.native.classic.cart_pole import CartPoleWorlds
 from relayrl.envs.native.classic.pendulum import PendulumWorlds
 from relayrl.envs.native.particles.scenarios.simple_spread import SimpleSpreadWorlds
