@@ -68,6 +68,54 @@ def test_every_call_has_a_deadline_when_the_server_is_silent(tmp_path):
     silent.close()
 
 
+@pytest.mark.parametrize("lost", ["the message", "its acknowledgement"])
+def test_what_is_lost_on_its_way_is_sent_again_though_the_server_answers_other_questions(tmp_path, lost):
+    """A client that hears of its server now and then does not take it for dead: it has to miss the acknowledgement itself."""
+    from relayrl.transport.messages import Kind, Message
+    from relayrl.transport.server_endpoint import ServerEndpoint
+
+    endpoint, is_over, came = ServerEndpoint("tcp://127.0.0.1:0"), threading.Event(), []
+    welcome = {
+        "server_id": str(uuid4()), "algorithm": "ppo", "env": "CartPole-v1", "behaviors": {}, "environment": {},
+        "limits": {"message_bytes": 1 << 20}, "next_sequence": 0, "needs_logp": True, "needs_states": False,
+        "model_versions": {}, "wait": False, "turn": 0, "steps_wanted": 1, "finished": False,
+    }  # fmt: skip
+
+    def answer(request):
+        kind, durable = request.message.kind, {"durable_through": -1 if lost == "the message" or not came else 0}
+        if kind is Kind.HELLO:
+            endpoint.reply(request, Message(Kind.WELCOME, welcome))
+        elif kind is Kind.STATUS:
+            endpoint.reply(request, Message(Kind.STATUS, durable))
+        elif kind is Kind.TRAJECTORY:
+            came.append(request.message.header["sequence"])
+            if len(came) > 1:
+                endpoint.reply(request, Message(Kind.ACK, {"durable_through": 0, "expected": 1}))
+            else:
+                endpoint.release(request)
+
+    def serve():
+        while not is_over.is_set():
+            for request in endpoint.poll(0.01):
+                answer(request)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    often = LinkSettings(reply_timeout_s=0.5, status_interval_s=0.05)
+    try:
+        with Spool(tmp_path / "spool") as spool, ServerLink(endpoint.address, spool, settings=often) as link:
+            link.connect(DEADLINE_S)
+            spooled(spool, numbered_trajectory(spool.client_id, 0, 4))
+            link.wake()
+            assert spool.wait_until_empty(DEADLINE_S)
+            assert link.num_connections == 1
+    finally:
+        is_over.set()
+        thread.join(DEADLINE_S)
+        endpoint.close()
+    assert came == ([0, 0] if lost == "the message" else [0])
+
+
 def test_the_model_queue_of_an_actor_holds_one(tmp_path):
     with cartpole_server(tmp_path, steps=1_000_000, settings={"trainer.time_horizon": 1}) as server:
         spool = Spool(tmp_path / "spool")

@@ -154,7 +154,7 @@ class ServerLink:
         self._next = 0
         self._window = 1
         self._sent: dict[int, int] = {}  # request number → message number
-        self._heard_s = self._asked_s = self._status_s = self._well_s = time.monotonic()
+        self._heard_s = self._asked_s = self._status_s = self._well_s = self._progress_s = time.monotonic()
         self._hello_at_s, self._num_failures, self._waits_for_welcome = 0.0, 0, False
         self._pause_until_s = 0.0
         self._fetching: dict[str, float] = {}  # group → when it was asked for
@@ -307,6 +307,7 @@ class ServerLink:
         elif self._is_overdue(now_s):
             self._lose(f"no answer for {self._settings.reply_timeout_s:g} s")
         else:
+            self._send_again(now_s)
             self._send_waiting(now_s)
             self._fetch(now_s)
             self._ask_for_news(now_s)
@@ -381,6 +382,15 @@ class ServerLink:
                 self._send_one(self._next, frames)
             self._next += 1
 
+    def _send_again(self, now_s: float) -> None:
+        """Messages that nobody has acknowledged for too long, while the server answers other questions, were lost on their way,
+        or their acknowledgement was."""
+        first = self.spool.first_unacknowledged
+        if self._next > first and now_s - self._progress_s > self._settings.reply_timeout_s:
+            _log.debug("message %d is sent to %s again", first, self.address)
+            self._next, self._window = first, 1
+            self._sent.clear()
+
     def _send_one(self, number: int, frames: list[bytes]) -> None:
         header = {"client_id": str(self.spool.client_id), "sequence": number}
         limit = self._welcome.message_bytes if self._welcome is not None else None
@@ -389,6 +399,8 @@ class ServerLink:
             self.num_rejected += 1
             header["given_up"] = "too_large"
             frames = []
+        if number == self.spool.first_unacknowledged:
+            self._progress_s = time.monotonic()
         self._sent[self._endpoint.send(Message(Kind.TRAJECTORY, header, tuple(frames)))] = number
         self._asked()
 
@@ -430,6 +442,7 @@ class ServerLink:
         elif reply.kind is Kind.MODEL:
             self._take_model(reply)
         elif reply.kind is Kind.STATUS:
+            self._take_durable(reply.header)
             self._hear(reply.header)
         elif reply.kind is Kind.ERROR:
             self._take_error(reply)
@@ -460,10 +473,8 @@ class ServerLink:
 
     def _take_ack(self, reply: Message) -> None:
         header, number = reply.header, self._sent.pop(reply.number, None)
-        through, expected = header.get("durable_through"), header.get("expected")
-        if type(through) is int and self.spool.acknowledge(through):
-            self._window = min(self._settings.window, 2 * self._window)
-            self._sent = {request: each for request, each in self._sent.items() if each > through}
+        expected = header.get("expected")
+        self._take_durable(header)
         if type(expected) is int and number is not None and expected <= number:
             # It was not taken: something before it is missing, or the server has no room.
             self._next = min(self._next, max(expected, self.spool.first_unacknowledged))
@@ -473,6 +484,14 @@ class ServerLink:
             self.num_rejected += 1
             _log.error("the server refused message %s for good: %s", *each)
         self._hear(header)
+
+    def _take_durable(self, header: Mapping[str, Any]) -> None:
+        """Let go of what the server holds."""
+        through = header.get("durable_through")
+        if type(through) is int and self.spool.acknowledge(through):
+            self._progress_s = time.monotonic()
+            self._window = min(self._settings.window, 2 * self._window)
+            self._sent = {request: each for request, each in self._sent.items() if each > through}
 
     def _take_model(self, reply: Message) -> None:
         group, version = reply.header.get("group"), reply.header.get("version")
