@@ -225,7 +225,7 @@ class Run:
         try:
             rng = np.random.default_rng(seed) if stochastic else None
             _require_same_spaces(played, self.policies)
-            scored = replace(scored, teams=agents_of_teams(self.settings, played.groups))
+            scored = replace(scored, teams=agents_of_teams(self.settings.self_play, played.groups))
             result = evaluate(
                 played,
                 self.policies,

@@ -1,10 +1,14 @@
 """Who plays together: from settings, from names, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from relayrl.engines.self_play.game_teams import form_teams
+import relayrl
+from cli_in_process import relayrl as command
+from relayrl.engines.self_play.game_teams import agents_of_teams, form_teams
 from relayrl.envs.agent_groups import group_agents
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
@@ -78,3 +82,22 @@ def test_results_are_the_mean_returns_of_teams():
 def test_a_game_without_an_opponent_is_refused(groups, given, message):
     with pytest.raises(ConfigError, match=message):
         form_teams(groups, given)
+
+
+def test_teams_that_agents_name_are_teams_without_self_play():
+    named = {"all": group("all", "a?team=0", "b?team=0", "c?team=1")}
+    assert agents_of_teams(None, named) == (("a?team=0", "b?team=0"), ("c?team=1",))
+    assert agents_of_teams(None, {"all": group("all", "a?team=0", "b?team=0")}) == ()
+    assert agents_of_teams(None, {"all": group("all", "a?team=0", "b")}) == ()
+    assert agents_of_teams(None, {"all": group("all", "a", "b")}) == ()
+
+
+def test_a_game_that_a_team_wins_is_won_though_a_teammate_is_not_scored(tmp_path):
+    """Goals of `native:soccer` count for both players of a team."""
+    settings = {"evaluation.episodes": 12, "evaluation.opponents": ["random"]}
+    run = relayrl.train("native:soccer", algo="ippo", steps=2048, run_dir=tmp_path, settings=settings, progress=False)
+    told = command("evaluate", str(tmp_path), "--episodes", "24", "--opponent", "random", "--json")
+    match = json.loads(told.stdout.splitlines()[-1])["opponents"]["random"]
+    python = run.evaluate(episodes=24, opponents=["random"]).matches["random"]
+    assert match["win_rate"] == python.to_json()["win_rate"] == np.mean(np.array(python.returns) > 0)
+    assert {round(abs(each), 6) for each in python.returns} == {0.0, 1.0}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
@@ -15,7 +15,7 @@ from relayrl.cli.environment_options import with_given
 from relayrl.config.plugin_registry import explaining_registrations
 from relayrl.config.settings import parse_settings
 from relayrl.data.trees import Space, space_leaves
-from relayrl.envs.environment_contract import VectorEnvironment
+from relayrl.envs.environment_contract import AgentGroup, VectorEnvironment
 from relayrl.envs.environment_settings import AROUND, EnvSettings, EvaluationBounds
 from relayrl.errors import ConfigError, DecodeError
 from relayrl.models.acting.actor import Actor
@@ -25,6 +25,9 @@ from relayrl.runtime.pictures.film import Film, Watcher, Window, watcher_of
 from relayrl.runtime.scored_agents import EVERYBODY, ScoredAgents
 from relayrl.training.files.atomic_files import write_whole
 from relayrl.training.trainer_settings import EvaluationSettings
+
+if TYPE_CHECKING:
+    from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 
 _MAX_SPACE_TEXT = 100
 
@@ -55,7 +58,7 @@ class EvaluateRequest:
 def run(request: EvaluateRequest, *, as_json: bool) -> None:
     """Evaluate and print."""
     watcher = None if request.render is None else watcher_of(request.render, request.tiles)
-    actors, trained, evaluation = _load(request.run)
+    actors, trained, evaluation, self_play = _load(request.run)
     trained_on = next(iter(actors.values())).metadata.env
     name = request.env or trained_on
     # Which agents share a policy and what is put around an environment are the policies' matter, all else the environment's.
@@ -67,7 +70,7 @@ def run(request: EvaluateRequest, *, as_json: bool) -> None:
     bounds = evaluation.bounded(request.max_episode_steps, request.timeout_s)
     num_envs = evaluation.max_envs if request.num_envs is None else request.num_envs
     num_envs = 1 if isinstance(watcher, Window) else num_envs  # each would open a window of its own
-    scoring = _scoring(request, evaluation, actors)
+    scoring = _scoring(request, evaluation, actors, self_play)
     result = _play(request, actors, name, environment, trained, num_envs, bounds, scoring, watcher)
     picture = _write_film(request, watcher) if isinstance(watcher, Film) else None
     scored_by = f" ({result.scored_by})" if result.scored_by else ""
@@ -117,24 +120,38 @@ class _Scoring:
 
     scored: ScoredAgents = EVERYBODY
     opponents: Mapping[str, Mapping[str, Actor]] | None = None
+    self_play: SelfPlaySettings | None = None
+
+    def among(self, groups: Mapping[str, AgentGroup]) -> ScoredAgents:
+        """Whose returns they are, with the teams of these agents."""
+        from relayrl.engines.self_play.game_teams import agents_of_teams
+
+        return replace(self.scored, teams=agents_of_teams(self.self_play, groups))
 
 
-def _scoring(request: EvaluateRequest, evaluation: EvaluationSettings, actors: Mapping[str, ExportedActor]) -> _Scoring:
+def _scoring(
+    request: EvaluateRequest,
+    evaluation: EvaluationSettings,
+    actors: Mapping[str, ExportedActor],
+    self_play: SelfPlaySettings | None,
+) -> _Scoring:
     """What was asked for, else as in the run."""
     from relayrl.engines.runs.named_opponents import named_opponents, opponents_of
 
     is_own = request.group is None and request.agent is None
     scored = ScoredAgents(evaluation.group, evaluation.agent) if is_own else ScoredAgents(request.group, request.agent)
     names = opponents_of(evaluation) if request.opponents is None else request.opponents
-    return _Scoring(scored, None if names is None else named_opponents(names, actors))
+    return _Scoring(scored, None if names is None else named_opponents(names, actors), self_play)
 
 
-def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, EvaluationSettings]:
-    """Policies by group, how the environment that they were trained on is run, and how the run evaluated."""
+def _load(
+    path: Path,
+) -> tuple[dict[str, ExportedActor], EnvSettings, EvaluationSettings, SelfPlaySettings | None]:
+    """Policies by group, how the environment that they were trained on is run, how the run evaluated, and its self-play."""
     if path.suffix == ".onnx":
         actor = ExportedActor(path)
         around = actor.metadata.environment
-        return {actor.metadata.group: actor}, _settings_around(path, around), EvaluationSettings()
+        return {actor.metadata.group: actor}, _settings_around(path, around), EvaluationSettings(), None
     from relayrl.engines.runs.run_directory import RunDirectory
 
     if path.suffix == ".pt":
@@ -147,7 +164,8 @@ def _load(path: Path) -> tuple[dict[str, ExportedActor], EnvSettings, Evaluation
     if not models:
         raise ConfigError(f"{path} has no exported model yet; finish the run or write one with: relayrl export {path}")
     actors = [ExportedActor(model) for model in models]
-    return {actor.metadata.group: actor for actor in actors}, settings.environment_here, settings.evaluation
+    by_group = {actor.metadata.group: actor for actor in actors}
+    return by_group, settings.environment_here, settings.evaluation, settings.self_play
 
 
 def _settings_around(path: Path, text: str) -> EnvSettings:
@@ -188,7 +206,7 @@ def _play(
             rng=rng,
             film=watcher,
             bounds=bounds,
-            scored=scoring.scored,
+            scored=scoring.among(env.groups),
             opponents=scoring.opponents,
         )
     finally:

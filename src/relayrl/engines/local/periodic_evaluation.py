@@ -69,7 +69,7 @@ class PeriodicEvaluation:
         groups, self._curriculum = env.groups, curriculum
         self._settings, self._groups, self._policies, self._check = settings, groups, policies, check
         self._scored = ScoredAgents(
-            settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings, groups)
+            settings.evaluation.group, settings.evaluation.agent, teams=agents_of_teams(settings.self_play, groups)
         )
         self._scored.require_known(groups)
         self._opponents = settings.evaluation.opponents

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relayrl.data.trees import Array
-from relayrl.engines.settings.run_settings import RunSettings
+from relayrl.engines.settings.self_play_settings import SelfPlaySettings
 from relayrl.envs.environment_contract import AgentGroup
 from relayrl.errors import ConfigError
 
@@ -50,11 +50,14 @@ class GameTeams:
         return np.stack([columns[:, team == t].mean(1) for t in range(len(self.names))], axis=1)
 
 
-def agents_of_teams(settings: RunSettings, groups: Groups) -> tuple[tuple[str, ...], ...]:
-    """The agents of each team of a run with self-play; nothing for other runs."""
-    if settings.self_play is None:
-        return ()
-    teams = form_teams(groups, settings.self_play.teams)
+def agents_of_teams(self_play: SelfPlaySettings | None, groups: Groups) -> tuple[tuple[str, ...], ...]:
+    """The agents of each team of a run with self-play; without it, of the teams that all agents name (`?team=1`), if there are
+    several; else nothing."""
+    if self_play is None:
+        declared = [_TEAM.search(agent) for group in groups.values() for agent in group.agent_ids]
+        if len({None if each is None else each.group(1) for each in declared}) < 2 or None in declared:
+            return ()
+    teams = form_teams(groups, None if self_play is None else self_play.teams)
     members: list[list[str]] = [[] for _ in teams.names]
     for name, group in groups.items():
         for agent, team in zip(group.agent_ids, teams.of_agents[name].tolist(), strict=True):
