@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from native_originals import last_seen, random_actions
 
 from relayrl.envs import native
-from relayrl.envs.environment_contract import SINGLE_AGENT
+from relayrl.envs.environment_contract import SINGLE_AGENT, AgentGroup
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
 from relayrl.envs.native import BatchedEnvironment
 from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
+from relayrl.extend import Blueprint, Worlds, namespace_of
 
 
 def started(name: str, num_envs: int, seed: int = 3, **options: Any) -> BatchedEnvironment:
@@ -154,6 +158,50 @@ def test_malformed_actions_are_refused(actions: dict[str, Any]) -> None:
         started("simple_spread", 2).step(actions)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+@pytest.mark.parametrize(
+    ("space", "good", "bad"),
+    [
+        (spaces.Discrete(3, start=5), [5, 7], [4, 8, 0]),
+        (spaces.MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, 3], [-1, 0]]),
+        (spaces.MultiDiscrete([2, 3], start=[1, 4]), [[1, 4], [2, 6]], [[0, 4], [1, 7]]),
+        (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[2, 0], [0, -1], [256, 0]]),
+    ],
+)
+def test_choices_of_every_kind_are_checked(space, good: list[Any], bad: list[Any], device: str) -> None:
+    xp = namespace_of(device)
+    group = AgentGroup("agent", ("a", "b"), spaces.Box(-1.0, 1.0, (1,)), space)
+
+    class Idle(Worlds):
+        def __init__(self, num_envs: int) -> None:
+            self.state = {}
+            self.observations = {"agent": xp.zeros((num_envs, 2, 1), "float32")}
+            self.rewards = {"agent": xp.zeros((num_envs, 2), "float32")}
+            self.terminated = xp.zeros((num_envs,), "bool")
+            self.taken: Any = None
+
+        def begin(self, draws: Any) -> None:
+            pass
+
+        def advance(self, actions: Any) -> None:
+            self.taken = actions["agent"]
+
+        def observe(self) -> None:
+            pass
+
+    env = BatchedEnvironment(Blueprint("idle", {"agent": group}, 10, 1, Idle, xp))
+    env.init_num_envs(1)
+    env.reset(seed=0)
+    env.step({"agent": np.array([good])})
+    assert np.asarray(env.worlds.taken).tolist() == [good]
+    assert str(env.worlds.taken.dtype).removeprefix("torch.") == str(space.dtype)
+    for wrong in bad:
+        with pytest.raises(EnvironmentFailedError, match=r"of 'b' is outside (Multi)?(Discrete|Binary)"):
+            env.step({"agent": np.array([[good[0], wrong]])})
+    with pytest.raises(EnvError, match="takes integers"):
+        env.step({"agent": np.array([good]) + 0.5})
+
+
 def test_small_integers_and_lists_are_actions_too() -> None:
     by_list, by_int8 = started("CartPole", 2), started("CartPole", 2)
     one = by_list.step({SINGLE_AGENT: [[1], [0]]}).groups[SINGLE_AGENT]
@@ -224,3 +272,22 @@ def test_agents_in_the_same_place_do_not_break_the_world(dtype: str) -> None:
     env.set_state(state)
     step = env.step({"agent": np.array([[0, 1, 2]])})
     assert np.isfinite(step.groups["agent"].obs).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reward_that_is_not_finite_names_its_environment_and_agent(value: float) -> None:
+    env = make_vector(lambda: native.make("simple_spread"), EnvSettings(num_envs=2))
+    env.reset(seed=3)
+    inner: Any = env
+    while not isinstance(inner, BatchedEnvironment):
+        inner = inner._env
+    advance = inner.worlds.advance
+
+    def broken(actions: Any) -> None:
+        advance(actions)
+        inner.worlds.rewards["agent"][1, 2] = value
+
+    inner.worlds.advance = broken
+    with pytest.raises(EnvironmentFailedError, match=f"agent 'agent_2': the reward is {value}") as caught:
+        env.step({"agent": np.zeros((2, 3), int)})
+    assert caught.value.env_id == env.env_ids[1]

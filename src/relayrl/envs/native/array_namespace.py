@@ -21,7 +21,7 @@ from relayrl.errors import ConfigError
 XArray: TypeAlias = Any
 """A NumPy array, or a torch tensor on the namespace's device."""
 
-DTypeName: TypeAlias = Literal["float32", "float64", "int64", "uint8", "bool"]
+DTypeName: TypeAlias = Literal["float32", "float64", "int64", "int8", "uint8", "bool"]
 Function: TypeAlias = Callable[..., XArray]
 
 
@@ -152,7 +152,7 @@ def _torch_namespace(device: str) -> ArrayNamespace:
             f"device {device!r} cannot be used here ({line}); use 'cpu' or an available device"
         ) from error
 
-    names: tuple[DTypeName, ...] = ("float32", "float64", "int64", "uint8", "bool")
+    names: tuple[DTypeName, ...] = ("float32", "float64", "int64", "int8", "uint8", "bool")
     dtypes = {name: getattr(torch, name) for name in names}
     tables: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
 

@@ -248,11 +248,12 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         for name, lanes in self._lanes.items():
             if name not in actions:
                 raise EnvError(f"no actions for group {name!r}; step() takes a mapping with {sorted(self._lanes)}")
-            action = checked[name] = lanes.as_action(actions[name])
+            action = lanes.as_action(actions[name])
             if not lanes.allows(action):
                 world, reason = lanes.describe_outside(action)
                 step = int(self._elapsed_steps[world])
                 raise EnvironmentFailedError(reason, env_id=self.env_ids[world], seed=self._seed, step=step)
+            checked[name] = lanes.in_dtype_of_space(action)
         return checked
 
     def _begin(self, where: XArray, count: int) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from relayrl.data.trees import leaf_dtype
+from relayrl.data.trees import Space, leaf_dtype
 from relayrl.envs.environment_contract import AgentGroup, FinalObservations, GroupObservation, GroupStep
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray
 from relayrl.envs.native.native_worlds import Worlds
+from relayrl.envs.vector.guarded_vector import bounds
 from relayrl.errors import EnvError
 
 
@@ -38,18 +39,16 @@ class GroupLanes:
         self._agents = xp.from_host(np.arange(group.num_agents, dtype=np.int64))
         self._action_shape = (*shape, *(group.action_space.shape or ()))
         self._action_dtype: Any = str(leaf_dtype(group.action_space))
-        self._num_choices = int(group.action_space.n) if isinstance(group.action_space, spaces.Discrete) else None
+        self._choices = choices_of(group.action_space)
         self._int64 = self._agents.dtype
 
     def as_action(self, action: Any) -> XArray:
-        """An action of this group, `[B, N, …]`, as an array of the namespace and the space's dtype."""
+        """An action of this group, `[B, N, …]`, as an array of the namespace; choices as int64."""
         action = self._xp.asarray(action)
         if tuple(action.shape) != self._action_shape:
             shapes = f"{tuple(action.shape)}, the environment takes {self._action_shape}"
             raise EnvError(f"actions of group {self._group.name!r} have shape {shapes}")
-        if self._num_choices is None:
-            return self._xp.cast(action, self._action_dtype)
-        if action.dtype == self._int64:
+        if self._choices is None or action.dtype == self._int64:
             return action
         if "int" not in str(action.dtype):
             raise EnvError(f"actions of group {self._group.name!r} are {action.dtype}, the environment takes integers")
@@ -57,14 +56,25 @@ class GroupLanes:
 
     def allows(self, action: XArray) -> bool:
         """Whether every discrete action exists; continuous ones are clipped by the worlds."""
-        return self._num_choices is None or self._xp.in_range(action, self._num_choices)
+        choices = self._choices
+        if choices is None:
+            return True
+        if isinstance(choices, int):
+            return self._xp.in_range(action, choices)
+        first, last = (self._xp.table(np.asarray(bound)) for bound in choices)
+        return not self._xp.count_true((action < first) | (action > last))
 
     def describe_outside(self, action: XArray) -> tuple[int, str]:
         """The first world with an action that does not exist, and what is wrong with it."""
         values = self._xp.to_host(action)
-        world, agent = np.argwhere((values < 0) | (values >= self._num_choices))[0]
+        first, last = (0, self._choices - 1) if isinstance(self._choices, int) else self._choices or (0, 0)
+        world, agent = np.argwhere((values < first) | (values > last))[0][:2]
         agent_id = self._group.agent_ids[agent]
         return int(world), f"action {values[world, agent]} of {agent_id!r} is outside {self._group.action_space}"
+
+    def in_dtype_of_space(self, action: XArray) -> XArray:
+        """An action that is allowed, as the worlds take it."""
+        return action if self._action_dtype == "int64" else self._xp.cast(action, self._action_dtype)
 
     def deliver_observations(self) -> None:
         """Convert the observations, of which some have changed since the last time."""
@@ -108,3 +118,10 @@ class GroupLanes:
         """`source` itself where it has that dtype, an array like it otherwise."""
         is_right = str(source.dtype).removeprefix("torch.") == dtype
         return source if is_right else self._xp.zeros(tuple(source.shape), dtype)
+
+
+def choices_of(space: Space) -> int | tuple[Any, Any] | None:
+    """How many choices there are from 0 on, or the first and the last choice of each part; None where any number will do."""
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return int(space.n)
+    return bounds(space) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) else None
