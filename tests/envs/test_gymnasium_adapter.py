@@ -13,10 +13,16 @@ from worker_environments import Masked
 
 from relayrl.envs.adapters.gymnasium_adapter import EQUAL_VECTORS, equal_vector, known_ids, make, own_vector
 from relayrl.envs.adapters.gymnasium_vector import GymnasiumVector
-from relayrl.envs.environment_contract import StatefulEnvironment, VectorEnvironment, VectorStep, env_seeds
+from relayrl.envs.environment_contract import (
+    SINGLE_AGENT,
+    StatefulEnvironment,
+    VectorEnvironment,
+    VectorStep,
+    env_seeds,
+)
 from relayrl.envs.environment_registry import make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy, VectorChoice
-from relayrl.errors import CheckpointError, ConfigError, EnvError
+from relayrl.errors import CheckpointError, ConfigError, EnvError, EnvironmentFailedError
 
 NUM_ENVS = 3
 
@@ -335,3 +341,14 @@ def test_the_mask_of_a_final_observation_is_the_environments(mode: AutoresetMode
     assert masks
     assert masks == [[1]] * len(masks)
     env.close()
+
+
+@pytest.mark.parametrize(("actions", "env"), [([[0], [0], [2]], 2), ([[1], [-1], [5]], 1)])
+def test_vectorised_cartpole_names_the_environment_whose_action_does_not_exist(actions, env) -> None:
+    envs = make_vector("CartPole-v1", EnvSettings(num_envs=3))
+    envs.reset(seed=1)
+    with pytest.raises(EnvironmentFailedError, match=rf"action {actions[env][0]} is outside Discrete\(2\)") as info:
+        envs.step({SINGLE_AGENT: np.array(actions)})
+    assert info.value.env_id == envs.env_ids[env]
+    with pytest.raises(EnvError, match=r"shape \(3,\), the environment takes \(3, 1\)"):
+        envs.step({SINGLE_AGENT: np.zeros(3, int)})

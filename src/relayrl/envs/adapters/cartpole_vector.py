@@ -33,7 +33,7 @@ from relayrl.envs.environment_contract import (
 )
 from relayrl.envs.generator_words import generator_from_words, generator_to_words
 from relayrl.envs.rendering import RenderMode, drawing_of, pictures_of
-from relayrl.errors import CheckpointError, EnvError
+from relayrl.errors import CheckpointError, EnvError, EnvironmentFailedError
 
 _STATE_SIZE = 4
 _STARTS_AHEAD = 32
@@ -75,6 +75,7 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
         self.env_ids = new_env_ids(num_envs)
         self._env.state = np.zeros((_STATE_SIZE, num_envs))
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
+        self._seeds: list[int | None] = [None] * num_envs
         self._starts = np.zeros((num_envs, _STARTS_AHEAD, _STATE_SIZE))
         self._next_start = np.full(num_envs, _STARTS_AHEAD)
         self._active = np.ones((num_envs, 1), dtype=np.bool_)
@@ -87,6 +88,7 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
         if seed is not None:
             seeds = env_seeds(seed, self.num_envs)
             for b in envs:
+                self._seeds[b] = seeds[b]
                 self._generators[b] = np.random.default_rng(seeds[b])
                 self._next_start[b] = _STARTS_AHEAD
         self._begin(np.fromiter(envs, dtype=np.int64))
@@ -97,7 +99,14 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
         if not self._has_reset:
             raise EnvError("step() before reset(); reset all environments first")
         env = self._env
-        self._obs, reward, terminated, truncated, _ = env.step(np.asarray(actions[SINGLE_AGENT])[:, 0])
+        action = np.asarray(actions[SINGLE_AGENT])
+        if action.shape != (env.num_envs, 1):
+            raise EnvError(f"actions have shape {action.shape}, the environment takes {(env.num_envs, 1)}")
+        try:
+            self._obs, reward, terminated, truncated, _ = env.step(action[:, 0])
+        except AssertionError:
+            self._refuse(action[:, 0])
+            raise
         episode_over = env.prev_done
         final = None
         if np.count_nonzero(episode_over):
@@ -113,6 +122,14 @@ class CartPoleVector(VectorEnvironment, StatefulEnvironment):
             final=final,
         )
         return VectorStep({SINGLE_AGENT: step}, episode_over=episode_over)
+
+    def _refuse(self, pushes: Array) -> None:
+        """Raise for the first environment whose action does not exist."""
+        for b in np.flatnonzero((pushes != 0) & (pushes != 1)).tolist():
+            reason = f"action {pushes[b]} is outside {self._env.single_action_space}"
+            raise EnvironmentFailedError(
+                reason, env_id=self.env_ids[b], seed=self._seeds[b], step=int(self._env.steps[b])
+            )
 
     def build_observation(self) -> VectorReset:
         """The current observations, as the last `reset` or `step` gave them."""

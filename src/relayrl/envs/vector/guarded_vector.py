@@ -85,6 +85,12 @@ class _GuardedVector(VectorEnvironment):
             raise self._failed("step()", error) from error
         self._check_groups(result.groups)
         for name, group in result.groups.items():
+            if self._check is not ObservationCheck.OFF and not all_finite(group.reward):
+                b, n = np.argwhere(~np.isfinite(group.reward))[0].tolist()
+                who = self.groups[name].agent_ids[n]
+                raise self._error(
+                    EnvFailure(b, FailureKind.RAISED, f"agent {who!r}: the reward is {group.reward[b, n]}")
+                )
             if group.final is not None:
                 everyone = np.ones((len(group.final.env), 1), dtype=np.bool_)
                 column: Tree = map_tree(lambda leaf: leaf[:, None], group.final.obs)
