@@ -158,17 +158,8 @@ def test_malformed_actions_are_refused(actions: dict[str, Any]) -> None:
         started("simple_spread", 2).step(actions)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
-@pytest.mark.parametrize(
-    ("space", "good", "bad"),
-    [
-        (spaces.Discrete(3, start=5), [5, 7], [4, 8, 0]),
-        (spaces.MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, 3], [-1, 0]]),
-        (spaces.MultiDiscrete([2, 3], start=[1, 4]), [[1, 4], [2, 6]], [[0, 4], [1, 7]]),
-        (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[2, 0], [0, -1], [256, 0]]),
-    ],
-)
-def test_choices_of_every_kind_are_checked(space, good: list[Any], bad: list[Any], device: str) -> None:
+def idle(space: Any, device: str) -> BatchedEnvironment:
+    """One environment of two agents that keeps the actions it was given."""
     xp = namespace_of(device)
     group = AgentGroup("agent", ("a", "b"), spaces.Box(-1.0, 1.0, (1,)), space)
 
@@ -192,6 +183,21 @@ def test_choices_of_every_kind_are_checked(space, good: list[Any], bad: list[Any
     env = BatchedEnvironment(Blueprint("idle", {"agent": group}, 10, 1, Idle, xp))
     env.init_num_envs(1)
     env.reset(seed=0)
+    return env
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+@pytest.mark.parametrize(
+    ("space", "good", "bad"),
+    [
+        (spaces.Discrete(3, start=5), [5, 7], [4, 8, 0]),
+        (spaces.MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, 3], [-1, 0]]),
+        (spaces.MultiDiscrete([2, 3], start=[1, 4]), [[1, 4], [2, 6]], [[0, 4], [1, 7]]),
+        (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[2, 0], [0, -1], [256, 0]]),
+    ],
+)
+def test_choices_of_every_kind_are_checked(space, good: list[Any], bad: list[Any], device: str) -> None:
+    env = idle(space, device)
     env.step({"agent": np.array([good])})
     assert np.asarray(env.worlds.taken).tolist() == [good]
     assert str(env.worlds.taken.dtype).removeprefix("torch.") == str(space.dtype)
@@ -200,6 +206,14 @@ def test_choices_of_every_kind_are_checked(space, good: list[Any], bad: list[Any
             env.step({"agent": np.array([[good[0], wrong]])})
     with pytest.raises(EnvError, match="takes integers"):
         env.step({"agent": np.array([good]) + 0.5})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_numbers_are_given_in_the_dtype_of_their_space(device: str) -> None:
+    env = idle(spaces.Box(-3, 3, (1,), np.int64), device)
+    env.step({"agent": np.array([[[1.0], [-2.0]]])})
+    assert str(env.worlds.taken.dtype).removeprefix("torch.") == "int64"
+    assert np.asarray(env.worlds.taken).tolist() == [[[1], [-2]]]
 
 
 def test_small_integers_and_lists_are_actions_too() -> None:

@@ -74,7 +74,8 @@ class GroupLanes:
 
     def in_dtype_of_space(self, action: XArray) -> XArray:
         """An action that is allowed, as the worlds take it."""
-        return action if self._action_dtype == "int64" else self._xp.cast(action, self._action_dtype)
+        is_right = self._choices is not None and self._action_dtype == "int64"  # as `as_action` gave it
+        return action if is_right else self._xp.cast(action, self._action_dtype)
 
     def deliver_observations(self) -> None:
         """Convert the observations, of which some have changed since the last time."""
