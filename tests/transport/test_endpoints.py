@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import uuid
 
@@ -186,3 +188,14 @@ def test_addresses_that_are_none(address):
 def test_a_port_that_is_taken(server):
     with pytest.raises(ConfigError, match="in use"):
         ServerEndpoint(server.address)
+
+
+def test_the_garbage_collector_leaves_alone_what_was_loaded_until_the_last_server_closes() -> None:
+    before = gc.get_freeze_count()
+    with contextlib.closing(ServerEndpoint("tcp://127.0.0.1:0")) as first:
+        with contextlib.closing(ServerEndpoint("tcp://127.0.0.1:0")):
+            assert gc.get_freeze_count() > 10_000
+        with pytest.raises(ConfigError, match="in use"):
+            ServerEndpoint(first.address)
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import resource
 import socket
@@ -368,10 +369,15 @@ def test_a_frame_that_comes_twice_is_taken_once(make_server, curve):
     access, keys = curve
     server = make_server(access=access)
     with ChaosProxy(server.address, ChaosSettings(duplicate=1.0)) as proxy:
-        client = ClientEndpoint(proxy.address, client_id=uuid.uuid4(), keys=keys)
-        for i in range(5):
-            client.send(Message(Kind.STATUS, {"i": i}))
-            wait_until(lambda i=i: proxy.faults["duplicate"] > i)
+        client, sent = ClientEndpoint(proxy.address, client_id=uuid.uuid4(), keys=keys), itertools.count()
+
+        def one_more_and_five_were_doubled():
+            """Sends all the time: on a silent connection heartbeats are doubled too, and a client that gets one twice does not
+            connect again."""
+            client.send(Message(Kind.STATUS, {"i": next(sent)}), DEADLINE_S)
+            return proxy.faults["duplicate"] >= 5
+
+        wait_until(one_more_and_five_were_doubled)
         client.close()
     assert_served(server.client(keys), user="alice")
     numbers = [request.message.header["i"] for request in server.kept]

@@ -6,7 +6,8 @@
 TCP itself never drops or swaps bytes of a connection; what is lost, comes twice or overtakes in practice are messages. So the
 proxy follows ZMTP's frames: whole messages are dropped, duplicated and reordered, in either direction, while a truncated
 one ends its connection in the middle of a frame. A half-open connection stays open on both sides and carries nothing any more.
-Handshakes and heartbeats pass; with CURVE, messages are encrypted, and one that comes twice ends the connection.
+Handshakes and heartbeats pass. With CURVE messages and heartbeats are encrypted: both have faults, and what comes twice ends
+the connection; a ZeroMQ client to which it comes does not connect again.
 
 Faults are drawn from `seed` for each connection and direction; when connections are made is up to the machine.
 """

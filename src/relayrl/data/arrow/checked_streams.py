@@ -19,7 +19,7 @@ import struct
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -57,9 +57,10 @@ _INTEGERS = {"int8": 4, "int16": 5, "int32": 6, "int64": 7, "uint8": 8, "uint16"
 _UNCHECKED = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class CheckedStream:
-    """The bytes of one block, of which everything is known to be right."""
+    """The bytes of one block, of which everything is known to be right. Nobody changes it: it is not frozen because that
+    takes 1 µs of each message."""
 
     data: memoryview
     layout: Layout
@@ -136,20 +137,30 @@ def _aligned(data: memoryview) -> memoryview:
     return data if np.frombuffer(data, np.int64, 1).flags.aligned else memoryview(bytes(data))
 
 
+class _Known(NamedTuple):
+    """A layout that was added."""
+
+    layout: Layout
+    row_bytes: int
+    plan: _Plan | None
+
+
 class StreamPlans:
     """Plans of the layouts that were seen lately, by the bytes of their schema. Any thread may check; one adds."""
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         """A stream may not be longer than `max_bytes` when it is decoded."""
         self._max_bytes = max_bytes
-        self._plans: OrderedDict[bytes, tuple[Layout, int, _Plan | None]] = OrderedDict()
+        self._plans: OrderedDict[bytes, _Known] = OrderedDict()
+        self._latest: _Known | None = None
+        """Of the stream before: most often of the next one too, which the kernel compares without making a key of it."""
 
     def add(self, block: TrajectoryBlock) -> None:
         """Know the layout of a block that passed every check."""
         schema = block.layout.fingerprint
         if schema not in self._plans:
             row_bytes = row_width_bytes(block.layout.schema)
-            self._plans[schema] = layout_book().known(block.layout), row_bytes, _plan(block)
+            self._plans[schema] = _Known(layout_book().known(block.layout), row_bytes, _plan(block))
             if len(self._plans) > _MAX_PLANS:
                 self._plans.popitem(last=False)
 
@@ -158,18 +169,31 @@ class StreamPlans:
         compiled = row_kernels()
         if compiled is None or len(data) < 8:
             return None
+        known = self._latest
+        found = None if known is None or known.plan is None else compiled.check_stream(data, known.plan)
+        if found is None:
+            other = self._known(data)
+            if other is None or other is known or other.plan is None:
+                return None
+            known = self._latest = other
+            found = compiled.check_stream(data, other.plan)
+        if known is None or found is None:
+            return None
+        ids, num_rows, newest_version, envs, agents, begins, places = found
+        num_bytes = len(data)
+        if num_bytes > self._max_bytes or num_rows * known.row_bytes > self._max_bytes:
+            return None
+        each = [ids] if len(ids) == 16 else [ids[i : i + 16] for i in range(0, len(ids), 16)]
+        return CheckedStream(
+            memoryview(data), known.layout, each, num_rows, newest_version, envs, agents, begins, places
+        )
+
+    def _known(self, data: memoryview | bytes | bytearray) -> _Known | None:
+        """What is known of the layout that `data` begins with."""
         (num_schema_bytes,) = struct.unpack_from("<i", data, 4)
         if not 0 < num_schema_bytes <= _MAX_SCHEMA_BYTES:
             return None
-        layout, row_bytes, plan = self._plans.get(bytes(data[: 8 + num_schema_bytes]), (None, 0, None))
-        found = None if layout is None or plan is None else compiled.check_stream(data, plan)
-        if layout is None or found is None:
-            return None
-        ids, num_rows, newest_version, *places = found
-        if max(len(data), num_rows * row_bytes) > self._max_bytes:
-            return None
-        each = [ids[i : i + 16] for i in range(0, len(ids), 16)]
-        return CheckedStream(memoryview(data), layout, each, num_rows, newest_version, *places)
+        return self._plans.get(bytes(data[: 8 + num_schema_bytes]))
 
 
 def _plan(block: TrajectoryBlock) -> _Plan | None:

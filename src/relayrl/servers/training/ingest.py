@@ -172,6 +172,7 @@ class Ingest:
         """HELLOs of clients of which something was taken that is not durable yet."""
         self._missing = journal.clients
         """Actors of earlier processes that have not come back."""
+        self._is_single_agent = run.is_single_agent
         self._plans = StreamPlans(run.message_bytes)
         """Of layouts that the run can learn from."""
         self._commits = GroupCommits(journal, metrics, self._on_durable)
@@ -302,7 +303,7 @@ class Ingest:
     def _streams(self, message: Message) -> list[CheckedStream] | None:
         """The payload, checked without being decoded; None where it has to be. Steps of several agents are counted together,
         which takes decoding."""
-        if not self._run.is_single_agent or message.header.get("encoding", "arrow") != "arrow" or not message.payload:
+        if not self._is_single_agent or message.header.get("encoding", "arrow") != "arrow" or not message.payload:
             return None
         streams: list[CheckedStream] = []
         for frame in message.payload:
@@ -355,10 +356,10 @@ class Ingest:
                 self._metrics.invalid.inc()
                 each.client.rejected.append((number, each.refusal[:300]))
                 _log.warning("message %d of %s was refused: %s", number, client_id, each.refusal)
-            self._intake.put(each.received)
-            self._metrics.received.inc(len(each.entry.trajectory_ids))
-            self._metrics.steps.inc(each.received.num_env_steps)
-            self._metrics.bytes.inc(each.num_bytes)
+        self._intake.put([each.received for each in taken])
+        self._metrics.received.inc(sum(each.entry.num_trajectories for each in taken))
+        self._metrics.steps.inc(sum(each.received.num_env_steps for each in taken))
+        self._metrics.bytes.inc(sum(each.num_bytes for each in taken))
         newest = {each.client.routing_id: each for each in taken}
         for each in taken:
             if newest[each.client.routing_id] is each:

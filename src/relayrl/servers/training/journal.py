@@ -52,6 +52,10 @@ class Entry:
         """16 bytes each."""
         return [each for block in self.blocks for each in block.trajectory_ids]
 
+    @property
+    def num_trajectories(self) -> int:
+        return sum(map(len, self.blocks))
+
 
 class Journal:
     """See the module's docstring. One thread takes and commits; marks and counts may be read from any."""
@@ -100,7 +104,7 @@ class Journal:
         self._sink.flush()
         os.write(self._file.fileno(), b"".join(map(_record, entries)))
         for entry in entries:
-            self._count(entry.client_id, entry.number, len(entry.trajectory_ids))
+            self._count(entry.client_id, entry.number, entry.num_trajectories)
 
     def after(self, position: int) -> list[list[Trajectory]]:
         """The trajectories of every entry from a position on, in order."""

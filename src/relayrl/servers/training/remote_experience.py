@@ -117,12 +117,12 @@ class Intake:
         """Whether nothing more may be taken: actors do not wait when they are asked to."""
         return self._num_bytes >= self._max_bytes
 
-    def put(self, received: Received) -> None:
-        """Hand over what has become durable."""
+    def put(self, group: Sequence[Received]) -> None:
+        """Hand over what has become durable together."""
         with self._changed:
-            self._waiting.append(received)
-            self._num_unlearned_steps += received.num_env_steps
-            self._num_bytes += received.num_bytes
+            self._waiting += group
+            self._num_unlearned_steps += sum(received.num_env_steps for received in group)
+            self._num_bytes += sum(received.num_bytes for received in group)
             self._note_turn()
             self._changed.notify_all()
 

@@ -323,7 +323,7 @@ class TrainingServer:
         position = min(learned_before(state), journal.num_entries)
         entries = journal.after(position)
         for trajectories in entries:
-            intake.put(Received.of(run.adopted(trajectories), is_single_agent=run.is_single_agent))
+            intake.put([Received.of(run.adopted(trajectories), is_single_agent=run.is_single_agent)])
         if entries:
             _log.info("%d messages of the journal come after the checkpoint", len(entries))
         return position

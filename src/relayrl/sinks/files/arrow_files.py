@@ -22,6 +22,7 @@ from relayrl.data.arrow.schema import Layout, layout_of
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.errors import DecodeError
 from relayrl.sinks.contract import TrajectorySink, TrajectorySource
+from relayrl.sinks.files.direct_file import DirectFile
 from relayrl.sinks.files.parts_sink import BatchPart, OpenPart, OpenPartsSink, SummedFile
 from relayrl.sinks.files.parts_source import PartsSource, check_sums
 from relayrl.sinks.sink_settings import SinkSettings
@@ -137,57 +138,35 @@ class _WrittenPart(_StreamPart, BatchPart):
 
 
 class _ReceivedPart(OpenPart):
-    """Streams of one schema as they came, one after the other.
-
-    They are joined here and not in Arrow's buffer: each write to that gives up the GIL, and the thread that receives takes it.
-    """
+    """Streams of one schema as they came, one after the other."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(layout)
-        self._file = SummedFile(path, path)
-        self._waiting: list[bytes | memoryview] = []
-        self._num_waiting_bytes = 0
-        self._add(layout.fingerprint)
+        self._file = DirectFile(path, path)
+        self._file.write(layout.fingerprint)
 
     def write(self, stream: CheckedStream) -> None:
         """Append dictionaries and batch."""
-        self._add(stream.body)
+        self._file.write(stream.body)
         self._num_rows += stream.num_rows
 
     def _num_bytes(self) -> int:
-        return self._file.tell() + self._num_waiting_bytes
+        return self._file.tell()
 
     def sync(self) -> None:
         if not self.is_closed:
-            self._write_out()
             self._file.sync()
 
     def close(self) -> None:
         """The end-of-stream mark, durable."""
         if not self.is_closed:
-            self._add(_END_OF_STREAM)
-            self._write_out()
+            self._file.write(_END_OF_STREAM)
             self._file.close()
             self.is_closed = True
 
     def abandon(self) -> None:
         self.is_closed = True
         self._file.abandon()
-
-    def _add(self, data: bytes | memoryview) -> None:
-        if len(data) >= _BUFFER_BYTES:
-            self._write_out()
-            self._file.write(data)
-            return
-        self._waiting.append(data)
-        self._num_waiting_bytes += len(data)
-        if self._num_waiting_bytes >= _BUFFER_BYTES:
-            self._write_out()
-
-    def _write_out(self) -> None:
-        waiting, self._waiting, self._num_waiting_bytes = self._waiting, [], 0
-        if waiting:
-            self._file.write(b"".join(waiting))
 
 
 class ArrowSource(PartsSource):

@@ -149,32 +149,26 @@ class SummedFile:
     def write(self, data: bytes | memoryview | pa.Buffer) -> int:
         """All of it."""
         rest = memoryview(data).cast("B")
-        self._sum.add(rest)
         self._num_bytes += len(rest)
-        while len(rest):
-            rest = rest[self._file.write(rest) :]
-        return memoryview(data).nbytes
+        self._append(rest)
+        return len(rest)
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """What is buffered waits for `sync`."""
 
     def tell(self) -> int:
         return self._num_bytes
 
     def sync(self) -> None:
         """Return when what was written is durable, and has its checksum."""
-        os.fsync(self._file.fileno())
+        self._sync_file()
         if self._num_bytes > self._num_summed:
             self._add_line(FLUSHED)
-        if hasattr(
-            os, "posix_fadvise"
-        ):  # nobody reads it soon: leave the memory to others, and have the same pages again
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """No more is to come, durably; a second call does nothing."""
         if not self.closed:
-            os.fsync(self._file.fileno())
+            self._sync_file()
             self._add_line(CLOSED)
             os.fsync(self._sums.fileno())
             self.abandon()
@@ -183,6 +177,19 @@ class SummedFile:
         """Let go of both files as they are."""
         self._file.close()
         self._sums.close()
+
+    def _append(self, rest: memoryview) -> None:
+        """To file and checksum; a subclass may hold it back until `_sync_file`."""
+        self._sum.add(rest)
+        while len(rest):
+            rest = rest[self._file.write(rest) :]
+
+    def _sync_file(self) -> None:
+        os.fsync(self._file.fileno())
+        if hasattr(
+            os, "posix_fadvise"
+        ):  # nobody reads it soon: leave the memory to others, and have the same pages again
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _add_line(self, state: str) -> None:
         self._sums.write(sums_line(f"{self._name} {self._num_bytes} {GRID}{self._sum.take():08x} {state}"))

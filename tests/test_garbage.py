@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from relayrl.engines.process.garbage import collection_paused, living_set_aside
+from relayrl.garbage import collection_paused, living_set_aside
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections.abc import Iterator
+
+_counting = threading.Lock()
+_num_open = 0
+_is_ours = False
 
 
 @contextlib.contextmanager
@@ -27,12 +32,19 @@ def collection_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def living_set_aside() -> Iterator[None]:
-    """Collections inside walk only what was made there. A process that has set objects aside itself is left alone."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+    """Collections inside walk only what was made there. Any number may be open at once, in any threads: the first sets aside
+    and the last ends it. A process that has set objects aside itself is left alone."""
+    global _num_open, _is_ours
+    with _counting:
+        if _num_open == 0:
+            _is_ours = gc.get_freeze_count() == 0
+            if _is_ours:
+                gc.freeze()
+        _num_open += 1
     try:
         yield
     finally:
-        gc.unfreeze()
+        with _counting:
+            _num_open -= 1
+            if _num_open == 0 and _is_ours:
+                gc.unfreeze()
