@@ -1,28 +1,39 @@
 """The critic of a team by kernels, held to the reference in torch."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
 
+from relayrl.accelerator import team_kernels
 from relayrl.accelerator.team_kernels import KernelTeamUpdate, fastest_team_update
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.poca.team_update import TeamBatch, TeamUpdate
+from relayrl.algorithms.updates.torch_update import PassPlan
 from relayrl.compiled.loader import kernels, set_num_threads
+from relayrl.errors import TrainingDivergedError
 from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.input_layout import SideBySide, plain_numbers
-from relayrl.models.networks.network_factory import BuiltInNetworks
-from relayrl.models.teams.team_critic import TeamCritic
+from relayrl.models.teams.team_critic import TeamCritic, TeamNetworks
 
 NUM_FEATURES, NUM_ACTIONS = 7, 3
-SHAPES = [((16, 16), 4, 3, "tanh"), ((24,), 2, 5, "relu"), ((20, 12), 3, 60, "tanh"), ((64, 64), 4, 1, "relu")]
-"""Hidden sizes, heads, agents and activation: heads that fill vectors and that do not, teams larger than a tile."""
+SHAPES = [
+    ((16, 16), 16, 4, 3, "tanh"),
+    ((24,), 24, 2, 5, "relu"),
+    ((20, 12, 7), 30, 3, 60, "tanh"),
+    ((64, 64), 32, 4, 1, "relu"),
+    ((), 3, 3, 4, "tanh"),
+]
+"""Hidden sizes, units and heads of the attention, agents and activation: heads of eight units and of others, large teams."""
 
 
-def critic(hidden_sizes=(16, 16), num_heads=4, activation="tanh", kind=TeamCritic) -> TeamCritic:
+def critic(hidden_sizes=(16, 16), size=16, num_heads=4, activation="tanh", kind=TeamCritic) -> TeamCritic:
     network, generator = NetworkSettings(hidden_sizes=hidden_sizes, activation=activation), torch.Generator()
     layout = SideBySide([plain_numbers(NUM_FEATURES)])
-    net = kind(layout, NUM_ACTIONS, num_heads, network, BuiltInNetworks(network), generator.manual_seed(0))
+    networks = TeamNetworks.built_in(network)
+    net = kind(layout, NUM_ACTIONS, size, num_heads, network, networks, generator.manual_seed(0))
     with torch.no_grad():
         for parameter in net.parameters():  # biases and norms are not 0 and 1
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
@@ -56,9 +67,11 @@ def instruction_set(request, monkeypatch):
     kernels()
 
 
-@pytest.mark.parametrize(("hidden_sizes", "num_heads", "num_agents", "activation"), SHAPES)
-def test_values_and_gradients_are_those_of_torch(hidden_sizes, num_heads, num_agents, activation, instruction_set):
-    fast, reference = updates(hidden_sizes=hidden_sizes, num_heads=num_heads, activation=activation)
+@pytest.mark.parametrize(("hidden_sizes", "size", "num_heads", "num_agents", "activation"), SHAPES)
+def test_values_and_gradients_are_those_of_torch(
+    hidden_sizes, size, num_heads, num_agents, activation, instruction_set
+):
+    fast, reference = updates(hidden_sizes=hidden_sizes, size=size, num_heads=num_heads, activation=activation)
     batch = teams(23, num_agents)
     batch.present[4] = False  # nobody is there: the value of an empty team
     columns = batch.features, batch.actions, batch.present
@@ -72,6 +85,54 @@ def test_values_and_gradients_are_those_of_torch(hidden_sizes, num_heads, num_ag
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
         mine, theirs = (update._optimizer.gradient.numpy() for update in (fast, reference))
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=2e-6 * np.abs(theirs).max())
+
+
+def trained(update: TeamUpdate, batch: TeamBatch, minibatch_rows: int, objective: Objective) -> dict[str, float]:
+    """Three passes, in orders that are the same for every update."""
+    plan = PassPlan(len(batch), 0, 3, minibatch_rows, np.random.default_rng(5))
+    return update.begin(batch, plan, objective)()
+
+
+@pytest.mark.parametrize("rows_per_call", [1, 100, 100_000])
+@pytest.mark.parametrize("minibatch_rows", [7, 23])
+def test_all_steps_of_an_update_are_those_of_torch(minibatch_rows, rows_per_call, monkeypatch):
+    """Minibatches that do not divide the teams, and passes that take one call or several."""
+    monkeypatch.setattr(team_kernels, "ROWS_PER_CALL", rows_per_call)
+    fast, reference = updates()
+    batch, objective = teams(23, 3), Objective(ClippedSurrogate(0.2), 0.0, 0.2, None)
+    mine, theirs = (trained(update, batch, minibatch_rows, objective) for update in (fast, reference))
+    assert mine == pytest.approx(theirs, rel=1e-4)
+    assert mine["value/gradient_steps"] == fast._optimizer.num_steps == 3 * -(-23 // minibatch_rows)
+    vectors = [update._optimizer.vector.numpy() for update in (fast, reference)]
+    np.testing.assert_allclose(*vectors, rtol=1e-3, atol=2e-5)
+
+
+def test_an_update_ends_alike_on_any_threads_and_whoever_waits_for_it():
+    batch, objective = teams(900, 3), Objective(ClippedSurrogate(0.2), 0.0, None, None)
+    found = []
+    for threads in (1, 2, 5):
+        set_num_threads(threads)
+        try:
+            fast, forgotten = updates()[0], updates()[0]
+            metrics = trained(fast, batch, 225, objective)
+            forgotten.begin(
+                batch, PassPlan(900, 0, 3, 225, np.random.default_rng(5)), objective
+            )  # nobody asks for its end
+            gc.collect()
+        finally:
+            set_num_threads(None)
+        found.append((metrics, fast._optimizer.vector.numpy().tobytes()))
+        assert forgotten._optimizer.vector.numpy().tobytes() == found[0][1]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_loss_that_is_not_finite_is_raised_with_its_cause_and_not_learned_from():
+    update, batch = updates()[0], teams(23, 3)
+    batch.target[5] = np.inf
+    before = update._optimizer.vector.clone()
+    with pytest.raises(TrainingDivergedError, match="vf_lr"):
+        trained(update, batch, 23, Objective(ClippedSurrogate(0.2), 0.0, None, None))
+    assert torch.equal(update._optimizer.vector, before)
 
 
 def test_nothing_depends_on_the_number_of_threads():
@@ -98,7 +159,7 @@ class LastValueWins(TeamCritic):
 
 def test_what_the_kernels_do_not_know_is_left_to_torch(monkeypatch):
     own, hooked, frozen = critic(kind=LastValueWins), critic(), critic()
-    hooked.joined.register_forward_hook(lambda *_: None)
+    hooked.acted.register_forward_hook(lambda *_: None)
     frozen.entity_norm.weight.requires_grad_(False)
     for net in (own, hooked, frozen):
         update = fastest_team_update(net, FlatAdam(list(net.parameters()), 1e-3, None))
@@ -125,7 +186,7 @@ def test_arrays_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="features"):
         module.team_values(shape, vector, batch.features[:3], batch.actions, batch.present, *rest)
     with pytest.raises(ValueError, match="heads or agents"):
-        module.team_values((*shape[:3], 5, True), vector, batch.features, batch.actions, batch.present, *rest)
+        module.team_values((*shape[:3], 5, *shape[4:]), vector, batch.features, batch.actions, batch.present, *rest)
     columns = batch.features, batch.actions, batch.present, np.array([4]), batch.target, batch.old_value
     with pytest.raises(ValueError, match="chosen holds 4"):
         module.team_gradient(shape, vector, *columns, batch.old_baseline, -1.0, 0.5, vector.copy(), 1)

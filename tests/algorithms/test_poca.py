@@ -16,8 +16,7 @@ from relayrl.envs.environment_contract import FinalObservations
 from relayrl.errors import ConfigError
 from relayrl.models.network_settings import MemorySettings, NetworkSettings
 from relayrl.models.networks.input_layout import SideBySide, plain_numbers
-from relayrl.models.networks.network_factory import BuiltInNetworks
-from relayrl.models.teams.team_critic import TeamCritic
+from relayrl.models.teams.team_critic import TeamCritic, TeamNetworks
 
 BOX, CHOICE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(3)
 NETWORK = NetworkSettings(hidden_sizes=(16,))
@@ -135,7 +134,7 @@ def test_a_team_that_died_while_others_play_on_is_over():
 
 def critic() -> TeamCritic:
     layout, generator = SideBySide([plain_numbers(3)]), torch.Generator().manual_seed(0)
-    return TeamCritic(layout, 2, 4, NETWORK, BuiltInNetworks(NETWORK), generator)
+    return TeamCritic(layout, 2, 16, 4, NETWORK, TeamNetworks.built_in(NETWORK), generator)
 
 
 @torch.no_grad()

@@ -204,20 +204,30 @@ VALID = {
             *(0.2, 0.5, np.zeros(TEAM_PARAMETERS, f4), 2),
         ],
     ),
+    "TeamPasses": lambda: (k.TeamPasses, team_passes()),
+    "TeamPasses.finish": lambda: (k.TeamPasses(*team_passes()).finish, []),
     "instruction_sets": lambda: (k.instruction_sets, []),
     "use_instruction_set": lambda: (k.use_instruction_set, [k.instruction_sets()[0]]),
 }
 """How each is called rightly, made anew for each call."""
 
 
-TEAM_PARAMETERS = 165
-"""Encoders 3 → 4 and 5 → 4, norms, five square layers of 4, values."""
+TEAM_PARAMETERS = 121
+"""Layers 3 → 4 and 2 → 4, norms, three square layers of 4, and 5 → 4 → 1 behind them."""
 
 
 def team() -> list:
     """The critic of three teams of two agents, with three features and two actions each."""
     columns = np.ones((3, 2, 3), f4), np.ones((3, 2, 2), f4), np.ones((3, 2), bool)
-    return [((3, 4), (5, 4), 2, 2, True), np.zeros(TEAM_PARAMETERS, f4), *columns]
+    return [(3, 2, 4, 2, (5, 4, 1), 2, True), np.zeros(TEAM_PARAMETERS, f4), *columns]
+
+
+def team_passes() -> list:
+    """Two passes over these teams in minibatches of two."""
+    shape, vector, *columns = team()
+    adam = vector, np.zeros(TEAM_PARAMETERS, f4), np.zeros(TEAM_PARAMETERS, f4)
+    order, targets = np.array([[2, 0, 1], [0, 1, 2]]), (np.zeros(3, f4), np.zeros(3, f4), np.zeros((3, 2), f4))
+    return [shape, *adam, *columns, order, *targets, 2, 2, 0.2, 0.5, 0, 1e-3, 0.9, 0.999, 1e-5, 0.5, 2]
 
 
 def stream_plan() -> tuple:
@@ -275,7 +285,7 @@ def call_with_strangers() -> int:
 
 
 def require_nothing_half_made() -> None:
-    for made in (mlp(), tape(), k.Update(policy_job(), value_job(), 1)):
+    for made in (mlp(), tape(), k.Update(policy_job(), value_job(), 1), k.TeamPasses(*team_passes())):
         kind = type(made)
         assert refuses(kind.__new__, [kind]), kind
         assert refuses(object.__new__, [kind]), kind
@@ -294,6 +304,10 @@ def require_refusals_by_name() -> None:
     for without_pass in (tape(), regressed(), forward_only()):
         assert refuses(k.backward_tapes, [(without_pass,), (empty,), (flat,), 1])
     assert refuses(k.Update, [policy_job(num_passes=2**62, num_rows=4), value_job(), 1])
+    passes = team_passes()
+    assert refuses(k.TeamPasses, [*passes[:11], 2**62, *passes[12:]])
+    assert refuses(k.TeamPasses, [*passes[:7], np.full((2, 3), 3), *passes[8:]])
+    assert refuses(k.TeamPasses, [*passes[:7], None, *passes[8:]])
     call, arguments = VALID["copy_records"]()
     assert refuses(call, [*arguments[:5], 2**63 - 1, 0, arguments[7]])
     assert refuses(call, [*arguments[:6], 2**63 - 1, arguments[7]])

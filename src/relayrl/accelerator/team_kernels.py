@@ -1,20 +1,20 @@
-"""The critic of a team by kernels, for encoders that are MLPs on the CPU; anything else is left to the reference.
+"""The critic of a team by kernels, for networks that are MLPs on the CPU; anything else is left to the reference.
 
-A step of the critic is one call: the value and all baselines share encodings, keys and values, in tiles of teams.
+A step of the critic is one call: the value and all baselines share entities, keys and values, in tiles of teams.
 The reference is `algorithms.poca.team_update`; tests hold every number to it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from relayrl.accelerator.adam_kernel import accelerate_steps
-from relayrl.algorithms.losses import Objective
-from relayrl.algorithms.optimizer import FlatAdam
+from relayrl.algorithms.losses import Objective, require_finite
+from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
 from relayrl.algorithms.poca.team_update import BASELINE_WEIGHT, TeamBatch, TeamUpdate
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.models.network_settings import Activation
@@ -25,13 +25,15 @@ from relayrl.models.teams.team_critic import TeamCritic
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from relayrl.algorithms.updates.torch_update import StepMetrics
+    from relayrl.algorithms.updates.torch_update import Finish, Metrics, PassPlan, StepMetrics
     from relayrl.data.trees import Array
 
-    TeamShape = tuple[tuple[int, ...], tuple[int, ...], int, int, bool]
+    TeamShape = tuple[int, int, int, int, tuple[int, ...], int, bool]
 
 _CRITICS, _OPTIMIZERS, _OBJECTIVES = BuiltIns(TeamCritic), BuiltIns(FlatAdam), BuiltIns(Objective)
 _LAYERS = BuiltIns(nn.Linear, nn.LayerNorm, *MODULES.values())
+ROWS_PER_CALL = 100_000
+"""Agents' rows passed over by one call: about a tenth of a second of work, after which an interrupt is seen."""
 
 
 def fastest_team_update(critic: TeamCritic, optimizer: FlatAdam) -> TeamUpdate:
@@ -45,16 +47,19 @@ def fastest_team_update(critic: TeamCritic, optimizer: FlatAdam) -> TeamUpdate:
 
 def _is_plain(critic: TeamCritic, module: ModuleType) -> bool:
     """Whether all parts of a critic are what the kernels know, on the CPU, and all of them learn."""
-    encoders = [critic.observed, critic.acted]
-    if not all(is_plain(encoder) for encoder in encoders):
+    networks = [critic.observed, critic.estimate]
+    if not all(is_plain(network) for network in networks):
         return False
-    others = [part for part in critic.children() if part not in encoders]
-    num_layers = max(len(encoder.linears()) for encoder in encoders if isinstance(encoder, MLP))
+    embedding, estimate = (network for network in networks if isinstance(network, MLP))
+    others = [part for part in critic.children() if part not in networks]
     return (
         all(part in _LAYERS for part in others)
         and all(part.eps == 1e-5 for part in others if isinstance(part, nn.LayerNorm))
         and all(p.requires_grad and not p._backward_hooks and p.device.type == "cpu" for p in critic.parameters())
-        and num_layers <= module.MAX_LAYERS
+        and len(embedding.linears()) == 1
+        and len(estimate.linears()) <= module.MAX_LAYERS
+        and isinstance(critic.activation, MODULES[estimate.activation])
+        and critic.acted.out_features <= module.MAX_ATTENTION
     )
 
 
@@ -62,8 +67,8 @@ class KernelTeamUpdate(TeamUpdate):
     """`TeamUpdate`, whose values and gradients are the kernels'; made by `fastest_team_update`, which knows for what."""
 
     def value(self, features: Array, present: Array) -> Tensor:
-        num_actions = self._sizes(self.critic.acted)[0] - self._sizes(self.critic.observed)[0]
-        return self.values(features, np.zeros((*present.shape, num_actions), np.float32), present)[0]
+        did_nothing = np.zeros((*present.shape, self.critic.acted.in_features), np.float32)
+        return self.values(features, did_nothing, present)[0]
 
     def values(self, features: Array, actions: Array, present: Array) -> tuple[Tensor, Tensor]:
         module = kernels()
@@ -94,16 +99,66 @@ class KernelTeamUpdate(TeamUpdate):
         )
         return dict(zip(("value/loss", "value/baseline_loss"), losses, strict=True))
 
-    def _shape(self, present: Array) -> TeamShape:
-        critic = self.critic
-        is_tanh = isinstance(critic.activation, MODULES[Activation.TANH])
-        sizes = self._sizes(critic.observed), self._sizes(critic.acted)
-        return *sizes, present.shape[-1], critic.num_heads, is_tanh
+    def begin(self, teams: TeamBatch, plan: PassPlan, objective: Objective) -> Finish:
+        module = kernels()
+        if module is None or objective not in _OBJECTIVES or teams.present.shape[-1] > module.MAX_AGENTS:
+            return super().begin(teams, plan, objective)
+        sums = np.zeros(4)
+        passes_per_call, num_left = max(ROWS_PER_CALL // teams.present.size, 1), plan.value_passes
+        while num_left > passes_per_call:
+            sums += self._finish(self._begin_passes(module, teams, plan, objective, passes_per_call))
+            num_left -= passes_per_call
+        steps = self._begin_passes(module, teams, plan, objective, num_left)
+        return lambda: _metrics(sums + self._finish(steps))
 
-    def _sizes(self, encoder: nn.Module) -> tuple[int, ...]:
-        assert isinstance(encoder, MLP)
-        linears = encoder.linears()
-        return linears[0].in_features, *(layer.out_features for layer in linears)
+    def _begin_passes(
+        self, module: ModuleType, teams: TeamBatch, plan: PassPlan, objective: Objective, num_passes: int
+    ) -> Any:
+        """Begin so many passes; what they read is held until they are finished."""
+        adam = self._optimizer
+        return module.TeamPasses(
+            self._shape(teams.present),
+            *(state.numpy() for state in (adam.vector, adam.first_moment, adam.second_moment)),
+            *(_rows(column) for column in (teams.features, teams.actions)),
+            np.ascontiguousarray(teams.present),
+            plan.draw_order(num_passes),
+            *(_rows(column) for column in (teams.target, teams.old_value, teams.old_baseline)),
+            num_passes,
+            plan.minibatch_rows,
+            -1.0 if objective.value_clip is None else objective.value_clip,
+            BASELINE_WEIGHT,
+            adam.num_steps,
+            adam.lr,
+            BETA1,
+            BETA2,
+            adam.epsilon,
+            adam.max_norm,
+            num_threads(),
+        )
+
+    def _finish(self, passes: Any) -> Array:
+        """The steps that were taken, and sums over them of both losses and the gradient's norm."""
+        own = passes.finish()
+        self._optimizer.num_steps += own["num_steps"]
+        require_finite(own["bad_loss"], "value", "vf_lr")
+        return np.array([own["num_steps"], own["loss"], own["baseline_loss"], own["gradient_norm"]])
+
+    def _shape(self, present: Array) -> TeamShape:
+        critic, estimate = self.critic, self.critic.estimate
+        assert isinstance(critic.observed, MLP)
+        assert isinstance(estimate, MLP)
+        num_features = critic.observed.linears()[0].in_features
+        linears = estimate.linears()
+        sizes = linears[0].in_features, *(layer.out_features for layer in linears)
+        own = num_features, critic.acted.in_features, critic.acted.out_features, critic.num_heads
+        return *own, sizes, present.shape[-1], estimate.activation is Activation.TANH
+
+
+def _metrics(sums: Array) -> Metrics:
+    num_steps, *totals = sums.tolist()
+    names = "value/loss", "value/baseline_loss", "value/gradient_norm"
+    means = {name: total / num_steps for name, total in zip(names, totals, strict=True)}
+    return means | {"value/gradient_steps": num_steps}
 
 
 def _rows(column: Array) -> Array:

@@ -120,11 +120,15 @@ def min_q(
     """`minimum` [M] of the single outputs for rows that have `own` [M, A] in the columns from `first` int64 [M] on,
     and `by_own` [M, A], the gradient of Σ `share` `minimum` by it."""
 
-TeamShape: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int, int, bool]
-"""A team's critic: sizes of both encoders, agents, heads, and whether activations are tanh."""
+TeamShape: TypeAlias = tuple[int, int, int, int, tuple[int, ...], int, bool]
+"""A team's critic: features, actions, units and heads of the attention, sizes of what lies behind it, agents, and whether
+activations are tanh."""
 
 MAX_AGENTS: int
 """Of a team."""
+
+MAX_ATTENTION: int
+"""Units of its attention."""
 
 def team_values(
     shape: TeamShape,
@@ -160,6 +164,48 @@ def team_gradient(
     """`gradient` of value loss + `baseline_weight` · baseline loss over the teams `chosen` int64 [K]; gives both losses.
 
     `clip` is that of the values; negative: none."""
+
+class TeamSums(TypedDict):
+    """Sums over the gradient steps of a team's critic."""
+
+    loss: float
+    baseline_loss: float
+    gradient_norm: float
+    num_steps: int
+    bad_loss: float
+
+class TeamPasses:
+    """All gradient steps of a team's critic over the passes of `order` int64 [P, M], which may be None where a minibatch is
+    all teams. With several threads they may go on until `finish`; arrays are held until then."""
+
+    def __init__(
+        self,
+        shape: TeamShape,
+        vector: Array,
+        first_moment: Array,
+        second_moment: Array,
+        features: Array,
+        actions: Array,
+        present: Array,
+        order: Array | None,
+        target: Array,
+        old_value: Array,
+        old_baseline: Array,
+        num_passes: int,
+        minibatch_teams: int,
+        clip: float,
+        baseline_weight: float,
+        num_steps: int,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        max_norm: float,
+        threads: int,
+        /,
+    ) -> None: ...
+    def finish(self) -> TeamSums:
+        """Wait until all steps are taken; sums over them."""
 
 def adam_step(
     vector: Array,

@@ -27,5 +27,5 @@
 const Kernels KERNELS_SYMBOL = {
     KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,   train,
     open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, min_q, evaluate_teams,
-    adam_step,    soft_update,
+    train_teams,  adam_step,  soft_update,
 };

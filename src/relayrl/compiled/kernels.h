@@ -187,12 +187,13 @@ typedef struct {
     float *minimum, *by_own; /* [M], and the derivatives of Σ share · minimum by `own` */
 } MinQ;
 
-#define MAX_AGENTS 144 /* of a team: their rows are at most a tile of the encoders */
+#define MAX_AGENTS 144        /* of a team: what its attention weighs still has room */
+#define MAX_ATTENTION 1024    /* units */
 
 /* The critic of a team, see team_critic.h: teams of up to N agents, of which `chosen` are looked at. */
 typedef struct {
-    Network observed, acted; /* shapes of the encoders, whose parameters begin the vector */
-    int num_agents, num_heads;
+    int num_features, num_actions, attention_size, num_heads, num_agents;
+    Network estimate; /* the shape of what lies behind the attention */
     const float *vector; /* parameters in torch's order */
     int64_t num_parameters, num_teams;
     const float *features, *actions; /* [num_teams, N, F], [num_teams, N, A] */
@@ -206,6 +207,19 @@ typedef struct {
     double value_loss, baseline_loss;               /* sums */
     int64_t num_there;                              /* agents over which the second is summed */
 } Teams;
+
+/* Passes over minibatches of teams: pass p trains on order[p * num_teams …], cut into pieces of minibatch_teams. */
+typedef struct {
+    Teams teams;
+    Adam adam;
+    const int64_t *order; /* NULL: teams as they are, all of them in a minibatch */
+    int64_t num_passes, minibatch_teams;
+    int num_threads;
+    double value_loss, baseline_loss, gradient_norm; /* sums over gradient steps */
+    int64_t num_steps;
+    double bad_loss;
+    int out_of_memory;
+} TeamTraining;
 
 /* The kernels of one instruction set. */
 typedef struct {
@@ -223,6 +237,7 @@ typedef struct {
     int (*regress_tapes)(TapePart *parts, int num_parts, int num_threads);
     int (*min_q)(const MinQ *query, int num_threads);
     int (*evaluate_teams)(Teams *teams, int num_threads);
+    void (*train_teams)(TeamTraining *training);
     double (*adam_step)(Adam *adam, const float *gradient, int num_threads);
     void (*soft_update)(float *target, const float *source, int64_t count, double share, int num_threads);
 } Kernels;

@@ -57,6 +57,12 @@ DEFINE_BLOCK_(LOW_BLOCK_ROWS, BLOCK_VECTORS)
 DEFINE_BLOCK_(LOW_BLOCK_ROWS, 1)
 DEFINE_BLOCK_(1, BLOCK_VECTORS)
 DEFINE_BLOCK(1, 1)
+#if BLOCK_VECTORS > 2
+#define HAS_PAIRS /* columns that are two vectors wide, which one at a time would leave too few sums to wait for */
+DEFINE_BLOCK_(BLOCK_ROWS, 2)
+DEFINE_BLOCK_(LOW_BLOCK_ROWS, 2)
+DEFINE_BLOCK_(1, 2)
+#endif
 
 typedef void Block(
     int64_t, const Left *, int64_t, const int32_t *, const float *, int64_t, float *, int64_t, Beginning, const float *
@@ -104,6 +110,14 @@ static void product(
         for (; j + BLOCK_VECTORS * LANES <= width; j += BLOCK_VECTORS * LANES) {
             wide(i, &left, num_depths, depths, b + j, b_stride, c + j, c_stride, beginning, init + j);
         }
+#ifdef HAS_PAIRS
+        Block *pair = n == BLOCK_ROWS       ? BLOCK_NAME(BLOCK_ROWS, 2)
+                      : n == LOW_BLOCK_ROWS ? BLOCK_NAME(LOW_BLOCK_ROWS, 2)
+                                            : block_1_2;
+        for (; j + 2 * LANES <= width; j += 2 * LANES) {
+            pair(i, &left, num_depths, depths, b + j, b_stride, c + j, c_stride, beginning, init + j);
+        }
+#endif
         for (; j < width; j += LANES) {
             slim(i, &left, num_depths, depths, b + j, b_stride, c + j, c_stride, beginning, init + j);
         }

@@ -410,14 +410,16 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     supported(found);
     kernels = found[0];
     watch_forks();
-    if (PyType_Ready(&MLP_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type)) return NULL;
+    if (PyType_Ready(&MLP_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type) || PyType_Ready(&TeamPasses_type)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "MLP", (PyObject *)&MLP_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
         PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
+        PyModule_AddObjectRef(module, "TeamPasses", (PyObject *)&TeamPasses_type) ||
         PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS) ||
-        PyModule_AddIntMacro(module, MAX_THREADS) || PyModule_AddIntMacro(module, MAX_AGENTS)) {
+        PyModule_AddIntMacro(module, MAX_THREADS) || PyModule_AddIntMacro(module, MAX_AGENTS) ||
+        PyModule_AddIntMacro(module, MAX_ATTENTION)) {
         Py_DECREF(module);
         return NULL;
     }

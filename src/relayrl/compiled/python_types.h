@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 extern const Kernels *kernels; /* those of the instruction set in use */
-extern PyTypeObject MLP_type, Tape_type, Update_type;
+extern PyTypeObject MLP_type, Tape_type, Update_type, TeamPasses_type;
 
 typedef struct {
     PyObject_HEAD

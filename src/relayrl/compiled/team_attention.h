@@ -1,190 +1,167 @@
 /* Attention within teams, over those who are there, for the value and for the baselines, and its derivatives.
  *
  * Agent i attends by its query. For the value, to everybody's keys and values of what they observe. For its baseline, to its own of
- * what it observes, and to the others' of what they observe and do: there, agent i's own entry replaces the other's.
+ * what it observes, and to the others' of what they observe and do. A call is about one head of a vector of teams.
  */
 
-INLINE float lane_sum(vec x) {
-#if LANES == 16
-    return _mm512_reduce_add_ps((__m512)x);
-#else
-    return total(x);
-#endif
-}
-
-static float dot(const float *a, const float *b, int wide) {
-    vec sum = {0};
-    for (int d = 0; d < wide; d += LANES) sum += load(a + d) * load(b + d);
-    return lane_sum(sum);
-}
-
-static void add_scaled(float *to, float factor, const float *from, int64_t wide) {
-    for (int64_t d = 0; d < wide; d += LANES) store(to + d, load(to + d) + factor * load(from + d));
-}
-
-/* The agents of a team that are attended to: those who are there, or all where nobody is, whom nobody asks. */
-static int seen_agents(const uint8_t *present, int N, int *seen) {
-    int count = 0;
-    for (int j = 0; j < N; j++) {
-        if (present[j]) seen[count++] = j;
-    }
-    for (int j = 0; !count && j < N; j++) seen[j] = j;
-    return count ? count : N;
-}
-
-/* A head of a team: S agents are seen. Numbers of agent j lie at `…[j * stride]`. */
+/* Where numbers of agents lie, of which agent i's own are those of agent i itself, and all others' those of others. */
 typedef struct {
-    const int *seen;
-    int S, D, wide, score_wide;
-    int64_t own_stride, stride;
-    const float *query, *own_key, *own_value; /* of what agents observe */
-    const float *key, *value;                 /* of what is attended to */
-    float *columns;                           /* [D, score wide] room for numbers of all who are seen */
+    const float *own, *others; /* [D, N, T] */
+} Entries;
+
+typedef struct {
+    int N, D;
+    int64_t stride, T; /* between dimensions, and between agents */
+    float scale;
+    const float *query, *unseen;
+    Entries keys, values;
 } Head;
 
-/* Keys or values of those seen as columns, so that one product gives all scores of an agent. */
-static void read_columns(const Head *head, const float *numbers) {
-    for (int s = 0; s < head->S; s++) {
-        const float *from = numbers + head->seen[s] * head->stride;
-        for (int d = 0; d < head->D; d++) head->columns[d * head->score_wide + s] = from[d];
+/* out[j] (+)= Σ x_d y_d[j] over DIMS dimensions, of x at agent i and the entries that it attends to. */
+#define DEFINE_HEAD(DIMS)                                                                                              \
+    static void dots_##DIMS(const Head *head, const float *x, Entries y, int i, int adds, float *out) {                \
+        const int64_t T = head->T, stride = head->stride;                                                              \
+        vec factor[DIMS];                                                                                              \
+        _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) factor[d] = load(x + d * stride + i * T);               \
+        for (int j = 0; j < head->N; j++) {                                                                            \
+            const float *at = (i == j ? y.own : y.others) + j * T;                                                     \
+            vec sum = adds ? load(out + j * T) : (vec){0};                                                             \
+            _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) sum += factor[d] * load(at + d * stride);           \
+            store(out + j * T, sum);                                                                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
+    /* out_d (+)= Σ_j factor[j] y_d[j] over the entries that agent i attends to. */                                    \
+    static void mix_##DIMS(const Head *head, const float *factor, Entries y, int i, int adds, float *out) {            \
+        const int64_t T = head->T, stride = head->stride;                                                              \
+        vec sum[DIMS];                                                                                                 \
+        _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) {                                                       \
+            sum[d] = adds ? load(out + d * stride + i * T) : (vec){0};                                                 \
+        }                                                                                                              \
+        for (int j = 0; j < head->N; j++) {                                                                            \
+            const float *at = (i == j ? y.own : y.others) + j * T;                                                     \
+            const vec weight = load(factor + j * T);                                                                   \
+            _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) sum[d] += weight * load(at + d * stride);           \
+        }                                                                                                              \
+        _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) store(out + d * stride + i * T, sum[d]);                \
+    }                                                                                                                  \
+    /* out_d = Σ_i factor[i][j] x_d[i] for entry j; without what is agent j's own, where that is added to `own`. */    \
+    static void gather_##DIMS(                                                                                         \
+        const Head *head, const float *factor, int64_t row, const float *x, int j, float *own, float *out              \
+    ) {                                                                                                                \
+        const int64_t T = head->T, stride = head->stride;                                                              \
+        vec sum[DIMS];                                                                                                 \
+        _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) sum[d] = (vec){0};                                      \
+        for (int i = 0; i < head->N; i++) {                                                                            \
+            const vec weight = load(factor + i * row + j * T);                                                         \
+            if (own && i == j) {                                                                                       \
+                _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) {                                               \
+                    const int64_t at = d * stride + j * T;                                                             \
+                    store(own + at, load(own + at) + weight * load(x + at));                                           \
+                }                                                                                                      \
+                continue;                                                                                              \
+            }                                                                                                          \
+            _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) sum[d] += weight * load(x + d * stride + i * T);    \
+        }                                                                                                              \
+        _Pragma("GCC unroll 8") for (int d = 0; d < DIMS; d++) store(out + d * stride + j * T, sum[d]);                \
+    }
+
+DEFINE_HEAD(8)
+DEFINE_HEAD(1)
+
+/* The same over all dimensions. */
+static Entries entries_from(const Head *head, Entries y, int d) {
+    return (Entries){y.own + d * head->stride, y.others + d * head->stride};
+}
+
+static void dots(const Head *head, const float *x, Entries y, int i, float *out) {
+    int d = 0;
+    for (; d + 8 <= head->D; d += 8) dots_8(head, x + d * head->stride, entries_from(head, y, d), i, d > 0, out);
+    for (; d < head->D; d++) dots_1(head, x + d * head->stride, entries_from(head, y, d), i, d > 0, out);
+}
+
+static void mix(const Head *head, const float *factor, Entries y, int i, int adds, float *out) {
+    int d = 0;
+    for (; d + 8 <= head->D; d += 8) mix_8(head, factor, entries_from(head, y, d), i, adds, out + d * head->stride);
+    for (; d < head->D; d++) mix_1(head, factor, entries_from(head, y, d), i, adds, out + d * head->stride);
+}
+
+static void gather(const Head *head, const float *factor, int64_t row, const float *x, int j, float *own, float *out) {
+    int d = 0;
+    for (; d + 8 <= head->D; d += 8) {
+        const int64_t at = d * head->stride;
+        gather_8(head, factor, row, x + at, j, own ? own + at : NULL, out + at);
+    }
+    for (; d < head->D; d++) {
+        const int64_t at = d * head->stride;
+        gather_1(head, factor, row, x + at, j, own ? own + at : NULL, out + at);
     }
 }
 
-/* Dot products of `x` with all columns. */
-static void times_columns(const Head *head, const float *x, float *out) {
-    for (int j = 0; j < head->score_wide; j += LANES) {
-        vec sum = {0};
-        for (int d = 0; d < head->D; d++) sum += x[d] * load(head->columns + d * head->score_wide + j);
-        store(out + j, sum);
+/* Of scores, to those who are there. */
+static void softmax_of_teams(const Head *head, float *scores) {
+    const int64_t T = head->T;
+    vec largest = splat(-INFINITY), sum = {0};
+    for (int j = 0; j < head->N; j++) {
+        const vec score = load(scores + j * T) * head->scale + load(head->unseen + j * T);
+        store(scores + j * T, score);
+        largest = larger(largest, score);
     }
-}
-
-/* out += Σ factors[k · step] numbers[rows[k]], in rows `stride` apart; NULL: row k. */
-INLINE void add_sum(
-    float *out, int wide, const float *factors, int64_t step, int count, const float *numbers, const int *rows, int64_t stride
-) {
-    for (int d = 0; d < wide; d += LANES) {
-        vec sum = load(out + d), second = {0};
-        int k = 0;
-        for (; k + 1 < count; k += 2) {
-            sum += factors[k * step] * load(numbers + (rows ? rows[k] : k) * stride + d);
-            second += factors[(k + 1) * step] * load(numbers + (rows ? rows[k + 1] : k + 1) * stride + d);
-        }
-        if (k < count) sum += factors[k * step] * load(numbers + (rows ? rows[k] : k) * stride + d);
-        store(out + d, sum + second);
-    }
-}
-
-static void softmax(float *scores, int count, int wide) {
-    float largest = scores[0];
-    for (int j = 1; j < count; j++) largest = scores[j] > largest ? scores[j] : largest;
-    for (int j = count; j < wide; j++) scores[j] = -INFINITY;
-    vec sum = {0};
-    for (int j = 0; j < wide; j += LANES) {
-        const vec share = vector_exp(load(scores + j) - largest);
-        store(scores + j, share);
+    for (int j = 0; j < head->N; j++) {
+        const vec share = vector_exp(load(scores + j * T) - largest);
+        store(scores + j * T, share);
         sum += share;
     }
-    const float inverse = 1.0f / lane_sum(sum);
-    for (int j = 0; j < wide; j += LANES) store(scores + j, load(scores + j) * inverse);
+    const vec inverse = 1.0f / sum;
+    for (int j = 0; j < head->N; j++) store(scores + j * T, load(scores + j * T) * inverse);
 }
 
-static Head head_of(TeamNet *net, int64_t first, const int *seen, int count, int is_baseline, int h) {
-    const int heads = net->heads_wide;
-    const int64_t at = first * 3 * heads + h * net->head_wide, other = first * 2 * heads + h * net->head_wide;
-    const float *key = is_baseline ? net->others + other : net->own + at + heads;
+/* Head h of the teams from number `first` of a tile on. */
+static Head head_of(const TeamNet *net, int T, int first, int is_baseline, int h) {
+    const int64_t units = (int64_t)h * net->D * net->stride + first, part = net->S * net->stride;
+    const float *own = net->own + units, *others = is_baseline ? net->others + units : own + part;
     return (Head){
-        .seen = seen, .S = count, .D = net->D, .wide = net->head_wide, .score_wide = net->score_wide, .own_stride = 3 * heads,
-        .stride = is_baseline ? 2 * heads : 3 * heads, .query = net->own + at, .own_key = net->own + at + heads,
-        .own_value = net->own + at + 2 * heads, .key = key, .value = key + heads, .columns = net->columns,
+        .N = net->N, .D = net->D, .stride = net->stride, .T = T, .scale = 1.0f / sqrtf((float)net->D), .query = own,
+        .unseen = net->unseen + first, .keys = {own + part, others}, .values = {own + 2 * part, others + part},
     };
 }
 
-/* Of rows [first, first + N) of a team: the weights of those seen, and what agents attended to. */
-static void attend(TeamNet *net, int64_t first, const uint8_t *present, int is_baseline, float *attended) {
-    int seen[TILE_ROWS];
-    const int N = net->N, count = seen_agents(present, N, seen), scores = net->score_wide;
-    for (int h = 0; h < net->H; h++) {
-        const Head head = head_of(net, first, seen, count, is_baseline, h);
-        read_columns(&head, head.key);
-        for (int i = 0, s = 0; i < N; i++) {
-            const int is_seen = s < count && seen[s] == i, at = s; /* who is absent attends to the others alone */
-            const int64_t own = i * head.own_stride;
-            float *weights = net->weights[is_baseline] + ((first + i) * net->H + h) * scores;
-            float *out = attended + (first + i) * net->heads_wide + h * head.wide;
-            s += is_seen;
-            times_columns(&head, head.query + own, weights);
-            if (is_baseline && is_seen) weights[at] = dot(head.query + own, head.own_key + own, head.wide);
-            softmax(weights, count, scores);
-            memset(out, 0, (size_t)head.wide * sizeof(float));
-            add_sum(out, head.wide, weights, 1, count, head.value, seen, head.stride);
-            if (!is_baseline || !is_seen) continue;
-            const float *other = head.value + i * head.stride;
-            for (int d = 0; d < head.wide; d += LANES) {
-                store(out + d, load(out + d) + weights[at] * (load(head.own_value + own + d) - load(other + d)));
-            }
-        }
+static float *weights_of(const TeamNet *net, int T, int first, int is_baseline, int h) {
+    return net->weights[is_baseline] + (int64_t)h * net->N * net->N * T + first;
+}
+
+static void attend(TeamNet *net, int T, int first, int is_baseline, int h) {
+    const Head head = head_of(net, T, first, is_baseline, h);
+    float *weights = weights_of(net, T, first, is_baseline, h);
+    float *out = net->attended[is_baseline] + (int64_t)h * net->D * net->stride + first;
+    for (int i = 0; i < net->N; i++) {
+        float *of_agent = weights + (int64_t)i * net->N * T;
+        dots(&head, head.query, head.keys, i, of_agent);
+        softmax_of_teams(&head, of_agent);
+        mix(&head, of_agent, head.values, i, 0, out);
     }
 }
 
-/* Derivatives by the scores, [N, H, score wide] in place of the weights' derivatives, and by queries. */
-static void scores_backward(TeamNet *net, const Head *head, int64_t first, int h, int is_baseline, const float *by_attended) {
-    const int scores = net->score_wide;
-    for (int s = 0; s < head->S; s++) {
-        const int64_t i = head->seen[s], own = i * head->own_stride, row = ((first + i) * net->H + h) * scores;
-        const float *weights = net->weights[is_baseline] + row;
-        const float *by_out = by_attended + (first + i) * net->heads_wide + h * head->wide;
-        float *by_scores = net->by_scores + row, *by_query = net->by_own + first * 3 * net->heads_wide + h * head->wide + own;
-        times_columns(head, by_out, by_scores);
-        if (is_baseline) by_scores[s] = dot(by_out, head->own_value + own, head->wide);
-        vec sum = {0};
-        for (int j = 0; j < scores; j += LANES) sum += load(weights + j) * load(by_scores + j);
-        const float mean = lane_sum(sum);
-        for (int j = 0; j < scores; j += LANES) {
-            store(by_scores + j, load(weights + j) * (load(by_scores + j) - mean));
+/* From derivatives by what agents attended to, those by queries, keys and values: the value's first, to which the baselines' own are
+ * added. */
+static void attend_backward(TeamNet *net, int T, int first, int is_baseline, int h) {
+    const Head head = head_of(net, T, first, is_baseline, h);
+    const int64_t units = (int64_t)h * net->D * net->stride + first, part = net->S * net->stride, row = (int64_t)net->N * T;
+    const float *by_out = net->by_attended[is_baseline] + units;
+    float *weights = weights_of(net, T, first, is_baseline, h), *by_scores = net->by_scores;
+    float *by_own = net->by_own + units, *by_others = is_baseline ? net->by_others + units : by_own + part;
+    for (int i = 0; i < net->N; i++) {
+        float *by = by_scores + i * row;
+        const float *of_agent = weights + i * row;
+        vec mean = {0};
+        dots(&head, by_out, head.values, i, by);
+        for (int j = 0; j < net->N; j++) mean += load(of_agent + j * T) * load(by + j * T);
+        for (int j = 0; j < net->N; j++) {
+            store(by + j * T, head.scale * load(of_agent + j * T) * (load(by + j * T) - mean));
         }
-        add_sum(by_query, head->wide, by_scores, 1, head->S, head->key, head->seen, head->stride);
-        if (!is_baseline) continue;
-        const float *other = head->key + i * head->stride;
-        for (int d = 0; d < head->wide; d += LANES) {
-            const vec exchanged = load(head->own_key + own + d) - load(other + d);
-            store(by_query + d, load(by_query + d) + by_scores[s] * exchanged);
-        }
+        mix(&head, by, head.keys, i, is_baseline, by_own);
     }
-}
-
-/* The same by keys and values; of a baseline, what is agent i's own is taken from the others' and given to its own. */
-static void entries_backward(TeamNet *net, const Head *head, int64_t first, int h, int is_baseline, const float *by_attended) {
-    const int heads = net->heads_wide, scores = net->score_wide;
-    const int64_t step = (int64_t)net->H * scores;
-    const float *weights = net->weights[is_baseline] + (first * net->H + h) * scores;
-    const float *by_scores = net->by_scores + (first * net->H + h) * scores, *by_out = by_attended + first * heads + h * head->wide;
-    float *by_own = net->by_own + first * 3 * heads + heads + h * head->wide;
-    float *by_key = is_baseline ? net->by_others + first * 2 * heads + h * head->wide : by_own;
-    for (int s = 0; s < head->S; s++) {
-        const int64_t j = head->seen[s];
-        float of_scores[TILE_ROWS], of_weights[TILE_ROWS];
-        for (int k = 0; k < head->S; k++) {
-            const int is_kept = !is_baseline || k != s;
-            of_scores[k] = is_kept ? by_scores[head->seen[k] * step + s] : 0.0f;
-            of_weights[k] = is_kept ? weights[head->seen[k] * step + s] : 0.0f;
-        }
-        add_sum(by_key + j * head->stride, head->wide, of_scores, 1, head->S, head->query, head->seen, head->own_stride);
-        add_sum(by_key + j * head->stride + heads, head->wide, of_weights, 1, head->S, by_out, head->seen, heads);
-        if (!is_baseline) continue;
-        add_scaled(by_own + j * head->own_stride, by_scores[j * step + s], head->query + j * head->own_stride, head->wide);
-        add_scaled(by_own + j * head->own_stride + heads, weights[j * step + s], by_out + j * heads, head->wide);
-    }
-}
-
-/* Derivatives by queries, keys and values, added to those that are there. */
-static void attend_backward(TeamNet *net, int64_t first, const uint8_t *present, int is_baseline, const float *by_attended) {
-    int seen[TILE_ROWS];
-    const int count = seen_agents(present, net->N, seen);
-    for (int h = 0; h < net->H; h++) {
-        const Head head = head_of(net, first, seen, count, is_baseline, h);
-        read_columns(&head, head.value);
-        scores_backward(net, &head, first, h, is_baseline, by_attended);
-        entries_backward(net, &head, first, h, is_baseline, by_attended);
+    for (int j = 0; j < net->N; j++) {
+        gather(&head, by_scores, row, head.query, j, is_baseline ? by_own + part : NULL, by_others);
+        gather(&head, weights, row, by_out, j, is_baseline ? by_own + 2 * part : NULL, by_others + part);
     }
 }

@@ -1,142 +1,240 @@
 /* Values of teams, baselines of their agents, and the gradient of both losses: models/teams/team_critic.py, tile by tile. */
 
-/* (x − mean) / std of rows, and gain and shift on it into `out`, which may be `x`. */
-static void normalize(const TeamNet *net, const Norm *norm, Normed *kept, const float *x, int num_rows, float *out) {
-    const int wide = net->wide;
-    for (int r = 0; r < num_rows; r++) {
-        const float *row = x + (int64_t)r * wide;
-        float *scaled = kept->scaled + (int64_t)r * wide;
+/* Teams of a tile, as numbers of teams, and T, which is whole vectors of them. */
+typedef struct {
+    const int64_t *teams;
+    int count, T;
+} Tile;
+
+static void multiply(
+    int units, int depth, Left left, const float *x, int64_t stride, float *out, int columns, Beginning beginning
+) {
+    for (int c = 0; c < columns; c += PANEL_COLUMNS) {
+        const int width = columns - c < PANEL_COLUMNS ? columns - c : PANEL_COLUMNS;
+        product(units, width, depth, left, x + c, stride, out + c, stride, beginning, NULL);
+    }
+}
+
+/* Units from `first` on. */
+static void linear(const Linear *layer, int first, const float *x, int64_t stride, int columns, float *out) {
+    const Left left = {layer->weight + (int64_t)first * layer->in, layer->in, 1, NULL, 0};
+    for (int o = first; layer->bias && o < layer->out; o++) {
+        for (int c = 0; c < columns; c += LANES) store(out + (o - first) * stride + c, splat(layer->bias[o]));
+    }
+    multiply(layer->out - first, layer->in, left, x, stride, out, columns, layer->bias ? FROM_TARGET : FROM_ZERO);
+}
+
+/* Derivatives by the first `num_inputs` of the inputs from those by units. */
+static void linear_below(
+    const Linear *layer, int first, const float *by_out, int64_t stride, int columns, int num_inputs, float *by_x, Beginning beginning
+) {
+    const Left left = {layer->weight + (int64_t)first * layer->in, 1, layer->in, NULL, 0};
+    multiply(num_inputs, layer->out - first, left, by_out, stride, by_x, columns, beginning);
+}
+
+/* Gradients of the units from `first` on, added up, from rows of the first `wide` numbers of what the layer saw. */
+static void add_weight_gradients(
+    Linear *layer, int first, const float *by_out, int64_t stride, const float *rows, int64_t wide, int num_rows
+) {
+    const Left left = {by_out, stride, 1, NULL, 0};
+    float *gradient = layer->weight_gradient + first * layer->wide_in;
+    product(layer->out - first, wide, num_rows, left, rows, wide, gradient, layer->wide_in, FROM_TARGET, NULL);
+}
+
+/* The same by the layer's last input, for which a whole vector of columns would be dear. */
+static void add_last_gradients(Linear *layer, const float *by_out, int64_t stride, const float *x, int columns) {
+    for (int o = 0; o < layer->out; o++) {
+        vec sum = {0};
+        for (int c = 0; c < columns; c += LANES) sum += load(by_out + o * stride + c) * load(x + (layer->in - 1) * stride + c);
+        layer->weight_gradient[o * layer->wide_in + layer->in - 1] += lane_sum(sum);
+    }
+}
+
+/* The same of the only unit of a layer, from what the layer saw. */
+static void add_single_gradients(Linear *layer, const float *by_out, int64_t stride, const float *x, int columns) {
+    for (int i = 0; i < layer->in; i++) {
+        vec sum = {0};
+        for (int c = 0; c < columns; c += LANES) sum += load(by_out + c) * load(x + i * stride + c);
+        layer->weight_gradient[i] += lane_sum(sum);
+    }
+}
+
+static void add_column_sums(float *sums, const float *x, int units, int64_t stride, int columns) {
+    for (int u = 0; u < units; u++) {
+        vec sum = load(sums + (int64_t)u * LANES);
+        for (int c = 0; c < columns; c += LANES) sum += load(x + u * stride + c);
+        store(sums + (int64_t)u * LANES, sum);
+    }
+}
+
+/* Rows of columns. */
+static const float *as_rows(TeamNet *net, const float *x, int64_t wide, int64_t stride, int columns) {
+    for (int c = 0; c < columns; c += LANES) {
+        for (int64_t u = 0; u < wide; u += LANES) transpose(x + u * stride + c, stride, net->rows + c * wide + u, wide);
+    }
+    return net->rows;
+}
+
+/* (x − mean) / std of columns, and gain and shift on it into `out`. */
+static void normalize(
+    const TeamNet *net, const Norm *norm, const Normed *kept, const float *x, int columns, float *out, int64_t out_stride
+) {
+    const int S = net->S;
+    const int64_t stride = net->stride;
+    for (int c = 0; c < columns; c += LANES) {
         vec sum = {0}, squares = {0};
-        for (int j = 0; j < wide; j += LANES) sum += load(row + j);
-        const float mean = lane_sum(sum) / (float)net->W;
-        for (int j = 0; j < wide; j += LANES) {
-            const vec centered = (load(row + j) - mean) * load(net->is_real + j);
+        for (int u = 0; u < S; u++) sum += load(x + u * stride + c);
+        const vec mean = sum / (float)S;
+        for (int u = 0; u < S; u++) {
+            const vec centered = load(x + u * stride + c) - mean;
             squares += centered * centered;
-            store(scaled + j, centered);
         }
-        const float inverse = kept->inverse_std[r] = 1.0f / sqrtf(lane_sum(squares) / (float)net->W + NORM_EPSILON);
-        for (int j = 0; j < wide; j += LANES) {
-            store(scaled + j, load(scaled + j) * inverse);
-            store(out + (int64_t)r * wide + j, load(scaled + j) * load(norm->gain + j) + load(norm->shift + j));
+        const vec inverse = 1.0f / vector_sqrt(squares / (float)S + NORM_EPSILON);
+        store(kept->inverse_std + c, inverse);
+        for (int u = 0; u < S; u++) {
+            const vec scaled = (load(x + u * stride + c) - mean) * inverse;
+            store(kept->scaled + u * stride + c, scaled);
+            store(out + u * out_stride + c, scaled * norm->gain[u] + norm->shift[u]);
         }
     }
 }
 
 /* Derivatives by `x`, into `by_x`, from those by `out`; those by gain and shift are added up. */
 static void normalize_backward(
-    const TeamNet *net, Norm *norm, const Normed *kept, const float *by_out, int num_rows, float *by_x
+    const TeamNet *net, const Norm *norm, const Normed *kept, const float *by_out, int64_t out_stride, int columns, float *by_x
 ) {
-    const int wide = net->wide;
-    for (int r = 0; r < num_rows; r++) {
-        const float *by_row = by_out + (int64_t)r * wide, *scaled = kept->scaled + (int64_t)r * wide;
+    const int S = net->S;
+    const int64_t stride = net->stride;
+    for (int u = 0; u < S; u++) {
+        vec by_gain = load(norm->gain_sums + (int64_t)u * LANES), by_shift = load(norm->shift_sums + (int64_t)u * LANES);
+        for (int c = 0; c < columns; c += LANES) {
+            const vec by = load(by_out + u * out_stride + c);
+            by_gain += by * load(kept->scaled + u * stride + c);
+            by_shift += by;
+        }
+        store(norm->gain_sums + (int64_t)u * LANES, by_gain);
+        store(norm->shift_sums + (int64_t)u * LANES, by_shift);
+    }
+    for (int c = 0; c < columns; c += LANES) {
         vec sum = {0}, along = {0};
-        for (int j = 0; j < wide; j += LANES) {
-            const vec d = load(by_row + j), y = load(scaled + j), by_scaled = d * load(norm->gain + j);
-            store(norm->gain_gradient + j, load(norm->gain_gradient + j) + d * y);
-            store(norm->shift_gradient + j, load(norm->shift_gradient + j) + d);
-            sum += by_scaled;
-            along += by_scaled * y;
+        for (int u = 0; u < S; u++) {
+            const vec by = load(by_out + u * out_stride + c) * norm->gain[u];
+            sum += by;
+            along += by * load(kept->scaled + u * stride + c);
         }
-        const float mean = lane_sum(sum) / (float)net->W, slope = lane_sum(along) / (float)net->W;
-        for (int j = 0; j < wide; j += LANES) {
-            const vec by_scaled = load(by_row + j) * load(norm->gain + j);
-            const vec by = (by_scaled - mean - load(scaled + j) * slope) * kept->inverse_std[r];
-            store(by_x + (int64_t)r * wide + j, by * load(net->is_real + j));
+        const vec inverse = load(kept->inverse_std + c), mean = sum / (float)S, slope = along / (float)S;
+        for (int u = 0; u < S; u++) {
+            const vec by = load(by_out + u * out_stride + c) * norm->gain[u];
+            store(by_x + u * stride + c, (by - mean - load(kept->scaled + u * stride + c) * slope) * inverse);
         }
     }
 }
 
-/* Units from `first` on, of rows with `stride` numbers. */
-static void linear(const Linear *layer, int first, const float *x, int num_rows, float *out, int out_wide) {
-    Left left = {x, layer->wide_in, 1};
-    const int width = layer->wide_out - first;
-    product(
-        num_rows, width, layer->in, left, layer->across + first, layer->wide_out, out, out_wide, FROM_ROW, layer->bias + first
-    );
+/* Numbers into a row of whole vectors. */
+INLINE void copy_row(float *to, const float *from, int count) {
+    int i = 0;
+    for (; i + LANES <= count; i += LANES) store(to + i, load(from + i));
+#if LANES == 16
+    if (i < count) _mm512_storeu_ps(to + i, _mm512_maskz_loadu_ps((__mmask16)((1u << (count - i)) - 1u), from + i));
+#else
+    for (; i < count; i++) to[i] = from[i];
+#endif
 }
 
-static void linear_backward(
-    Linear *layer, int first, const float *x, const float *by_out, int num_rows, float *by_x, Beginning beginning
-) {
-    const int width = layer->wide_out - first;
-    const int num_units = layer->out - first;
-    Left columns = {by_out, 1, width}, rows = {by_out, width, 1};
-    float *gradient = layer->weight_gradient + (int64_t)first * layer->wide_in;
-    const float *along = layer->along + (int64_t)first * layer->wide_in;
-    product(num_units, layer->wide_in, num_rows, columns, x, layer->wide_in, gradient, layer->wide_in, FROM_TARGET, NULL);
-    add_rows(layer->bias_gradient + first, by_out, num_rows, width, 0, width, FROM_TARGET);
-    product(num_rows, layer->wide_in, num_units, rows, along, layer->wide_in, by_x, layer->wide_in, beginning, NULL);
-}
-
-/* Teams of a tile, as numbers of teams. */
-typedef struct {
-    const int64_t *teams;
-    int count; /* teams */
-} Tile;
-
-static const uint8_t *present_in(const TeamNet *net, const Tile *tile, int t) {
-    return net->teams->present + tile->teams[t] * net->N;
-}
-
-static int num_present(const TeamNet *net, const Tile *tile, int t) {
-    int count = 0;
-    for (int i = 0; i < net->N; i++) count += present_in(net, tile, t)[i];
-    return count;
-}
-
-static void encode(TeamNet *net, const Tile *tile) {
+/* Who is there, and inputs of agents as rows. Teams that fill a vector up have nobody. */
+static void read_tile(TeamNet *net, const Tile *tile) {
     const Teams *teams = net->teams;
-    const int N = net->N, R = tile->count * N, F = net->nets[0].size[0], A = net->nets[1].size[0] - F;
-    for (int r = 0; r < R; r++) {
-        const int64_t row = tile->teams[r / N] * N + r % N;
-        float *own = net->nets[0].value[0] + (int64_t)r * net->nets[0].wide[0];
-        float *acted = net->nets[1].value[0] + (int64_t)r * net->nets[1].wide[0];
-        memcpy(own, teams->features + row * F, (size_t)F * sizeof(float));
-        memcpy(acted, teams->features + row * F, (size_t)F * sizeof(float));
-        memcpy(acted + F, teams->actions + row * A, (size_t)A * sizeof(float));
-    }
-    for (int i = 0; i < 2; i++) {
-        MLP *mlp = &net->nets[i];
-        forward_tile(mlp, mlp->value[0], mlp->wide[0], R);
-        normalize(net, &net->entity_norm, &net->entity[i], mlp->value[mlp->num_layers], R, net->entities[i]);
+    const int N = net->N, T = tile->T, F = teams->num_features, A = teams->num_actions;
+    float *log_count = net->value[0] + net->S * net->far;
+    for (int t = 0; t < T; t++) {
+        const int64_t team = t < tile->count ? tile->teams[t] : -1;
+        const uint8_t *present = team < 0 ? NULL : teams->present + team * N;
+        int count = 0;
+        for (int i = 0; present && i < N; i++) count += present[i];
+        log_count[t] = net->log_counts[count];
+        for (int i = 0; i < N; i++) {
+            const int64_t column = (int64_t)i * T + t;
+            const int is_there = present && present[i];
+            float *features = net->features + column * net->observed.wide_in, *actions = net->actions + column * net->acted.wide_in;
+            log_count[T + column] = log_count[t];
+            net->unseen[column] = is_there || !count ? 0.0f : -INFINITY;
+            net->share[column] = is_there ? 1.0f / (float)count : 0.0f;
+            if (present) {
+                copy_row(features, teams->features + (team * N + i) * F, F);
+                copy_row(actions, teams->actions + (team * N + i) * A, A);
+            } else {
+                memset(features, 0, (size_t)F * sizeof(float));
+                memset(actions, 0, (size_t)A * sizeof(float));
+            }
+        }
     }
 }
 
-/* What the hidden layer sees: the mean over who is there, for the team, and each agent's own, for its baseline. */
-static void pool(TeamNet *net, const Tile *tile) {
-    const int N = net->N, R = tile->count * N, wide = net->wide;
-    const float *of_agents = net->pooled + (int64_t)R * wide;
-    memset(net->seen, 0, (size_t)tile->count * wide * sizeof(float));
-    for (int t = 0; t < tile->count; t++) {
-        const uint8_t *present = present_in(net, tile, t);
-        const int count = num_present(net, tile, t);
-        for (int i = 0; i < N; i++) {
-            if (present[i]) add_scaled(net->seen + (int64_t)t * wide, 1.0f / (float)count, net->pooled + (int64_t)(t * N + i) * wide, wide);
-            net->log_count[tile->count + t * N + i] = log1pf((float)count);
+/* What the first layers make of rows, as columns. */
+static void embed(TeamNet *net, int R) {
+    const float *inputs[] = {net->features, net->actions};
+    const Linear *layers[] = {&net->observed, &net->acted};
+    for (int i = 0; i < 2; i++) {
+        const Left left = {inputs[i], layers[i]->wide_in, 1, NULL, 0};
+        product(R, net->wide, layers[i]->in, left, net->across[i], net->wide, net->rows, net->wide, FROM_ROW, net->bias[i]);
+        for (int c = 0; c < R; c += LANES) {
+            for (int64_t u = 0; u < net->wide; u += LANES) {
+                transpose(net->rows + c * net->wide + u, net->wide, net->embedded[i] + u * net->stride + c, net->stride);
+            }
         }
-        net->log_count[t] = log1pf((float)count);
     }
-    memcpy(net->seen + (int64_t)tile->count * wide, of_agents, (size_t)R * wide * sizeof(float));
+}
+
+static void activate_embedded(TeamNet *net, int R) {
+    const int is_tanh = net->teams->estimate.is_tanh;
+    for (int u = 0; u < net->S; u++) {
+        float *own = net->embedded[0] + u * net->stride, *acted = net->embedded[1] + u * net->stride;
+        for (int c = 0; c < R; c += LANES) store(acted + c, load(acted + c) + load(own + c));
+        activate(own, R, is_tanh);
+        activate(acted, R, is_tanh);
+    }
+}
+
+/* What lies behind the attention: the mean over who is there, for the team, and each agent's own, for its baseline. */
+static void pool(TeamNet *net, int T, const float *of_agents) {
+    for (int u = 0; u < net->S; u++) {
+        const float *from = of_agents + u * net->stride;
+        for (int t = 0; t < T; t += LANES) {
+            vec sum = {0};
+            for (int i = 0; i < net->N; i++) sum += load(net->share + i * T + t) * load(from + i * T + t);
+            store(net->value[0] + u * net->far + t, sum);
+        }
+    }
 }
 
 static void forward_team(TeamNet *net, const Tile *tile) {
-    const int N = net->N, R = tile->count * N, wide = net->wide, heads = net->heads_wide, both = tile->count + R;
-    encode(net, tile);
-    linear(&net->qkv, 0, net->entities[0], R, net->own, 3 * heads);
-    linear(&net->qkv, heads, net->entities[1], R, net->others, 2 * heads);
-    for (int t = 0; t < tile->count; t++) {
-        attend(net, (int64_t)t * N, present_in(net, tile, t), 0, net->attended);
-        attend(net, (int64_t)t * N, present_in(net, tile, t), 1, net->attended + (int64_t)R * heads);
+    const int T = tile->T, R = T * net->N, S = net->S;
+    read_tile(net, tile);
+    embed(net, R);
+    activate_embedded(net, R);
+    for (int i = 0; i < 2; i++) {
+        normalize(net, &net->entity_norm, &net->entities[i], net->embedded[i], R, net->entity[i], net->stride);
     }
-    linear(&net->joined, 0, net->attended, 2 * R, net->pooled, wide);
-    for (int i = 0; i < 2; i++) add_scaled(net->pooled + (int64_t)i * R * wide, 1.0f, net->entities[0], R * wide);
-    normalize(net, &net->output_norm, &net->residual, net->pooled, 2 * R, net->pooled);
-    pool(net, tile);
-    linear(&net->hidden, 0, net->seen, both, net->outcome, wide);
-    for (int r = 0; r < both; r++) add_scaled(net->outcome + (int64_t)r * wide, net->log_count[r], net->count_weight, wide);
-    activate(net->outcome, (int64_t)both * wide, net->nets[0].is_tanh);
-    for (int r = 0; r < both; r++) {
-        net->estimate[r] = dot(net->outcome + (int64_t)r * wide, net->output_weight, wide) + net->output_bias;
+    linear(&net->qkv, 0, net->entity[0], net->stride, R, net->own);
+    linear(&net->qkv, S, net->entity[1], net->stride, R, net->others);
+    for (int i = 0; i < 2; i++) {
+        for (int h = 0; h < net->H; h++) {
+            for (int first = 0; first < T; first += LANES) attend(net, T, first, i, h);
+        }
+        for (int u = 0; u < S; u++) {
+            float *to = net->attended[i] + u * net->stride;
+            const float *entity = net->entity[0] + u * net->stride;
+            for (int c = 0; c < R; c += LANES) store(to + c, load(to + c) + load(entity + c));
+        }
+    }
+    normalize(net, &net->output_norm, &net->residual[0], net->attended[0], R, net->attended[0], net->stride);
+    normalize(net, &net->output_norm, &net->residual[1], net->attended[1], R, net->value[0] + T, net->far);
+    pool(net, T, net->attended[0]);
+    for (int l = 0; l < net->num_layers; l++) {
+        linear(&net->layers[l], 0, net->value[l], net->far, T + R, net->value[l + 1]);
+        for (int u = 0; l + 1 < net->num_layers && u < net->layers[l].out; u++) {
+            activate(net->value[l + 1] + u * net->far, T + R, net->teams->estimate.is_tanh);
+        }
     }
 }
 
@@ -144,81 +242,105 @@ typedef struct {
     double value_loss, baseline_loss;
 } TeamSums;
 
-/* Derivatives of both losses by the estimates, in place of these. */
+/* Derivatives of both losses by the estimates. */
 static void team_losses(TeamNet *net, const Tile *tile, const float *shares, TeamSums *sums) {
     const Teams *teams = net->teams;
-    const int N = net->N;
-    const float clip = (float)teams->clip;
+    const int N = net->N, T = tile->T;
+    const float clip = (float)teams->clip, *estimate = net->value[net->num_layers];
+    float *by = net->delta[net->num_layers], square;
+    memset(by, 0, (size_t)(T + N * T) * sizeof(float));
     for (int t = 0; t < tile->count; t++) {
         const int64_t team = tile->teams[t];
         const float target = teams->target[team];
-        float *value = net->estimate + t, square;
-        *value = shares[0] * clipped_error(*value, target, teams->old_value[team], clip, &square);
+        by[t] = shares[0] * clipped_error(estimate[t], target, teams->old_value[team], clip, &square);
         sums->value_loss += 0.5f * square;
         for (int i = 0; i < N; i++) {
-            float *baseline = net->estimate + tile->count + t * N + i;
-            const float old = teams->old_baseline[team * N + i];
-            if (!teams->present[team * N + i]) {
-                *baseline = 0.0f;
-                continue;
-            }
-            *baseline = shares[1] * clipped_error(*baseline, target, old, clip, &square);
+            const int column = T + i * T + t;
+            if (!teams->present[team * N + i]) continue;
+            by[column] = shares[1] * clipped_error(estimate[column], target, teams->old_baseline[team * N + i], clip, &square);
             sums->baseline_loss += 0.5f * square;
         }
     }
 }
 
-/* From the estimates' derivatives to those by what the attention's residual gave, of values and of baselines. */
-static void head_backward(TeamNet *net, const Tile *tile) {
-    const int N = net->N, R = tile->count * N, wide = net->wide, both = tile->count + R;
-    for (int r = 0; r < both; r++) {
-        float *by = net->by_outcome + (int64_t)r * wide;
-        const float share = net->estimate[r];
-        for (int j = 0; j < wide; j += LANES) store(by + j, share * load(net->output_weight + j));
-        add_scaled(net->output_gradient, share, net->outcome + (int64_t)r * wide, wide);
-        net->output_bias_gradient += share;
+/* From the estimates' derivatives to those by what lies behind the attention. */
+static void layers_backward(TeamNet *net, int columns) {
+    for (int l = net->num_layers - 1; l >= 0; l--) {
+        Linear *layer = &net->layers[l];
+        const int num_inputs = l ? layer->in : net->S;
+        add_column_sums(layer->bias_sums, net->delta[l + 1], layer->out, net->far, columns);
+        if (layer->out == 1) {
+            add_single_gradients(layer, net->delta[l + 1], net->far, net->value[l], columns);
+        } else {
+            const int is_last_apart = layer->in % LANES == 1;
+            const int64_t wide = padded(layer->in - is_last_apart);
+            const float *rows = as_rows(net, net->value[l], wide, net->far, columns);
+            add_weight_gradients(layer, 0, net->delta[l + 1], net->far, rows, wide, columns);
+            if (is_last_apart) add_last_gradients(layer, net->delta[l + 1], net->far, net->value[l], columns);
+        }
+        linear_below(layer, 0, net->delta[l + 1], net->far, columns, num_inputs, net->delta[l], FROM_ZERO);
+        for (int u = 0; l && u < num_inputs; u++) {
+            multiply_by_slope(net->delta[l] + u * net->far, net->value[l] + u * net->far, columns, net->teams->estimate.is_tanh);
+        }
     }
-    multiply_by_slope(net->by_outcome, net->outcome, (int64_t)both * wide, net->nets[0].is_tanh);
-    for (int r = 0; r < both; r++) add_scaled(net->count_gradient, net->log_count[r], net->by_outcome + (int64_t)r * wide, wide);
-    linear_backward(&net->hidden, 0, net->seen, net->by_outcome, both, net->by_seen, FROM_ZERO);
-    memset(net->by_pooled, 0, (size_t)R * wide * sizeof(float));
-    for (int r = 0; r < R; r++) {
-        const int t = r / N;
-        if (!present_in(net, tile, t)[r % N]) continue;
-        add_scaled(net->by_pooled + (int64_t)r * wide, 1.0f / (float)num_present(net, tile, t), net->by_seen + (int64_t)t * wide, wide);
-    }
-    memcpy(net->by_pooled + (int64_t)R * wide, net->by_seen + (int64_t)tile->count * wide, (size_t)R * wide * sizeof(float));
 }
 
-static void backward_team(TeamNet *net, const Tile *tile, int is_first) {
-    const int N = net->N, R = tile->count * N, wide = net->wide, heads = net->heads_wide;
-    head_backward(net, tile);
-    normalize_backward(net, &net->output_norm, &net->residual, net->by_pooled, 2 * R, net->by_pooled);
-    linear_backward(&net->joined, 0, net->attended, net->by_pooled, 2 * R, net->by_attended, FROM_ZERO);
-    memset(net->by_own, 0, (size_t)3 * R * heads * sizeof(float));
-    memset(net->by_others, 0, (size_t)2 * R * heads * sizeof(float));
-    for (int t = 0; t < tile->count; t++) {
-        const uint8_t *present = present_in(net, tile, t);
-        attend_backward(net, (int64_t)t * N, present, 0, net->by_attended);
-        attend_backward(net, (int64_t)t * N, present, 1, net->by_attended + (int64_t)R * heads);
+/* By what agents attended to, with the residual, of value and baselines; both by the entities themselves. */
+static void residual_backward(TeamNet *net, int T, int R) {
+    float *by_mean = net->by_entity[0];
+    for (int u = 0; u < net->S; u++) {
+        const float *by_team = net->delta[0] + u * net->far;
+        for (int c = 0; c < R; c += LANES) store(by_mean + u * net->stride + c, load(net->share + c) * load(by_team + c % T));
     }
-    for (int64_t i = 0; i < (int64_t)R * wide; i += LANES) {
-        store(net->by_entities[0] + i, load(net->by_pooled + i) + load(net->by_pooled + (int64_t)R * wide + i));
+    normalize_backward(net, &net->output_norm, &net->residual[0], by_mean, net->stride, R, net->by_attended[0]);
+    normalize_backward(net, &net->output_norm, &net->residual[1], net->delta[0] + T, net->far, R, net->by_attended[1]);
+    for (int u = 0; u < net->S; u++) {
+        const float *of_value = net->by_attended[0] + u * net->stride, *of_baseline = net->by_attended[1] + u * net->stride;
+        for (int c = 0; c < R; c += LANES) store(by_mean + u * net->stride + c, load(of_value + c) + load(of_baseline + c));
     }
-    linear_backward(&net->qkv, 0, net->entities[0], net->by_own, R, net->by_entities[0], FROM_TARGET);
-    linear_backward(&net->qkv, heads, net->entities[1], net->by_others, R, net->by_entities[1], FROM_ZERO);
+}
+
+/* By the sums of the first layers: the second's inputs are seen by both. */
+static void embed_backward(TeamNet *net, int R) {
+    const int is_tanh = net->teams->estimate.is_tanh;
     for (int i = 0; i < 2; i++) {
-        MLP *mlp = &net->nets[i];
-        normalize_backward(
-            net, &net->entity_norm, &net->entity[i], net->by_entities[i], R, mlp->delta[mlp->num_layers]
-        );
-        backward_tile(mlp, R, is_first);
+        normalize_backward(net, &net->entity_norm, &net->entities[i], net->by_entity[i], net->stride, R, net->by_entity[i]);
+        for (int u = 0; u < net->S; u++) {
+            multiply_by_slope(net->by_entity[i] + u * net->stride, net->embedded[i] + u * net->stride, R, is_tanh);
+        }
     }
+    for (int u = 0; u < net->S; u++) {
+        float *by_own = net->by_entity[0] + u * net->stride;
+        const float *by_acted = net->by_entity[1] + u * net->stride;
+        for (int c = 0; c < R; c += LANES) store(by_own + c, load(by_own + c) + load(by_acted + c));
+    }
+    add_column_sums(net->observed.bias_sums, net->by_entity[0], net->S, net->stride, R);
+    add_column_sums(net->acted.bias_sums, net->by_entity[1], net->S, net->stride, R);
+    add_weight_gradients(&net->observed, 0, net->by_entity[0], net->stride, net->features, net->observed.wide_in, R);
+    add_weight_gradients(&net->acted, 0, net->by_entity[1], net->stride, net->actions, net->acted.wide_in, R);
+}
+
+static void backward_team(TeamNet *net, const Tile *tile) {
+    const int T = tile->T, R = T * net->N, S = net->S;
+    layers_backward(net, T + R);
+    residual_backward(net, T, R);
+    for (int i = 0; i < 2; i++) {
+        for (int h = 0; h < net->H; h++) {
+            for (int first = 0; first < T; first += LANES) attend_backward(net, T, first, i, h);
+        }
+    }
+    linear_below(&net->qkv, 0, net->by_own, net->stride, R, S, net->by_entity[0], FROM_TARGET);
+    linear_below(&net->qkv, S, net->by_others, net->stride, R, S, net->by_entity[1], FROM_ZERO);
+    for (int i = 0; i < 2; i++) {
+        const float *rows = as_rows(net, net->entity[i], net->wide, net->stride, R);
+        add_weight_gradients(&net->qkv, i * S, i ? net->by_others : net->by_own, net->stride, rows, net->wide, R);
+    }
+    embed_backward(net, R);
 }
 
 typedef struct {
     Teams *teams;
-    int num_blocks;
+    int num_blocks, tile_teams;
     int64_t stride;
     float *gradients; /* [num_blocks, stride]; NULL: values alone */
     float shares[2];  /* of a value and of a baseline in the loss's derivative */
@@ -227,55 +349,35 @@ typedef struct {
 } TeamWork;
 
 static void write_estimates(const TeamNet *net, const Tile *tile) {
+    const float *estimate = net->value[net->num_layers];
     for (int t = 0; t < tile->count; t++) {
-        net->teams->value[tile->teams[t]] = net->estimate[t];
-        memcpy(
-            net->teams->baseline + tile->teams[t] * net->N, net->estimate + tile->count + t * net->N,
-            (size_t)net->N * sizeof(float)
-        );
+        float *baseline = net->teams->baseline + tile->teams[t] * net->N;
+        net->teams->value[tile->teams[t]] = estimate[t];
+        for (int i = 0; i < net->N; i++) baseline[i] = estimate[(1 + i) * tile->T + t];
     }
 }
 
-static void forget_team_gradients(TeamNet *net) {
-    Linear *layers[] = {&net->qkv, &net->joined, &net->hidden};
-    Norm *norms[] = {&net->entity_norm, &net->output_norm};
-    const size_t wide = (size_t)net->wide * sizeof(float);
-    for (int i = 0; i < 3; i++) {
-        memset(layers[i]->weight_gradient, 0, (size_t)layers[i]->wide_in * layers[i]->wide_out * sizeof(float));
-        memset(layers[i]->bias_gradient, 0, (size_t)layers[i]->wide_out * sizeof(float));
-    }
-    for (int i = 0; i < 2; i++) {
-        memset(norms[i]->gain_gradient, 0, wide);
-        memset(norms[i]->shift_gradient, 0, wide);
-    }
-    memset(net->count_gradient, 0, wide);
-    memset(net->output_gradient, 0, wide);
-    net->output_bias_gradient = 0.0f;
-}
-
+/* Blocks of whole tiles. */
 static void team_block(TeamWork *work, TeamNet *net, int block) {
     const Teams *teams = work->teams;
-    const int64_t first = block_start(teams->num_chosen, block, work->num_blocks);
-    const int64_t end = block_start(teams->num_chosen, block + 1, work->num_blocks);
-    int64_t numbers[TEAM_TILE_ROWS];
-    float *flat = work->gradients ? work->gradients + block * work->stride : NULL;
-    if (flat) {
-        forget_team_gradients(net);
-        aim_gradients(&net->nets[0], flat);
-        aim_gradients(&net->nets[1], flat + num_parameters(&teams->observed));
-    }
-    for (int64_t at = first; at < end; at += net->tile_teams) {
-        Tile tile = {numbers, (int)(end - at < net->tile_teams ? end - at : net->tile_teams)};
+    const int64_t size = net->tile_teams, num_tiles = (teams->num_chosen + size - 1) / size;
+    const int64_t first = block_start(num_tiles, block, work->num_blocks), end = block_start(num_tiles, block + 1, work->num_blocks);
+    int64_t numbers[TEAM_TILE_COLUMNS];
+    if (work->gradients) forget_team_gradients(net);
+    for (int64_t at = first * size; at < end * size && at < teams->num_chosen; at += size) {
+        const int64_t left = teams->num_chosen - at;
+        Tile tile = {numbers, (int)(left < size ? left : size), 0};
+        tile.T = (int)padded(tile.count);
         for (int t = 0; t < tile.count; t++) numbers[t] = teams->chosen ? teams->chosen[at + t] : at + t;
         forward_team(net, &tile);
-        if (!flat) {
+        if (!work->gradients) {
             write_estimates(net, &tile);
             continue;
         }
         team_losses(net, &tile, work->shares, &work->sums[block]);
-        backward_team(net, &tile, at == first);
+        backward_team(net, &tile);
     }
-    if (flat) write_team_gradients(net, flat);
+    if (work->gradients) write_team_gradients(net, work->gradients + block * work->stride);
 }
 
 static void team_blocks(void *argument, Blocks *blocks) {
@@ -301,9 +403,12 @@ static int64_t agents_there(const Teams *teams) {
 static int evaluate_teams(Teams *teams, int num_threads) {
     TeamWork work = {.teams = teams, .stride = (teams->num_parameters + 15) / 16 * 16};
     const int64_t num_rows = teams->num_chosen * teams->num_agents;
+    TeamNet shape;
     void *memory = NULL;
+    take_team_shape(&shape, teams);
+    const int64_t num_tiles = (teams->num_chosen + shape.tile_teams - 1) / shape.tile_teams;
     work.num_blocks = num_gradient_blocks(num_rows, teams->num_parameters);
-    if (work.num_blocks > teams->num_chosen) work.num_blocks = (int)teams->num_chosen;
+    if (work.num_blocks > num_tiles) work.num_blocks = (int)num_tiles;
     if (teams->gradient) {
         if (posix_memalign(&memory, 64, (size_t)(work.num_blocks * work.stride) * sizeof(float))) return -1;
         work.gradients = memory;
@@ -323,4 +428,38 @@ static int evaluate_teams(Teams *teams, int num_threads) {
     }
     free(memory);
     return work.failed ? -1 : 0;
+}
+
+/* One gradient step; -1 where there is to be no other. */
+static int train_team_minibatch(TeamTraining *t, const int64_t *chosen, int64_t count) {
+    Teams *teams = &t->teams;
+    teams->chosen = chosen, teams->num_chosen = count;
+    teams->value_loss = teams->baseline_loss = 0.0;
+    t->out_of_memory = evaluate_teams(teams, t->num_threads) != 0;
+    if (t->out_of_memory) return -1;
+    const double value_loss = teams->value_loss / (double)count;
+    const double baseline_loss = teams->baseline_loss / (double)(teams->num_there ? teams->num_there : 1);
+    if (!isfinite(value_loss + baseline_loss)) {
+        t->bad_loss = value_loss + baseline_loss;
+        return -1;
+    }
+    t->gradient_norm += adam_step(&t->adam, teams->gradient, t->num_threads);
+    t->value_loss += value_loss;
+    t->baseline_loss += baseline_loss;
+    t->num_steps++;
+    return 0;
+}
+
+static void train_teams(TeamTraining *t) {
+    const int64_t num_teams = t->teams.num_teams;
+    t->teams.gradient = malloc((size_t)t->adam.num_parameters * sizeof(float));
+    t->out_of_memory = !t->teams.gradient;
+    int failed = t->out_of_memory;
+    for (int64_t pass = 0; !failed && pass < t->num_passes; pass++) {
+        for (int64_t start = 0; !failed && start < num_teams; start += t->minibatch_teams) {
+            const int64_t left = num_teams - start, count = left < t->minibatch_teams ? left : t->minibatch_teams;
+            failed = train_team_minibatch(t, t->order ? t->order + pass * num_teams + start : NULL, count);
+        }
+    }
+    free(t->teams.gradient);
 }

@@ -24,12 +24,18 @@ INLINE vec choose(ivec condition, vec yes, vec no) {
 }
 /* Where one of them is not a number, the second. */
 #if LANES == 16
+INLINE vec vector_sqrt(vec x) { return (vec)_mm512_sqrt_ps((__m512)x); }
 INLINE vec smaller(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
 #elif LANES == 8
+INLINE vec vector_sqrt(vec x) { return (vec)_mm256_sqrt_ps((__m256)x); }
 INLINE vec smaller(vec a, vec b) { return (vec)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vec larger(vec a, vec b) { return (vec)_mm256_max_ps((__m256)a, (__m256)b); }
 #else
+INLINE vec vector_sqrt(vec x) {
+    for (int i = 0; i < LANES; i++) x[i] = sqrtf(x[i]);
+    return x;
+}
 INLINE vec smaller(vec a, vec b) { return choose(a < b, a, b); }
 INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
 #endif

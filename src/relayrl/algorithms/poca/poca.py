@@ -80,12 +80,14 @@ class POCA(PPO):
         head: LikelihoodHead | None = None,
     ) -> TeamActorCritic:
         del central
-        num_heads = params.num_attention_heads
-        return TeamActorCritic(observation_space, action_space, network, generator, num_heads, kernels, head)
+        attention = params.attention_size, params.num_attention_heads
+        return TeamActorCritic(observation_space, action_space, network, generator, *attention, kernels, head)
 
     def advantages(self, rollout: Rollout, value: Array, next_value: Array) -> Array:
         """[T, B] of teams; `value` and `next_value` are theirs."""
-        rows = team_rows(rollout)
+        return self._team_advantages(team_rows(rollout), value, next_value)
+
+    def _team_advantages(self, rows: TeamRows, value: Array, next_value: Array) -> Array:
         flags = rows.terminated, rows.truncated, rows.acts
         return self._backend.gae(rows.reward, value, next_value, *flags, gamma=self.params.gamma, lam=self.params.lam)
 
@@ -95,7 +97,7 @@ class POCA(PPO):
         joint = features.reshape(*rows.present.shape, -1)
         actions = self._encoded_actions(rollout).reshape(*rows.present.shape, -1)
         value, baseline = self._values(joint, actions, rows)
-        target = value + self.advantages(rollout, value, self._next_value(rollout, rows, value))
+        target = value + self._team_advantages(rows, value, self._next_value(rollout, rows, value))
         advantage = (target[..., None] - baseline).reshape(rollout.reward.shape)
         mask, action = flat_rows(rollout.action_mask), flat_rows(rollout.action)
         logp = self._update.log_prob(features, mask, action) if rollout.logp is None else flat_rows(rollout.logp)
@@ -103,9 +105,11 @@ class POCA(PPO):
         evaluation = Evaluation(features, None, baseline.reshape(rollout.reward.shape), np.empty(0), logp)
         usable = self.usable_rows(rollout) if fresh is None else self.usable_rows(rollout) & fresh
         batch = self._update.batch(rollout, evaluation, Estimates(logp, advantage, of_agents), usable)
-        learns = usable.reshape(rows.present.shape).any(-1)
-        teams = TeamBatch(joint, actions, rows.present, target, value, baseline)
-        return POCABatch(*batch.columns(), teams.rows(learns))  # type: ignore[arg-type, call-arg]
+        learns = usable.reshape(-1, rows.present.shape[-1]).any(-1)
+        columns = (joint, actions, rows.present, target, value, baseline)
+        teams = TeamBatch(*(flat_rows(column) for column in columns))
+        learned = teams if learns.all() else teams.rows(learns)
+        return POCABatch(*batch.columns(), learned)  # type: ignore[arg-type, call-arg]
 
     def _encoded_actions(self, rollout: Rollout) -> Array:
         """[M, A] actions as teammates' entities hold them."""
@@ -155,8 +159,8 @@ class POCA(PPO):
         metrics = self._policy_metrics(batch, num_steps)
         teams = teams if device == CPU else on_device(teams, device)
         plan = self._plan(teams, num_steps, policy_passes=0, value_passes=self._value_passes)
-        metrics |= self._critic_update.take_passes(teams, plan, self._update.objective)
-        return lambda: metrics
+        finish = self._critic_update.begin(teams, plan, self._update.objective)
+        return lambda: metrics | finish()
 
     def _policy_metrics(self, batch: Batch, num_steps: int) -> Metrics:
         plan = self._plan(batch, num_steps, policy_passes=self._policy_passes, value_passes=0)

@@ -10,7 +10,8 @@ from relayrl.algorithms.on_policy_params import PPOParams
 class POCAParams(PPOParams):
     """POCA. An iteration is a pass over the data."""
 
-    num_attention_heads: int = Field(4, ge=1, le=64, description="heads of the critic's attention over the team")
+    attention_size: int = Field(32, ge=1, le=1024, description="units of the critic's attention over the team")
+    num_attention_heads: int = Field(2, ge=1, le=64, description="heads of the critic's attention over the team")
     train_pi_iters: int = Field(3, ge=1, description="policy passes over the data, at most")
     train_vf_iters: int = Field(3, ge=1, description="value passes over the data")
     lam: float = Field(0.95, ge=0, le=1, description="trade of bias for variance in the team's TD(λ) returns")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relayrl.algorithms.losses import Objective, require_finite
 from relayrl.algorithms.updates.batch_columns import as_number, as_numbers, some_rows
-from relayrl.algorithms.updates.torch_update import Metrics, PassPlan, StepMetrics
+from relayrl.algorithms.updates.torch_update import Finish, Metrics, PassPlan, StepMetrics
 from relayrl.data.trees import Array
 from relayrl.models.compute_device import moved_tree
 
@@ -67,8 +67,13 @@ class TeamUpdate:
         """[W] normalised values and [W, N] baselines."""
         return self.critic.value_and_baseline(*(self._tensor(column) for column in (features, actions, present)))
 
-    def take_passes(self, teams: TeamBatch, plan: PassPlan, objective: Objective) -> Metrics:
-        """The plan's gradient steps of the value; means of their metrics."""
+    def begin(self, teams: TeamBatch, plan: PassPlan, objective: Objective) -> Finish:
+        """Take the plan's gradient steps of the value; gives means of their metrics. An update may take them beside the
+        caller, who is not to change the teams before they are finished."""
+        metrics = self._take_passes(teams, plan, objective)
+        return lambda: metrics
+
+    def _take_passes(self, teams: TeamBatch, plan: PassPlan, objective: Objective) -> Metrics:
         sums: StepMetrics = {}
         num_steps = 0
         for _ in range(plan.value_passes):

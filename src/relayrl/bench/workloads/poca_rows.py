@@ -1,7 +1,7 @@
 """POCA beside MAPPO at equal widths, with 3, 8 and 20 agents: what a critic with attention and a baseline for each agent costs.
 
-For each agent and row, MAPPO's critic multiplies W² numbers besides its first layer, POCA's 12 W²: in two encoders (4 W²), for
-queries, keys and values (5 W²), behind the attention for value and baseline (2 W²), and in the hidden layer (W²).
+For each agent and row, MAPPO's critic multiplies W² numbers besides its first layer, POCA's 5 S² for queries, keys and values
+and (S + 1) W (N + 1) / N in the layer behind the attention, besides a first layer of S units; S is `attention_size`.
 """
 
 from __future__ import annotations

@@ -22,13 +22,14 @@ def initialize(
     layer: nn.Linear | nn.Conv2d, initialization: Initialization, gain: float, generator: torch.Generator
 ) -> None:
     """Draw a layer's first weights; `gain` is for orthogonal ones."""
-    assert layer.bias is not None
+    bias = [] if layer.bias is None else [layer.bias]
     if initialization is Initialization.ORTHOGONAL:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
-        nn.init.zeros_(layer.bias)
+        for parameter in bias:
+            nn.init.zeros_(parameter)
         return
     bound = layer.weight[0].numel() ** -0.5
-    for parameter in (layer.weight, layer.bias):
+    for parameter in (layer.weight, *bias):
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
 

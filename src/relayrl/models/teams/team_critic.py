@@ -3,6 +3,12 @@
 An entity is what one agent contributes. The value sees what every teammate observes. The baseline of an agent sees what it
 observes, and what its teammates observe and do: what the team could expect if only this agent's action were still open
 (Cohen et al., 2021, eq. 6 and 9). Agents that are absent are masked, so a team of any size fits the same parameters.
+
+    e_i = norm(σ(E o_i)),   e'_i = norm(σ(E o_i + A a_i))                entities, without and with the action
+    z_i = norm(e_i + Σ_j softmax_j(q_i k_j / √D) v_j)                    what agent i attends to, head by head
+    estimate = MLP(z, log(1 + number of agents))                         of the mean z: the value; of z_i: a baseline
+
+Attention has a width of its own: what happens for every agent and pair of agents is narrow, the layers behind it need not be.
 """
 
 from __future__ import annotations
@@ -14,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from relayrl.errors import ConfigError
-from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.network_settings import GoalConditioning, NetworkSettings
 from relayrl.models.networks.input_layout import InputLayout, SideBySide, plain_numbers
 from relayrl.models.networks.mlp import MODULES, initialize
-from relayrl.models.networks.network_factory import NetworkFactory
+from relayrl.models.networks.network_factory import BuiltInNetworks, NetworkFactory
 
 DEFAULT_WIDTH = 128
 OUTPUT_GAIN = 0.01
@@ -25,12 +31,26 @@ OUTPUT_GAIN = 0.01
 
 
 class _Entities(NamedTuple):
-    """What agents contribute, [M, N, W], and what their attention is made of, [M, H, N, D] each."""
+    """What agents contribute, [M, N, S], and what their attention is made of, [M, H, N, D] each."""
 
     entities: Tensor
     query: Tensor
     key: Tensor
     attended: Tensor
+
+
+class TeamNetworks(NamedTuple):
+    """What makes the networks in front of the attention and behind it."""
+
+    embedding: NetworkFactory
+    estimate: NetworkFactory
+
+    @classmethod
+    def built_in(cls, network: NetworkSettings) -> TeamNetworks:
+        """The embedding is the first layer, with convolutions before it for images; the others come behind, one at least."""
+        behind = network.hidden_sizes[1:] or network.hidden_sizes or (DEFAULT_WIDTH,)
+        plain = network.model_copy(update={"hidden_sizes": (), "goal_conditioning": GoalConditioning.NONE})
+        return cls(BuiltInNetworks(plain), BuiltInNetworks(plain.model_copy(update={"hidden_sizes": behind})))
 
 
 class TeamCritic(nn.Module):
@@ -40,40 +60,36 @@ class TeamCritic(nn.Module):
         self,
         encoder: InputLayout,
         num_actions: int,
+        attention_size: int,
         num_heads: int,
         network: NetworkSettings,
-        kernels: NetworkFactory,
+        networks: TeamNetworks,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        width = network.hidden_sizes[-1] if network.hidden_sizes else DEFAULT_WIDTH
-        if width % num_heads:
-            raise ConfigError(
-                f"num_attention_heads {num_heads} does not divide the {width} units of the last hidden layer"
-            )
+        if attention_size % num_heads:
+            raise ConfigError(f"num_attention_heads {num_heads} does not divide attention_size {attention_size}")
         self.num_heads = num_heads
-        self.observed = kernels(encoder, width, math.sqrt(2.0), generator)
-        self.acted = kernels(SideBySide([encoder, plain_numbers(num_actions)]), width, math.sqrt(2.0), generator)
-        self.entity_norm, self.output_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key, self.attended = (nn.Linear(width, width) for _ in range(3))
-        self.joined = nn.Linear(width, width)
+        self.observed = networks.embedding(encoder, attention_size, math.sqrt(2.0), generator)
+        self.acted = nn.Linear(num_actions, attention_size)
+        self.entity_norm, self.output_norm = nn.LayerNorm(attention_size), nn.LayerNorm(attention_size)
+        self.query, self.key, self.attended = (nn.Linear(attention_size, attention_size, bias=False) for _ in range(3))
         # What the attention gives is a mean, which does not tell how many there are.
-        self.hidden, self.output = nn.Linear(width + 1, width), nn.Linear(width, 1)
-        for layer in (self.query, self.key, self.attended, self.joined):
+        counted = SideBySide([plain_numbers(attention_size), plain_numbers(1)])
+        self.estimate = networks.estimate(counted, 1, OUTPUT_GAIN, generator)
+        initialize(self.acted, network.initialization, math.sqrt(2.0), generator)
+        for layer in (self.query, self.key, self.attended):
             initialize(layer, network.initialization, 1.0, generator)
-        initialize(self.output, network.initialization, OUTPUT_GAIN, generator)
-        initialize(self.hidden, network.initialization, math.sqrt(2.0), generator)
         self.activation = MODULES[network.activation]()
 
     def value(self, features: Tensor, present: Tensor) -> Tensor:
         """[M] what the team expects, given what its `present` [M, N] agents observe: `features` [M, N, F]."""
-        own = self._entities(self.observed(features))
-        return self._value(own, present)
+        return self._value(self._entities(self.observed(features)), present)
 
     def value_and_baseline(self, features: Tensor, actions: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         """The value, and [M, N] what the team expects while one agent's own action is open; `actions` [M, N, A]."""
-        own = self._entities(self.observed(features))
-        others = self._entities(self.acted(torch.cat([features, actions], -1)))
+        observed = self.observed(features)
+        own, others = self._entities(observed), self._entities(observed + self.acted(actions))
         return self._value(own, present), self._baseline(own, others, present)
 
     def _value(self, own: _Entities, present: Tensor) -> Tensor:
@@ -93,9 +109,9 @@ class TeamCritic(nn.Module):
         count = present.sum(-1, keepdim=True).expand_as(present)
         return self._estimate(self._residual(own.entities, of_others + of_itself), count)
 
-    def _entities(self, encoded: Tensor) -> _Entities:
+    def _entities(self, embedded: Tensor) -> _Entities:
         """Scores have unit variance: queries are divided by √D (Vaswani et al., 2017)."""
-        entities = self.entity_norm(encoded)
+        entities = self.entity_norm(self.activation(embedded))
         query, key, attended = (self._per_head(part(entities)) for part in (self.query, self.key, self.attended))
         return _Entities(entities, query / math.sqrt(query.shape[-1]), key, attended)
 
@@ -104,13 +120,12 @@ class TeamCritic(nn.Module):
         return entities.reshape(*entities.shape[:-1], self.num_heads, -1).transpose(-2, -3)
 
     def _residual(self, entities: Tensor, attended: Tensor) -> Tensor:
-        """[M, N, W] entities with what they attended to [M, H, N, D]."""
-        scaled: Tensor = self.output_norm(entities + self.joined(attended.transpose(-2, -3).flatten(-2)))
+        """[M, N, S] entities with what they attended to [M, H, N, D], one head's numbers beside the other's."""
+        scaled: Tensor = self.output_norm(entities + attended.transpose(-2, -3).flatten(-2))
         return scaled
 
     def _estimate(self, pooled: Tensor, count: Tensor) -> Tensor:
-        hidden = self.activation(self.hidden(torch.cat([pooled, count[..., None].to(pooled.dtype).log1p()], -1)))
-        estimate: Tensor = self.output(hidden)
+        estimate: Tensor = self.estimate(torch.cat([pooled, count[..., None].to(pooled.dtype).log1p()], -1))
         return estimate.squeeze(-1)
 
 

@@ -10,7 +10,7 @@ from relayrl.models.network_settings import NetworkSettings
 from relayrl.models.networks.network_factory import NetworkFactory
 from relayrl.models.networks.observation_encoder import ObservationEncoder
 from relayrl.models.policy import ActorCritic
-from relayrl.models.teams.team_critic import TeamCritic
+from relayrl.models.teams.team_critic import TeamCritic, TeamNetworks
 
 
 class TeamActorCritic(ActorCritic):
@@ -24,6 +24,7 @@ class TeamActorCritic(ActorCritic):
         action_space: Space,
         network: NetworkSettings,
         generator: torch.Generator,
+        attention_size: int,
         num_heads: int,
         kernels: NetworkFactory | None = None,
         head: LikelihoodHead | None = None,
@@ -33,4 +34,5 @@ class TeamActorCritic(ActorCritic):
         self.network, self.is_central = network, True  # its critic is not exported: it values teams
         self.action_encoder = ObservationEncoder(action_space)
         num_actions = self.action_encoder.num_features
-        self.critic = TeamCritic(self.encoder, num_actions, num_heads, network, self.kernels, generator)
+        networks = TeamNetworks.built_in(network) if kernels is None else TeamNetworks(kernels, kernels)
+        self.critic = TeamCritic(self.encoder, num_actions, attention_size, num_heads, network, networks, generator)
