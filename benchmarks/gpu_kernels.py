@@ -337,14 +337,15 @@ def gae(num_steps: int, num_lanes: int) -> None:
     from relayrl.accelerator.gpu import advantage_kernels
     from relayrl.algorithms import returns
 
-    reward, value, next_value = torch.randn(3, num_steps, num_lanes, device="cuda")
+    reward, value = torch.randn(2, num_steps, num_lanes, device="cuda")
+    last, final = torch.randn(2, num_lanes, device="cuda")
     terminated, truncated = torch.rand(2, num_steps, num_lanes, device="cuda") < 0.02
-    advantage, normal = torch.full_like(reward, float("nan")), torch.full_like(reward, float("nan"))
-    next_value[:-1] = torch.where((terminated | truncated)[:-1], next_value[:-1], value[1:])
-    columns = reward, value, next_value, terminated, truncated
-    advantage_kernels.gae(*columns, advantage, gamma=0.99, lam=0.95)
-    advantage_kernels.normalize(advantage, normal)
-    host = [c.cpu().numpy() for c in columns]
+    truncated &= truncated.cumsum(0) <= 1
+    next_value = torch.where(truncated, final, torch.cat([value[1:], last[None]]))
+    columns, sums = (reward, (value, last, final[None]), (terminated, truncated)), torch.zeros(3, device="cuda")
+    advantage = advantage_kernels.gae(*columns, gamma=0.99, lam=0.95)
+    normal = advantage_kernels.normalize(advantage, value, sums)
+    host = [c.cpu().numpy() for c in (reward, value, next_value, terminated, truncated)]
     want = returns.gae(
         *(c.astype(np.float64) if c.dtype == np.float32 else c for c in host),
         np.ones_like(host[3]),
@@ -367,8 +368,7 @@ def gae(num_steps: int, num_lanes: int) -> None:
         return (joined - joined.mean()) / (joined.std(correction=0) + 1e-8)
 
     def kernels() -> None:
-        advantage_kernels.gae(*columns, advantage, gamma=0.99, lam=0.95)
-        advantage_kernels.normalize(advantage, normal)
+        advantage_kernels.normalize(advantage_kernels.gae(*columns, gamma=0.99, lam=0.95), value, sums)
 
     row(
         f"GAE and normalise {num_steps} x {num_lanes}",

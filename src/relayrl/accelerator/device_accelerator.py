@@ -11,8 +11,9 @@ from relayrl.algorithms.updates.device_sequences import reference_device_update
 from relayrl.algorithms.updates.device_update import DeviceUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    import torch
     from torch import Tensor
 
     from relayrl.algorithms.losses import Objective
@@ -60,8 +61,19 @@ def fastest_step(env: BatchedEnvironment) -> Callable[[Mapping[str, Tensor]], De
     if not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
         return env.step_dense
     from relayrl.accelerator.gpu.environments.fused_steps import fused_step
+    from relayrl.accelerator.gpu.environments.stream_kernels import fused_uniforms
 
+    env._beginnings.draw_dense = fused_uniforms
     return fused_step(env) or env.step_dense
+
+
+def fused_episodes(num_agents: Sequence[int], device: torch.device) -> Callable[..., None] | None:
+    """What adds up a rollout's episodes by kernels, where groups of so many agents are one, of few agents, on a CUDA device."""
+    if device.type != "cuda" or len(num_agents) > 1 or importlib.util.find_spec("triton") is None:
+        return None
+    from relayrl.accelerator.gpu.environments.episode_kernels import MAX_AGENTS, add_episodes
+
+    return add_episodes if num_agents[0] <= MAX_AGENTS else None
 
 
 def fused_rollout_of(env: BatchedEnvironment, actors: Mapping[str, Any]) -> Callable[[Any, Tensor], None] | None:

@@ -98,10 +98,11 @@ def test_acting_and_advantages_are_those_of_the_reference():
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     assert not torch.equal(results[0][2], memory)
-    reward, value, next_value = torch.randn(3, 7, 5, generator=g)
-    flags = torch.rand(7, 5, generator=g) < 0.1, torch.rand(7, 5, generator=g) < 0.1
-    next_value[:-1] = torch.where((flags[0] | flags[1])[:-1], next_value[:-1], value[1:])
-    ours, theirs = (update.advantages(reward, value, next_value, flags, 0.9, 0.8) for update in (own, reference))
+    reward, value = torch.randn(2, 7, 5, generator=g)
+    terminated, truncated = torch.rand(2, 7, 5, generator=g) < 0.1
+    truncated &= truncated.cumsum(0) <= 2
+    values, flags = (value, *torch.randn(1, 5, generator=g), torch.randn(2, 5, generator=g)), (terminated, truncated)
+    ours, theirs = (update.advantages(reward, values, flags, 0.9, 0.8) for update in (own, reference))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 

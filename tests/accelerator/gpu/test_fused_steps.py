@@ -1,7 +1,5 @@
 """Acting, values, advantages and Adam of the GPU's kernels are those of the torch reference."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ from gymnasium import spaces
 from rows_of_policies import make_policy, make_rows
 
 from relayrl.accelerator.gpu import acting_kernels
-from relayrl.accelerator.gpu.advantage_kernels import normalize
 from relayrl.accelerator.gpu.clipped_adam import FusedAdam
 from relayrl.accelerator.gpu.fused_update import known_update
 from relayrl.accelerator.gpu.mlp_tiles import Precision
@@ -76,24 +73,43 @@ def test_values_are_in_units_of_reward():
     torch.testing.assert_close(own.values(features), reference.values(features), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (7, 65)])
-def test_advantages_are_those_of_the_reference(shape):
-    own, reference = _updates(make_policy(SPACES["discrete"]))
+def _columns(shape, num_slots):
+    """Rewards, values and flags, of which each lane is truncated at most `num_slots` times."""
     g = torch.Generator().manual_seed(2)
-    reward, value, next_value = torch.randn(3, *shape, generator=g)
-    flags = torch.rand(2, *shape, generator=g) < 0.2
-    ended = flags[0] | flags[1]
-    next_value[:-1] = torch.where(ended[:-1], next_value[:-1], value[1:])
-    arguments = reward, value, next_value, (flags[0], flags[1]), 0.97, 0.9
+    reward, value = torch.randn(2, *shape, generator=g)
+    last, final = torch.randn(shape[1], generator=g), torch.randn(num_slots, shape[1], generator=g)
+    terminated, truncated = torch.rand(2, *shape, generator=g) < 0.3
+    truncated &= truncated.cumsum(0) <= num_slots
+    return reward, (value, last, final), (terminated, truncated)
+
+
+@pytest.mark.parametrize(("shape", "num_slots"), [((1, 3), 1), ((7, 65), 1), ((9, 65), 3)])
+def test_advantages_are_those_of_the_reference(shape, num_slots):
+    own, reference = _updates(make_policy(SPACES["discrete"]))
+    arguments = *_columns(shape, num_slots), 0.97, 0.9
     torch.testing.assert_close(own.advantages(*arguments), reference.advantages(*arguments), rtol=1e-5, atol=1e-6)
 
 
-def test_normalizes_numbers_far_from_zero():
-    x = 1e3 + torch.randn(3001, generator=torch.Generator().manual_seed(0))
-    out = torch.full_like(x, math.nan)
-    normalize(x, out)
-    expected = returns.normalized(x.numpy().astype(np.float64))
-    torch.testing.assert_close(out, torch.from_numpy(expected), rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize(("shape", "num_slots"), [((1, 3), 1), ((7, 65), 1), ((9, 65), 3)])
+def test_truncated_rows_are_those_of_the_reference(shape, num_slots):
+    own, reference = _updates(make_policy(SPACES["discrete"]))
+    _, _, (_, truncated) = _columns(shape, num_slots)
+    assert truncated.any()
+    assert own.truncated_rows(truncated, num_slots).equal(reference.truncated_rows(truncated, num_slots))
+
+
+@pytest.mark.parametrize("num_rows", [5, 1024, 3001])
+def test_normalizes_advantages_far_from_zero_and_adds_up_statistics(num_rows):
+    own, reference = _updates(make_policy(SPACES["discrete"]))
+    advantage, value = torch.randn(2, num_rows, generator=torch.Generator().manual_seed(0))
+    advantage, value = advantage + 1e3, 2 * value - 50
+    sums = [torch.tensor([1.0, 2.0, 3.0]) for _ in range(2)]
+    out = own.normalized(advantage, value, sums[0])
+    reference.normalized(advantage, value, sums[1])
+    expected = returns.normalized(advantage.numpy().astype(np.float64))
+    torch.testing.assert_close(out, torch.from_numpy(expected), rtol=1e-3, atol=1e-3, check_dtype=False)
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-4, atol=1e-4)
+    assert sums[0][2] == 4.0
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.5, 1e6])

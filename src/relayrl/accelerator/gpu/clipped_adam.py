@@ -110,10 +110,11 @@ def adam_kernel(
 def reduce_partials(partials: Tensor, gradient: Tensor, extra: Tensor) -> None:
     """Add up `partials` [G, …], each a gradient and, behind it, other numbers."""
     total = gradient.numel() + extra.numel()
-    steps = triton.cdiv(partials.shape[0], REDUCE_ROWS)
+    num_rows = partials.shape[0]
+    rows = next((n for n in (128, 64) if num_rows > 2 * n), REDUCE_ROWS)  # of many, more at a time
     reduce_kernel[(triton.cdiv(total, REDUCE_COLUMNS),)](
-        partials, gradient, extra, partials.stride(0), gradient.numel(), extra.numel(), partials.shape[0],
-        STEPS=steps, R=REDUCE_ROWS, C=REDUCE_COLUMNS,
+        partials, gradient, extra, partials.stride(0), gradient.numel(), extra.numel(), num_rows,
+        STEPS=triton.cdiv(num_rows, rows), R=rows, C=REDUCE_COLUMNS,
     )  # fmt: skip
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from relayrl.accelerator.gpu.acting_kernels import MAX_FUSED_WIDTH, ForwardPlan
-from relayrl.accelerator.gpu.advantage_kernels import fused_gae
+from relayrl.accelerator.gpu.advantage_kernels import gae, normalize, truncated_rows
 from relayrl.accelerator.gpu.clipped_adam import REDUCE_COLUMNS, FusedAdam
 from relayrl.accelerator.gpu.gradient_plans import GradientPlan, PersistentPlan, gradient_plan
 from relayrl.accelerator.gpu.gradient_terms import HeadShape, Network, PolicyTerms, ValueTerms
-from relayrl.accelerator.gpu.minibatch_kernels import step_both
+from relayrl.accelerator.gpu.minibatch_kernels import shuffled_rows, step_both
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, Precision, is_trained_float32, mlp_shape
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
 from relayrl.algorithms.optimizer import FlatAdam
@@ -131,10 +131,25 @@ class FusedUpdate(DeviceUpdate):
         self._critic.values(self.vf_adam.flat.vector, critic_features.contiguous(), moments, value)
         return value
 
+    def truncated_rows(self, truncated: Tensor, num_slots: int) -> Tensor:
+        return truncated_rows(truncated, num_slots)
+
+    def normalized(self, advantage: Tensor, value: Tensor, sums: Tensor) -> Tensor:
+        return normalize(advantage, value, sums)
+
+    def shuffled(self, num_rows: int, generator: torch.Generator) -> Tensor:
+        """By a random bijection, without a sort."""
+        return shuffled_rows(num_rows, generator)
+
     def advantages(
-        self, reward: Tensor, value: Tensor, next_value: Tensor, flags: tuple[Tensor, Tensor], gamma: float, lam: float
+        self,
+        reward: Tensor,
+        values: tuple[Tensor, Tensor, Tensor],
+        flags: tuple[Tensor, Tensor],
+        gamma: float,
+        lam: float,
     ) -> Tensor:
-        return fused_gae(reward, value, next_value, flags, gamma=gamma, lam=lam)
+        return gae(reward, values, flags, gamma=gamma, lam=lam)
 
     def gradients(
         self, batch: DeviceBatch, where: Tensor | None, *, trains_pi: bool, trains_vf: bool

@@ -59,7 +59,9 @@ class PersistentPlan(GradientPlan):
         self.num_rows, self._precision = num_rows, precision.value
         # Of tf32x3 one program's tiles fill a multiprocessor's shared memory, of the others two programs' do.
         programs = MULTIPROCESSORS if precision is Precision.NEAR_FLOAT32 else 2 * MULTIPROCESSORS
-        self._block, self._warps, self._max_programs, self._stages = blocks or (64, 4, programs, 3)
+        # Loads are few beside the products, which lose more by the registers of a pipeline than they gain.
+        stages = 1 if precision is Precision.TF32 else 3
+        self._block, self._warps, self._max_programs, self._stages = blocks or (64, 4, programs, stages)
         sizes = shapes[0].num_parameters + num_extra + NUM_POLICY_SUMS, shapes[1].num_parameters + NUM_VALUE_SUMS
         most = self._programs(1)[0]
         self.partials = torch.zeros((most, sizes[0]), device=device), torch.zeros((most, sizes[1]), device=device)

@@ -1,12 +1,14 @@
-"""What follows the gradients of a minibatch, for actor and critic at once: sums of their parts, metrics, the KL limit, Adam.
+"""The order of rows in minibatches; and what follows the gradients of one, for actor and critic at once: sums of their parts,
+metrics, the KL limit, Adam.
 
-Two launches. The first adds up the programs' parts in order and, where the KL exceeds its limit, sets `KEEP` to 0; the second
-steps the actor where it is kept, and the critic. Metrics are added to `POLICY_SUMS` (of steps that were taken: loss, KL,
-entropy, clipped, norm, steps) and `VALUE_SUMS` (loss, norm, steps).
+The latter are two launches. The first adds up the programs' parts in order and, where the KL exceeds its limit, sets `KEEP` to
+0; the second steps the actor where it is kept, and the critic. Metrics are added to `POLICY_SUMS` (of steps that were taken:
+loss, KL, entropy, clipped, norm, steps) and `VALUE_SUMS` (loss, norm, steps).
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -21,6 +23,40 @@ from relayrl.accelerator.gpu.clipped_adam import (
     column_sums,
     norm_of,
 )
+
+ROUNDS = tl.constexpr(6)
+ORDER_BLOCK = 1024
+
+
+@triton.jit
+def mixed(x, KEYS, BITS: tl.constexpr):
+    """A bijection of the numbers below 2^BITS: an exclusive or, a product with an odd number and a shift in every round."""
+    MASK: tl.constexpr = (1 << BITS) - 1
+    for i in tl.static_range(ROUNDS):
+        x = (x ^ tl.load(KEYS + 2 * i)) & MASK
+        x = (x * (tl.load(KEYS + 2 * i + 1) | 1)) & MASK
+        x = x ^ (x >> ((BITS + 1) // 2))
+    return x
+
+
+@triton.jit
+def order_kernel(KEYS, ORDER, num_rows, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """A permutation of the numbers below num_rows: what leaves them is mixed again until it is back (cycle walking)."""
+    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    x = tl.where(i < num_rows, mixed(i, KEYS, BITS), 0)
+    while tl.max(x, 0) >= num_rows:
+        x = tl.where(x >= num_rows, mixed(x, KEYS, BITS), x)
+    tl.store(ORDER + i, x, mask=i < num_rows)
+
+
+def shuffled_rows(num_rows: int, generator: torch.Generator) -> Tensor:
+    """[M] the numbers below `num_rows` in an order that random keys decide."""
+    device = generator.device
+    keys = torch.randint(1 << 31, (2 * ROUNDS.value,), generator=generator, device=device)
+    order = torch.empty(num_rows, dtype=torch.int64, device=device)
+    bits = max(1, (num_rows - 1).bit_length())
+    order_kernel[(triton.cdiv(num_rows, ORDER_BLOCK),)](keys, order, num_rows, BITS=bits, BLOCK=ORDER_BLOCK)
+    return order
 
 
 @triton.jit

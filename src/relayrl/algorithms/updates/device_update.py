@@ -98,13 +98,45 @@ class DeviceUpdate:
         """[M] in units of reward."""
         return self.policy.value(critic_features)
 
+    def truncated_rows(self, truncated: Tensor, num_slots: int) -> Tensor:
+        """[S, L] the rows on which lanes were truncated, in order; 0 where there are fewer than S."""
+        where = torch.where(truncated, _slots(truncated), num_slots)
+        number = torch.arange(len(truncated), device=where.device)[:, None].expand_as(where)
+        lanes = torch.arange(truncated.shape[1], device=where.device).expand_as(where)
+        return where.new_zeros((num_slots + 1, truncated.shape[1])).index_put((where, lanes), number)[:-1]
+
     def advantages(
-        self, reward: Tensor, value: Tensor, next_value: Tensor, flags: tuple[Tensor, Tensor], gamma: float, lam: float
+        self,
+        reward: Tensor,
+        values: tuple[Tensor, Tensor, Tensor],
+        flags: tuple[Tensor, Tensor],
+        gamma: float,
+        lam: float,
     ) -> Tensor:
-        """[T, L] GAE, where every lane acts on every row; `flags` are `terminated` and `truncated`."""
-        everywhere = torch.ones_like(flags[0])
+        """[T, L] GAE, where every lane acts on every row. `values` are those of rows [T, L], after the last row [L] and after
+        truncations [S, L]; `flags` are `terminated` and `truncated`."""
+        value, last, final = values
+        following = torch.cat([value[1:], last[None]])
+        at_end = final.gather(0, _slots(flags[1]).clamp(max=len(final) - 1))
+        next_value, everywhere = torch.where(flags[1], at_end, following), torch.ones_like(flags[0])
         advantage: Tensor = gae(reward, value, next_value, *flags, everywhere, gamma=gamma, lam=lam)
         return advantage
+
+    def normalized(self, advantage: Tensor, value: Tensor, sums: Tensor) -> Tensor:
+        """Advantages with mean 0 and deviation 1; adds explained variance, mean value and 1 to `sums`."""
+        self.add_statistics(advantage, value, sums)
+        centred = advantage - advantage.mean()
+        return centred / (centred.square().mean().sqrt() + 1e-8)
+
+    def add_statistics(self, advantage: Tensor, value: Tensor, sums: Tensor) -> None:
+        """1 − Var(target − value) / Var(target), as `returns.explained_variance`; the mean value; and 1."""
+        variance = (advantage + value).var(correction=0)
+        explained = torch.where(variance > 0, 1.0 - advantage.var(correction=0) / variance, torch.zeros_like(variance))
+        sums += torch.stack([explained, value.mean(), torch.ones_like(explained)])
+
+    def shuffled(self, num_rows: int, generator: torch.Generator) -> Tensor:
+        """[M] the numbers of all rows in a random order."""
+        return torch.rand(num_rows, generator=generator, device=generator.device).argsort()
 
     def gradients(
         self, batch: DeviceBatch, where: Tensor | None, *, trains_pi: bool, trains_vf: bool
@@ -216,6 +248,11 @@ class DeviceImageUpdate(DeviceUpdate):
 
 def _pieces(images: Tensor) -> list[Tensor]:
     return [images[first : first + IMAGES_AT_A_TIME] for first in range(0, len(images), IMAGES_AT_A_TIME)]
+
+
+def _slots(truncated: Tensor) -> Tensor:
+    """[T, L] how often a lane was truncated before a row."""
+    return truncated.cumsum(0) - truncated.long()
 
 
 def write_gradient(

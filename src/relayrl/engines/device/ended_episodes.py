@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from relayrl.accelerator.device_accelerator import fused_episodes
 from relayrl.runtime.collector import EndedEpisodes
 
 if TYPE_CHECKING:
@@ -30,10 +31,14 @@ class ResidentEpisodes:
         self._ring = torch.zeros((CAPACITY + 1, width + 1), dtype=torch.float64, device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         self._fetched = 0
+        self._add_by_kernels = fused_episodes(tuple(self._num_agents.values()), device)
 
     def add(self, rollouts: Mapping[str, ResidentRollout]) -> None:
         """Count the steps of a rollout; capturable."""
         own = [rollouts[name] for name in self._num_agents]
+        if self._add_by_kernels is not None:
+            self._add_by_kernels(own[0], self._sums, self._ring, self._count)
+            return
         rewards = torch.cat([r.reward.view(r.num_steps, r.num_envs, -1).to(torch.float64) for r in own], -1)
         ends = (own[0].terminated | own[0].truncated).view(*rewards.shape[:2], -1)[..., 0]
         ones = torch.ones_like(rewards[..., :1])

@@ -34,7 +34,7 @@ class RecurrentLearner(ResidentLearner):
         hidden = critic.hidden(self._encoded(seen.rows, 2))
         starts = memory_starts(ended, memory.critic[None], rollout.num_steps)
         lived = self.update.unroll(critic.cell, hidden, starts)
-        cut_rows, lanes = rollout.truncated_rows(), torch.arange(rollout.num_lanes, device=ended.device)
+        cut_rows, lanes = rollout.truncated_rows(self.update), torch.arange(rollout.num_lanes, device=ended.device)
         _, after_cut = critic.cell.step(hidden[cut_rows, lanes], lived.before[cut_rows, lanes])
         outputs = critic.output(lived.outputs), critic.step(last, lived.after)[0], critic.step(final, after_cut)[0]
         self._critic_starts = memory_starts(ended, lived.before, memory.sequence_length)

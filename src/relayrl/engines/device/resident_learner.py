@@ -84,32 +84,25 @@ class ResidentLearner:
         """Learn from a group's rollout, beside which a central critic sees the others."""
         rollout, update = rollouts[name], self.update
         features = update.features(rollout.obs.flatten(0, 1))
-        raw, (final_obs, slot) = None, rollout.truncations()
+        raw = None
         if self._encoders is not None:
-            raw = _all_agents(name, rollouts, self._encoders)
+            raw = _all_agents(name, rollouts, self._encoders, update)
             seen = raw.normalized(self.algorithm.policy.critic_normalizer)
         else:
-            obs = rollout.last_obs, final_obs.flatten(0, 1)
+            obs = rollout.last_obs, rollout.final_obs(update).flatten(0, 1)
             last, final = (update.features(own) for own in obs)
             rows = features.view(*rollout.reward.shape, *features.shape[1:])
             seen = Seen(rows, last, final.view(rollout.num_slots, rollout.num_lanes, *final.shape[1:]))
-        value, advantage = self._estimates(rollout, seen, slot)
-        batch = self._batch(rollout, features, seen, value, advantage)
-        explained = _explained_variance(batch.old_value, batch.target)
-        self._of_updates += torch.stack([explained, value.mean(), torch.ones_like(explained)])
+        values, flags, params = (
+            self._values(rollout, seen),
+            (rollout.terminated, rollout.truncated),
+            self.algorithm.params,
+        )
+        advantage = update.advantages(rollout.reward, values, flags, params.gamma, params.lam)
+        batch = self._batch(rollout, features, seen, values[0], advantage)
         self._normalize(batch)
         self._pass_over(batch)
         self._update_normalizers(rollout, raw)
-
-    def _estimates(self, rollout: ResidentRollout, seen: Seen, slot: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, L] values and advantages; `slot` [T, L] is which of the truncations a row comes before."""
-        update, params = self.update, self.algorithm.params
-        value, last, final = self._values(rollout, seen)
-        following = torch.cat([value[1:], last[None]])
-        at_end = final.gather(0, slot)
-        next_value = torch.where(rollout.truncated, at_end, following)
-        flags = rollout.terminated, rollout.truncated
-        return value, update.advantages(rollout.reward, value, next_value, flags, params.gamma, params.lam)
 
     def _values(self, rollout: ResidentRollout, seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
         """[T, L] of every row, [L] after the last one, and [S, L] after truncations."""
@@ -134,9 +127,11 @@ class ResidentLearner:
 
     def _normalize(self, batch: DeviceBatch) -> None:
         params, moments = self.algorithm.params, self.algorithm.policy.return_normalizer
+        columns = batch.advantage, batch.old_value, self._of_updates
         if params.normalize_advantages:
-            centred = batch.advantage - batch.advantage.mean()
-            batch.advantage = centred / (centred.square().mean().sqrt() + 1e-8)
+            batch.advantage = self.update.normalized(*columns)
+        else:
+            self.update.add_statistics(*columns)
         if params.normalize_returns:
             # What the critic's output was: under the new moments it would seem to have moved before its first step.
             batch.old_value = (batch.old_value - moments.shift) * moments.scale
@@ -151,7 +146,7 @@ class ResidentLearner:
             trains = {"trains_pi": i < params.train_pi_iters, "trains_vf": i < params.train_vf_iters}
             order = None
             if minibatch < num_rows:
-                order = torch.rand(num_rows, generator=self._generator, device=self._device).argsort()
+                order = self.update.shuffled(num_rows, self._generator)
             for start in range(0, num_rows, minibatch):
                 where = None if order is None else order[start : start + minibatch]
                 self.update.take_step(batch, where, keep, sums, **trains)
@@ -187,7 +182,12 @@ class ResidentLearner:
         }
 
 
-def _all_agents(name: str, rollouts: Mapping[str, ResidentRollout], encoders: Mapping[str, ObservationEncoder]) -> Seen:
+def _all_agents(
+    name: str,
+    rollouts: Mapping[str, ResidentRollout],
+    encoders: Mapping[str, ObservationEncoder],
+    update: DeviceUpdate,
+) -> Seen:
     """All agents side by side, with the number of the agent who is asked for, as `joint_observations` has it."""
     num_agents = rollouts[name].num_agents
 
@@ -201,12 +201,4 @@ def _all_agents(name: str, rollouts: Mapping[str, ResidentRollout], encoders: Ma
         number = torch.eye(num_agents, device=everybody.device).expand(*everybody.shape[:-1], -1)
         return torch.cat([everybody, number], -1).flatten(-3, -2)
 
-    return Seen(joint(lambda own: own.obs), joint(lambda own: own.last_obs), joint(lambda own: own.truncations()[0]))
-
-
-def _explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """1 − Var(target − predicted) / Var(target), as `returns.explained_variance`."""
-    variance = target.var(correction=0)
-    return torch.where(
-        variance > 0, 1.0 - (target - predicted).var(correction=0) / variance, torch.zeros_like(variance)
-    )
+    return Seen(joint(lambda own: own.obs), joint(lambda own: own.last_obs), joint(lambda own: own.final_obs(update)))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from relayrl.algorithms.updates.device_update import DeviceUpdate
     from relayrl.engines.device.resident_memory import ResidentMemory
     from relayrl.envs.environment_contract import AgentGroup
     from relayrl.envs.native.dense_step import DenseGroupStep
@@ -66,22 +67,14 @@ class ResidentRollout:
         if final.data_ptr() != self.next_obs[t].data_ptr():
             self.next_obs[t].copy_(final)
 
-    def truncations(self) -> tuple[Tensor, Tensor]:
-        """[S, L, …] what lanes saw when they were truncated, and [T, L] which of the S it was. A lane is truncated at most
-        once in `max_episode_steps` steps, so S is small; values are needed of no other observation that ended an episode."""
-        lanes = torch.arange(self.num_lanes, device=self.truncated.device)
-        return self.next_obs[self.truncated_rows(), lanes], self._slots().clamp(max=self.num_slots - 1)
+    def final_obs(self, update: DeviceUpdate) -> Tensor:
+        """[S, L, …] what lanes saw when they were truncated. A lane is truncated at most once in `max_episode_steps` steps, so
+        S is small; values are needed of no other observation that ended an episode."""
+        return self.next_obs[self.truncated_rows(update), torch.arange(self.num_lanes, device=self.truncated.device)]
 
-    def truncated_rows(self) -> Tensor:
-        """[S, L] the rows on which lanes were truncated, in order; 0 where there are fewer than S."""
-        where = torch.where(self.truncated, self._slots(), self.num_slots)
-        number = torch.arange(self.num_steps, device=where.device)[:, None].expand_as(where)
-        lanes = torch.arange(self.num_lanes, device=where.device).expand_as(where)
-        return where.new_zeros((self.num_slots + 1, self.num_lanes)).index_put((where, lanes), number)[:-1]
-
-    def _slots(self) -> Tensor:
-        """[T, L] how often a lane was truncated before a row."""
-        return self.truncated.cumsum(0) - self.truncated.long()
+    def truncated_rows(self, update: DeviceUpdate) -> Tensor:
+        """[S, L] on which rows that was."""
+        return update.truncated_rows(self.truncated, self.num_slots)
 
     def rows(self, num_steps: int) -> ResidentRollout:
         """Its first rows, as a rollout of their own that shares its memory."""

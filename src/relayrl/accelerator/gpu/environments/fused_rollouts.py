@@ -67,20 +67,23 @@ class FusedRollout:
         )
         columns = rollout.obs, rollout.action, rollout.logp, rollout.reward, rollout.terminated, rollout.truncated
         counters = env._elapsed_steps, env._episode, env._stream_key, worlds.terminated, env._truncated, env._over
-        block, warps = self._block()
+        (block, warps), num_agents = self._block(), env.groups[self._name].num_agents
         rollout_kernel[(triton.cdiv(env.num_envs, block),)](
             update.pi_adam.flat.vector, *update._scales, *scaling, noise, now, *columns, rollout.next_obs,
             *self._state(), *counters, env.num_envs, env._limit, *self._numbers(), **update._shapes[0].constants,
             **update._head.constants, **self._constants(), IS_NORMALIZED=moments is not None,
-            N=env.groups[self._name].num_agents, T=rollout.num_steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
+            N=num_agents, T=rollout.num_steps, BLOCK=block, LANES=triton.next_power_of_2(block * num_agents),
+            num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip
         rollout.last_obs.copy_(now.reshape(rollout.last_obs.shape))
 
     def _block(self) -> tuple[int, int]:
-        """Environments of a program, so that there are programs for a whole GPU where there are environments for it; warps."""
-        wide = max(self._update._shapes[0].widths) > 64
-        block = next((n for n in (64, 32) if self._env.num_envs >= n * MULTIPROCESSORS), 16)
-        return (64, 8) if wide else (block, 4)
+        """Environments of a program, so that there are programs for a whole GPU where there are environments for it, and few
+        enough lanes for its registers; warps."""
+        is_wide, num_agents = max(self._update._shapes[0].widths) > 64, self._env.groups[self._name].num_agents
+        most = 64 if is_wide else next((n for n in (64, 32) if self._env.num_envs >= n * MULTIPROCESSORS), 16)
+        block = next((n for n in (64, 32) if n <= most and n * num_agents <= 64), 16)
+        return block, 8 if is_wide else 4
 
     def _constants(self) -> dict[str, Any]:
         worlds: Any = self._env.worlds

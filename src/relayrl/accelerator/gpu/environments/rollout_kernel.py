@@ -39,11 +39,16 @@ def rollout_kernel(
     SIZES: tl.constexpr, WIDTHS: tl.constexpr, OFFSETS: tl.constexpr, IS_TANH: tl.constexpr,
     PARTS: tl.constexpr, BEGINS: tl.constexpr, STARTS: tl.constexpr, IS_SMALL: tl.constexpr, IS_NORMALIZED: tl.constexpr,
     WORLD: tl.constexpr, HAS_OPTION: tl.constexpr, N: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    LANES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """WORLD 0: CartPole (HAS_OPTION: Sutton's and Barto's reward); 1: Pendulum; 2: simple_spread of N agents (it may end)."""
+    """WORLD 0: CartPole (HAS_OPTION: Sutton's and Barto's reward); 1: Pendulum; 2: simple_spread of N agents (it may end).
+
+    All agents of a program's BLOCK environments act at once, in LANES rows."""
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = b < num_envs
+    own = tl.arange(0, LANES)
+    lane = tl.program_id(0) * (BLOCK * N) + own
+    is_lane = (own < BLOCK * N) & (lane < num_envs * N)
     zero = tl.program_id(0).to(tl.int64) * 0  # offsets of rows are 64 bits wide, those inside of a row 32
     DEPTH: tl.constexpr = len(SIZES) - 2
     K: tl.constexpr = SIZES[DEPTH + 1]
@@ -53,19 +58,17 @@ def rollout_kernel(
     weights, biases = load_layers(P, SIZES, WIDTHS, OFFSETS) if IS_SMALL else ((b,), (b,))
     for t in range(T):
         row = (zero + t) * num_envs * N
-        for i in range(N):
-            lane = b * N + i
-            x = seen_features(
-                NOW, OBS + row * SIZES[0], SHIFT, UNIT, lane, ok, bound, IS_NORMALIZED, SIZES[0], WIDTHS[0]
-            )
-            if IS_SMALL:
-                y = forward(x, weights, biases, DEPTH, IS_TANH, PRECISION)[DEPTH + 1]
-            else:
-                y = outputs_of_features(P, x, SIZES, WIDTHS, OFFSETS, IS_TANH, PRECISION)
-            store_draw(
-                y, lane, ok, P, log_std_at, None, NOISE + row * A, SCALE, CENTER, ACTION + row * A, LOGP + row,
-                PARTS, BEGINS, STARTS, False, K, W,
-            )  # fmt: skip
+        x = seen_features(
+            NOW, OBS + row * SIZES[0], SHIFT, UNIT, lane, is_lane, bound, IS_NORMALIZED, SIZES[0], WIDTHS[0]
+        )
+        if IS_SMALL:
+            y = forward(x, weights, biases, DEPTH, IS_TANH, PRECISION)[DEPTH + 1]
+        else:
+            y = outputs_of_features(P, x, SIZES, WIDTHS, OFFSETS, IS_TANH, PRECISION)
+        store_draw(
+            y, lane, is_lane, P, log_std_at, None, NOISE + row * A, SCALE, CENTER, ACTION + row * A, LOGP + row,
+            PARTS, BEGINS, STARTS, False, K, W,
+        )  # fmt: skip
         tl.debug_barrier()
         following = NEXT_OBS + row * SIZES[0]
         if WORLD == 0:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+DRAW_BLOCK = 256
 GAMMA = tl.constexpr(0x9E37_79B9_7F4A_7C15 - (1 << 64))
 MIX_1 = tl.constexpr(0xBF58_476D_1CE4_E5B9 - (1 << 64))
 MIX_2 = tl.constexpr(0x94D0_49BB_1331_11EB - (1 << 64))
@@ -24,6 +29,30 @@ def uniform(stream, DRAW: tl.constexpr):
     counter = stream * 0 + (DRAW + 1)  # a tensor: the product wraps around
     bits = mix64(stream + counter * GAMMA)
     return ((bits >> 11) & ((1 << 53) - 1)).to(tl.float64) * (1.0 / (1 << 53))
+
+
+@triton.jit
+def uniforms_kernel(KEY, EPISODE, OUT, num_worlds, BLOCK: tl.constexpr):
+    """OUT [D, B]: draw D of the episodes that begin; programs are blocks of worlds by draws."""
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = b < num_worlds
+    stream = mix64(tl.load(KEY + b, mask=ok, other=0) + (tl.load(EPISODE + b, mask=ok, other=0) + 1) * GAMMA)
+    counter = stream * 0 + (tl.program_id(1) + 1)
+    bits = mix64(stream + counter * GAMMA)
+    draw = ((bits >> 11) & ((1 << 53) - 1)).to(tl.float64) * (1.0 / (1 << 53))
+    tl.store(OUT + tl.program_id(1) * num_worlds + b, draw, mask=ok)
+
+
+def fused_uniforms(xp: Any, keys: Tensor, episodes: Tensor, num_draws: int) -> Tensor:
+    """[D, B] `random_streams.uniforms`, in one launch."""
+    del xp
+    num_worlds = keys.shape[0]
+    out = torch.empty((num_draws, num_worlds), dtype=torch.float64, device=keys.device)
+    if num_draws:
+        uniforms_kernel[(triton.cdiv(num_worlds, DRAW_BLOCK), num_draws)](
+            keys, episodes, out, num_worlds, BLOCK=DRAW_BLOCK
+        )
+    return out
 
 
 @triton.jit

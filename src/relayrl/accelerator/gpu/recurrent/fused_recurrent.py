@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relayrl.accelerator.gpu.advantage_kernels import fused_gae
+from relayrl.accelerator.gpu.advantage_kernels import gae
 from relayrl.accelerator.gpu.clipped_adam import FusedAdam
 from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.fused_cells import fused_unroll, is_known_cell
@@ -70,6 +70,11 @@ class FusedRecurrentUpdate(RecurrentDeviceUpdate):
         return fused_unroll(cell, inputs, starts, self.precision)
 
     def advantages(
-        self, reward: Tensor, value: Tensor, next_value: Tensor, flags: tuple[Tensor, Tensor], gamma: float, lam: float
+        self,
+        reward: Tensor,
+        values: tuple[Tensor, Tensor, Tensor],
+        flags: tuple[Tensor, Tensor],
+        gamma: float,
+        lam: float,
     ) -> Tensor:
-        return fused_gae(reward, value, next_value, flags, gamma=gamma, lam=lam)
+        return gae(reward, values, flags, gamma=gamma, lam=lam)

@@ -73,7 +73,7 @@ def policy_loss_kernel(
     BEGINS: tl.constexpr, STARTS: tl.constexpr, HAS_MASK: tl.constexpr, IS_CLIPPED: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """DY [m, W] of a block's rows; its sums of the log deviations' gradient, loss, KL, entropy and clipped rows."""
+    """DY [m, W] of a block's rows; its sums of the gradients of bias and log deviations, loss, KL, entropy and clipped rows."""
     p = tl.program_id(0)
     i = p * BM + tl.arange(0, BM)
     row, ok = rows_of(ROWS, p * BM, num_rows, True, BM)
@@ -83,13 +83,15 @@ def policy_loss_kernel(
         clip_ratio, entropy_coef, PARTS, BEGINS, STARTS, K, W, HAS_MASK, IS_CLIPPED,
     )  # fmt: skip
     col = tl.arange(0, W)
-    tl.store(DY + i.to(tl.int64)[:, None] * W + col[None, :], dy / num_rows, mask=ok[:, None])
-    NUM_STD: tl.constexpr = K if len(PARTS) == 0 else 0
-    own = SUMS + p * (NUM_STD + 4)
+    dy = tl.where(ok[:, None], dy / num_rows, 0.0)
+    tl.store(DY + i.to(tl.int64)[:, None] * W + col[None, :], dy, mask=ok[:, None])
+    NUM_BEFORE: tl.constexpr = 2 * K if len(PARTS) == 0 else K
+    own = SUMS + p * (NUM_BEFORE + 4)
+    tl.store(own + col, tl.sum(dy, 0), mask=col < K)
     if len(PARTS) == 0:
-        tl.store(own + col, tl.sum(tl.where(ok[:, None], d_log_std / num_rows, 0.0), 0), mask=col < K)
+        tl.store(own + K + col, tl.sum(tl.where(ok[:, None], d_log_std / num_rows, 0.0), 0), mask=col < K)
     for j in tl.static_range(4):
-        tl.store(own + NUM_STD + j, tl.sum(tl.where(ok, numbers[j], 0.0), 0) / num_rows)
+        tl.store(own + NUM_BEFORE + j, tl.sum(tl.where(ok, numbers[j], 0.0), 0) / num_rows)
 
 
 @triton.jit
@@ -97,7 +99,7 @@ def value_loss_kernel(
     P, H, ROWS, OLD_VALUE, TARGET, DY, SUMS, num_rows, clip, START: tl.constexpr, FAN_IN: tl.constexpr, K: tl.constexpr,
     W: tl.constexpr, IS_CLIPPED: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """DY [m, W] of a block's rows, and the sum of their losses."""
+    """DY [m, W] of a block's rows, and the sums of their bias's gradient and losses."""
     p = tl.program_id(0)
     i = p * BM + tl.arange(0, BM)
     row, ok = rows_of(ROWS, p * BM, num_rows, True, BM)
@@ -107,9 +109,35 @@ def value_loss_kernel(
     old_value = tl.load(OLD_VALUE + row, mask=ok, other=0.0)
     target = tl.load(TARGET + row, mask=ok, other=0.0)
     loss, d_value = value_slope(value, old_value, target, clip, IS_CLIPPED)
-    dy = tl.where(col == 0, (d_value / num_rows)[:, None], 0.0)
-    tl.store(DY + i.to(tl.int64)[:, None] * W + col, dy, mask=ok[:, None])
-    tl.store(SUMS + p, tl.sum(tl.where(ok, loss, 0.0), 0) / num_rows)
+    d_value = tl.where(ok, d_value / num_rows, 0.0)
+    tl.store(DY + i.to(tl.int64)[:, None] * W + col, tl.where(col == 0, d_value[:, None], 0.0), mask=ok[:, None])
+    tl.store(SUMS + 2 * p, tl.sum(d_value, 0))
+    tl.store(SUMS + 2 * p + 1, tl.sum(tl.where(ok, loss, 0.0), 0) / num_rows)
+
+
+@triton.jit
+def slope_kernel(
+    DZ,
+    H,
+    SUMS,
+    num_rows,
+    WIDTH: tl.constexpr,
+    IS_TANH: tl.constexpr,
+    STEPS: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """DZ ← DZ ⊙ act′(H), and its sums over each program's rows, SUMS [programs, WIDTH]: parts of the bias's gradient."""
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    total = tl.zeros((BM, BN), tl.float32)
+    for step in range(STEPS):
+        i = (tl.program_id(0).to(tl.int64) * STEPS + step) * BM + tl.arange(0, BM)
+        ok = (i < num_rows)[:, None] & (n < WIDTH)[None, :]
+        at = i[:, None] * WIDTH + n[None, :]
+        dz = tl.load(DZ + at, mask=ok, other=0.0) * slope(tl.load(H + at, mask=ok, other=0.0), IS_TANH)
+        tl.store(DZ + at, dz, mask=ok)
+        total += dz
+    tl.store(SUMS + tl.program_id(0) * WIDTH + n, tl.sum(total, 0), mask=n < WIDTH)
 
 
 @triton.jit

@@ -26,6 +26,8 @@ from relayrl.accelerator.gpu.wide import layered_gradients as layered
 
 BY_LIBRARY = frozenset({Precision.TF32, Precision.NEAR_FLOAT32})
 """Precisions whose products are cuBLAS's, in tf32 or float32."""
+SLOPE_BLOCK = 32, 64
+"""Rows and columns that a program multiplies by slopes at a time."""
 
 
 class LayeredNetwork:
@@ -42,8 +44,12 @@ class LayeredNetwork:
         self._dy = torch.empty((num_rows, shape.widths[-1]), device=device)
         self._loss_block = 64
         self._loss_programs = triton.cdiv(num_rows, self._loss_block)
-        self._loss_sums = torch.zeros((self._loss_programs, num_extra + NUM_POLICY_SUMS), device=device)
-        self._value_sums = torch.zeros((self._loss_programs, NUM_VALUE_SUMS), device=device)
+        num_outputs = shape.sizes[-1]
+        self._loss_sums = torch.zeros((self._loss_programs, num_outputs + num_extra + NUM_POLICY_SUMS), device=device)
+        self._value_sums = torch.zeros((self._loss_programs, 1 + NUM_VALUE_SUMS), device=device)
+        self._slope_steps = triton.cdiv(triton.cdiv(num_rows, SLOPE_BLOCK[0]), MULTIPROCESSORS)
+        slope_programs = triton.cdiv(num_rows, SLOPE_BLOCK[0] * self._slope_steps)
+        self._bias_sums = [torch.zeros((slope_programs, size), device=device) for size in shape.sizes[1:-1]]
         self._sums = torch.zeros(NUM_POLICY_SUMS, device=device)
         self._nothing = torch.zeros(0, device=device)
         self._partials = self._nothing
@@ -66,7 +72,7 @@ class LayeredNetwork:
         )  # fmt: skip
         n = self.shape.num_parameters
         self._backward(network, rows, network.gradient[:n])
-        reduce_partials(self._loss_sums, network.gradient[n:], self._sums)
+        reduce_partials(self._loss_sums, network.gradient[n - self.shape.sizes[-1] :], self._sums)
         return self._sums
 
     def value(self, network: Network, rows: Tensor, terms: ValueTerms) -> Tensor:
@@ -78,7 +84,7 @@ class LayeredNetwork:
         )  # fmt: skip
         self._backward(network, rows, network.gradient)
         sums = self._sums[:NUM_VALUE_SUMS]
-        reduce_partials(self._value_sums, self._nothing, sums)
+        reduce_partials(self._value_sums, network.gradient[-1:], sums)
         return sums
 
     @property
@@ -139,8 +145,11 @@ class LayeredNetwork:
         with _tf32_products(self.precision is Precision.TF32):
             for i, hidden in enumerate(self._hidden):
                 weight, bias = self._parameters(network.vector, i)
-                torch.addmm(bias, x, weight.t(), out=hidden)
-                x = hidden.tanh_() if self.shape.is_tanh else hidden.relu_()
+                if self.shape.is_tanh:
+                    torch.addmm(bias, x, weight.t(), out=hidden).tanh_()
+                else:  # bias and relu are the product's epilogue
+                    torch.ops.aten._addmm_activation.out(bias, x, weight.t(), out=hidden)
+                x = hidden
 
     @torch.no_grad()
     def _backward_by_library(self, network: Network, gradient: Tensor) -> None:
@@ -149,14 +158,18 @@ class LayeredNetwork:
             for i in range(self.shape.depth, 0, -1):
                 out, hidden = self._dz[i - 1], self._hidden[i - 1]
                 torch.mm(above[i], self._parameters(network.vector, i)[0], out=out)
-                if self.shape.is_tanh:
-                    torch.ops.aten.tanh_backward.grad_input(out, hidden, grad_input=out)
-                else:
-                    torch.ops.aten.threshold_backward.grad_input(out, hidden, 0, grad_input=out)
+                self._times_slope(out, hidden, self._bias_sums[i - 1], self._parameters(gradient, i - 1)[1])
             for i, dz in enumerate(above):
-                weight, bias = self._parameters(gradient, i)
-                torch.mm(dz.t(), inputs[i], out=weight)
-                torch.sum(dz, 0, out=bias)
+                torch.mm(dz.t(), inputs[i], out=self._parameters(gradient, i)[0])
+
+    def _times_slope(self, dz: Tensor, hidden: Tensor, sums: Tensor, bias: Tensor) -> None:
+        """Multiply `dz` by the activation's slope, and write its sum over rows to the gradient of the layer's `bias`."""
+        (block, columns), width = SLOPE_BLOCK, dz.shape[1]
+        layered.slope_kernel[(sums.shape[0], triton.cdiv(width, columns))](
+            dz, hidden, sums, self.num_rows, WIDTH=width, IS_TANH=self.shape.is_tanh, STEPS=self._slope_steps,
+            BM=block, BN=columns,
+        )  # fmt: skip
+        reduce_partials(sums, bias, self._nothing)
 
     def _parameters(self, vector: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """Views of a layer's weight [out, in] and bias, or of their gradients."""
