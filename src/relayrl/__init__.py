@@ -10,6 +10,7 @@ when it is first used: importing this package costs nothing.
 from typing import TYPE_CHECKING
 
 from relayrl.lazy_names import lazy_names
+from relayrl.reproducible_sums import ask_for_reproducible_sums
 
 if TYPE_CHECKING:
     from relayrl import errors as errors
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from relayrl.training.trainer_settings import TrainerSettings as TrainerSettings
 
 __version__ = "0.1.0"
+ask_for_reproducible_sums()
 
 _HOMES = {
     # runs

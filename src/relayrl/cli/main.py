@@ -34,6 +34,7 @@ from relayrl.cli.servers.models_command import models_app
 from relayrl.cli.servers.serve_command import serve_app
 from relayrl.cli.servers.serve_inference_command import inference
 from relayrl.cli.sweeps.sweep_command import sweep_app
+from relayrl.cli.terminal.named_command import with_named_command
 from relayrl.config.passwords import without_password
 from relayrl.errors import ConfigError, RelayRLError
 
@@ -353,7 +354,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: turns errors into one line and an exit code; the parser does so for its own."""
     shows_traceback.set(False)
     try:
-        app(with_env_args(list(sys.argv[1:] if arguments is None else arguments)), prog_name="relayrl")
+        given = with_env_args(list(sys.argv[1:] if arguments is None else arguments))
+        with_named_command(app, given)(given, prog_name="relayrl")
     except KeyboardInterrupt:
         print("relayrl: interrupted", file=sys.stderr)
         sys.exit(130)
