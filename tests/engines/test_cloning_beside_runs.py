@@ -11,6 +11,9 @@ import torch
 from gymnasium import spaces
 
 import relayrl
+from relayrl.engines.local.local_engine import LocalEngine
+from relayrl.engines.runs.run_directory import RunDirectory
+from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.errors import ConfigError
 from relayrl.models.heads.head_registry import squashed_head
 from relayrl.training.imitation.imitation_settings import BehavioralCloningSettings
@@ -75,6 +78,24 @@ def test_policies_are_cloned_while_they_learn(env, algo, name, demos, tmp_path):
         assert known[0] > known[len(known) // 2] > known[-1] == 0.0
         losses = np.array(run.history[rate.replace("learning_rate", "loss")])
         assert np.isfinite(losses).any()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_cloning_has_moments_of_its_own(algo, demos, tmp_path):
+    """Pretraining alone steps the policy, and not the moments of the algorithm's Adam."""
+    cloning = {"demo_path": demos["pendulum"], "pretrain_epochs": 3, "batch_size": 64}
+    flags = {"algo": algo, "environment.num_envs": 2, "network.hidden_sizes": [16], "behavioral_cloning": cloning}
+    directory = RunDirectory(tmp_path / "run")
+    settings = build_run_settings("native:Pendulum", None, flags, [])
+    directory.create(settings)
+    parts = LocalEngine(settings, directory, tensorboard=False)._parts
+    own = parts.trainer.cloned_policies()["agent"].optimizer
+    before = own.vector.clone()
+    parts.trainer.cloning.pretrain()
+    assert not torch.equal(own.vector, before)
+    assert not own.first_moment.any()
+    assert not own.second_moment.any()
+    assert own.num_steps == 0
 
 
 def test_deterministic_policies_have_no_likelihood(demos, tmp_path):

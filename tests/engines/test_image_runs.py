@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from relayrl.data.trees import Array
@@ -121,6 +122,47 @@ def train(path, settings, *, resumes=False):
         engine.resume()
     engine.run(lambda _: None)
     return json.loads((path / "result.json").read_text())
+
+
+IN_WORKERS = PPO | {"environment.num_envs": 4, "evaluation.episodes": 0, "threads": 2}
+
+
+@pytest.fixture
+def _as_many_threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_as_many_threads_as_before")
+def test_with_workers_acting_has_one_thread_and_learning_those_of_the_settings(tmp_path):
+    seen = {}
+    for workers in (0, 2):
+        settings = settings_of(IN_WORKERS | {"environment.workers": workers}, 64)
+        directory = RunDirectory(tmp_path / str(workers))
+        directory.create(settings)
+        engine = LocalEngine(settings, directory, tensorboard=False)
+        threads = seen[workers] = {"acting": set(), "learning": set()}
+
+        def look(module, args, threads=threads):
+            if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+                threads["learning" if torch.is_grad_enabled() else "acting"].add(torch.get_num_threads())
+
+        modules = engine._parts.policies["agent"].modules()
+        next(each for each in modules if isinstance(each, torch.nn.Conv2d)).register_forward_pre_hook(look)
+        engine.run(lambda _: None)
+    assert seen == {0: {"acting": {2}, "learning": {2}}, 2: {"acting": {1}, "learning": {2}}}
+
+
+@pytest.mark.usefixtures("_as_many_threads_as_before")
+def test_any_number_of_workers_gives_the_same_parameters_also_after_a_resume(tmp_path):
+    whole = {
+        train(tmp_path / str(n), settings_of(IN_WORKERS | {"environment.workers": n}, 160))["parameter_hash"]
+        for n in (1, 2, 4)
+    }
+    train(tmp_path / "parts", settings_of(IN_WORKERS | {"environment.workers": 2}, 96))
+    parts = train(tmp_path / "parts", settings_of(IN_WORKERS | {"environment.workers": 4}, 160), resumes=True)
+    assert whole == {parts["parameter_hash"]}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -11,7 +11,7 @@ import relayrl
 from relayrl.compiled import loader
 from relayrl.models.networks.observation_encoder import RunningNormalizer
 
-THREADS = (1, 2, 3, 5, 8)
+THREADS = (1, 2, 3, 5, 8, 16)
 """Of torch and of the kernels, also where there are fewer cores."""
 FEW_PASSES = {"params.train_pi_iters": 2, "params.train_vf_iters": 2}
 NORMALIZED = {"network.normalize_observations": True}
@@ -26,7 +26,9 @@ RUNS = {
     ),
     "reinforce": ("native:CartPole", 64, 4_096, {"params.train_vf_iters": 2, "params.normalize_returns": True}),
     "td3": ("native:Pendulum", 8, 168, {**REPLAY, "network.hidden_sizes": [300, 300]}),
+    "td3-few": ("native:Pendulum", 1, 180, {**REPLAY, "params.batch_size": 256}),  # rows that threads share as units
     "sac": ("native:Pendulum", 8, 168, REPLAY),
+    "sac-few": ("native:Pendulum", 1, 180, {**REPLAY, "params.batch_size": 256}),
     "mappo": ("native:simple_spread", 32, 2_048, {**FEW_PASSES, **NORMALIZED}),
 }
 

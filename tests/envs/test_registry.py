@@ -105,6 +105,7 @@ def test_an_unknown_name_comes_with_the_nearest(name: str, message: str) -> None
         ("nativ:simple_spread", "there is no module 'nativ'; did you mean 'native'"),
         ("no_such_package.module:f", "there is no module 'no_such_package'"),
         ("worker_environments:HANG_S", "'HANG_S' is a float, not a function or class"),
+        ("pettingzoo.classic:connect_four_v3", "write pettingzoo:classic.connect_four_v3"),
         ("test_registry:not_an_env", "not_an_env made a list; it must make a gymnasium.Env"),
     ],
 )

@@ -102,6 +102,16 @@ def test_a_set_layout_is_obeyed():
     assert ActorCritic(ATARI, spaces.Discrete(2), flat, torch.Generator().manual_seed(0)).image_encoder is None
 
 
+@pytest.mark.parametrize("kind", ["nature_cnn", "simple", "match3"])
+def test_a_board_with_a_side_below_seven_goes_through_the_convolutions_of_match3(kind):
+    board = spaces.Box(0, 1, (6, 7, 2), np.int8)
+    network = NetworkSettings(image_layout="channels_last", encoder=kind, encoder_size=8)
+    encoder = ActorCritic(board, spaces.Discrete(7), network, torch.Generator().manual_seed(0)).image_encoder
+    filters = [(layer.out_channels, *layer.kernel_size) for layer in encoder.modules() if isinstance(layer, nn.Conv2d)]
+    assert filters == [(35, 3, 3), (144, 3, 3)]
+    assert image_layout((4, 7, 2), ImageAxes.CHANNELS_LAST) is None
+
+
 def test_an_ambiguous_image_names_the_setting():
     with pytest.raises(ConfigError, match=r"network\.image_layout"):
         image_layout((84, 84, 84))

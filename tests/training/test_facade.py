@@ -179,11 +179,13 @@ def test_a_kernel_of_the_callers_trains_saves_loads_and_leaves(algo, tmp_path):
 
 
 def critics(trainer: Any) -> list[nn.Module]:
-    """Every value and Q-network, targets included; of critics of teams, what sees an agent."""
+    """Every value and Q-network, targets included; of critics of teams, what is before the attention and behind it."""
     learner = trainer._learned()
     if trainer.params.replay_size is None:
         found = [policy.critic for policy in learner.policies.values()]
-        teams = [part for critic in found if isinstance(critic, TeamCritic) for part in (critic.observed, critic.acted)]
+        teams = [
+            part for critic in found if isinstance(critic, TeamCritic) for part in (critic.observed, critic.estimate)
+        ]
         return teams or found
     groups = learner.trainer._algorithm.groups.values()
     return [critic for group in groups for networks in (group.q, group.target_q) for critic in networks.critics]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayrl.config.plugin_registry import explaining_registrations
-from relayrl.engines.process.garbage import collection_paused, living_set_aside
 from relayrl.engines.process.interrupts import Interrupt
 from relayrl.engines.torch_preload import preload_torch
 from relayrl.errors import ConfigError, UntrustedError
+from relayrl.garbage import collection_paused, living_set_aside
 
 if TYPE_CHECKING:
     from relayrl.engines.callbacks.callback import Callback

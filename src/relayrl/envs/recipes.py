@@ -211,10 +211,22 @@ def _find_in_module(env: str, module_name: str, name: str) -> Factory:
     if callable(factory):
         return factory  # type: ignore[no-any-return]
     if factory is not None:
-        raise ConfigError(f"{env}: {name!r} is a {type(factory).__name__}, not a function or class that makes one")
+        hint = _module_hint(module_name, name, factory)
+        raise ConfigError(
+            f"{env}: {name!r} is a {type(factory).__name__}, not a function or class that makes one{hint}"
+        )
     if name in gymnasium.registry:
         return gymnasium_adapter.find(name)
     raise UnknownNameError(f"factory in module {module_name!r}", name, _callables(module))
+
+
+def _module_hint(module_name: str, name: str, found: Any) -> str:
+    """PettingZoo's environments are modules, which its users import from a family: how such a one is written here."""
+    library, _, family = module_name.partition(".")
+    if library in PETTINGZOO_LIBRARIES:
+        return f"; write {library}:{family}.{name}"
+    maker = next((maker for maker in ("parallel_env", "env") if callable(getattr(found, maker, None))), None)
+    return "" if maker is None else f"; write {module_name}.{name}:{maker}"
 
 
 def find_wrapper(name: str) -> Factory:

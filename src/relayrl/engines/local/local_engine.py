@@ -336,6 +336,8 @@ class LocalEngine:
     def _count_episodes(self, pace: Pace) -> None:
         ended = pace.take_ended()
         self._follow_lessons(ended, pace)
+        if not ended.returns and not ended.recorded:
+            return
         scored = self._evaluation.score_training(ended)
         self._statistics.add_episodes(scored.returns, ended.lengths, ended.group_returns)
         self._statistics.add_agent_returns(scored.agent_returns)

@@ -35,6 +35,9 @@ JOIN_TIMEOUT_S = 30.0
 RewardRule = Callable[[dict[str, Rollout]], Mapping[str, float]]
 """What is done to a rollout before it is learned from, or put in its place; gives metrics."""
 
+Collecting = Callable[[], contextlib.AbstractContextManager[None]]
+"""Entered while a rollout is collected, and left before it is learned from."""
+
 
 class Pace(ABC):
     """Advances a run by one rollout."""
@@ -42,8 +45,14 @@ class Pace(ABC):
     shows_rollouts: bool = True
     """Whether `on_collected` is called."""
 
-    def __init__(self, collector: RolloutCollector, clock: PhaseClock, reward_rule: RewardRule) -> None:
-        self._collector, self._clock, self._reward_rule = collector, clock, reward_rule
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        clock: PhaseClock,
+        reward_rule: RewardRule,
+        collecting: Collecting = contextlib.nullcontext,
+    ) -> None:
+        self._collector, self._clock, self._reward_rule, self._collecting = collector, clock, reward_rule, collecting
         self._rule_metrics: Mapping[str, float] = {}  # of the latest rollout
         self.on_collected: Callable[[Rollouts], None] = lambda _: None
         """Called with every rollout before it is learned from."""
@@ -92,7 +101,8 @@ class Pace(ABC):
 
     def _collect(self, policy_version: int, num_steps: int) -> dict[str, Rollout]:
         try:
-            rollouts = self._collector.collect(policy_version, num_steps)
+            with self._collecting():
+                rollouts = self._collector.collect(policy_version, num_steps)
         except EnvError as error:
             rest = self._collector.cut_off(policy_version, error)
             if rest:
@@ -114,8 +124,9 @@ class InTurns(Pace):
         collector: RolloutCollector,
         clock: PhaseClock,
         reward_rule: RewardRule,
+        collecting: Collecting = contextlib.nullcontext,
     ) -> None:
-        super().__init__(collector, clock, reward_rule)
+        super().__init__(collector, clock, reward_rule, collecting)
         self._trainer, self._statistics = trainer, statistics
         self._finish: Finish | None = None
         self._after_update: list[Callable[[], None]] = []

@@ -139,7 +139,9 @@ class RunParts:
 
             return Offline(self.trainer, statistics, self.collector, clock, self.env.num_envs)
         if not settings.trainer.threaded:
-            return InTurns(self.trainer, statistics, self.collector, clock, self._on_rollouts)
+            # torch's idle threads spin for some 10 ms before they sleep, on cores that worker processes step on.
+            collecting = one_thread if settings.environment.workers else contextlib.nullcontext
+            return InTurns(self.trainer, statistics, self.collector, clock, self._on_rollouts, collecting)
         driven = RolloutTrainer(
             settings.env,
             settings.trainer,

@@ -174,12 +174,13 @@ class _PettingZooAdapter(MultiAgentEnvironment):
     def _ends(self, terminated: Mapping[str, bool], truncated: Mapping[str, bool]) -> dict[str, tuple[bool, bool]]:
         """Flags of the agents that lived until now; from here on they are dead. One that left unflagged is truncated."""
         ends = {}
+        present = self._env.agents  # once: each of PettingZoo's wrappers looks for an attribute before it passes it on
         for agent in self._alive:
             flags = bool(terminated.get(agent)), bool(truncated.get(agent))
-            if any(flags) or agent not in self._env.agents:
+            if any(flags) or agent not in present:
                 ends[agent] = flags if any(flags) else (False, True)
         self._ended.update(ends)
-        self._alive = tuple(agent for agent in self._env.agents if agent not in self._ended)
+        self._alive = tuple(agent for agent in present if agent not in self._ended)
         return ends
 
 
@@ -238,7 +239,7 @@ class TurnsAdapter(_PettingZooAdapter):
         ends: dict[str, tuple[bool, bool]] = {}
         infos: dict[str, Mapping[str, Any]] = {}
         while True:
-            num_agents = len(self._env.agents)
+            num_agents = len(self._env.agents) if action is None else 0
             self._env.step(action)
             if action is None and len(self._env.agents) >= num_agents:
                 raise EnvError(f"{self._env}: step(None) did not remove the dead agent {self._env.agent_selection!r}")

@@ -26,6 +26,8 @@ class EpisodeBeginnings:
         self._episode_ahead = blueprint.xp.from_host(np.full(num_worlds, -1, np.int64))
         self._none_ahead = blueprint.xp.from_host(np.array(-1, np.int64))
         self._upcoming: dict[str, XArray] = {}
+        self.draw_dense = uniforms
+        """What draws the numbers of all worlds' beginnings; a device may have a faster one of the same bits."""
 
     def expect(self, upcoming: Mapping[str, XArray], changed: XArray) -> None:
         """Options `[B]` of the episodes that begin next; `changed` `[B]` marks worlds that get others than before."""
@@ -54,7 +56,7 @@ class EpisodeBeginnings:
         xp = self._blueprint.xp
         if self._ahead is None:
             self._ahead = self._blueprint.build(self._num_worlds)
-        self._ahead.begin(uniforms(xp, keys, episodes, self._blueprint.num_draws))
+        self._ahead.begin(self.draw_dense(xp, keys, episodes, self._blueprint.num_draws))
         worlds.place(xp, where, self._ahead)
 
     def _prepare(self, worlds: Worlds) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -137,7 +138,7 @@ class _Taken:
         self._numbers, self._start = numbers, 0
 
     def take(self, *shape: int) -> Array:
-        end = self._start + int(np.prod(shape))
+        end = self._start + math.prod(shape)
         if end > len(self._numbers):
             raise ValueError("too few numbers")
         taken = self._numbers[self._start : end].reshape(shape)

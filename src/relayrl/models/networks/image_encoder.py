@@ -5,8 +5,9 @@
     match3        two 3×3/1 of 35 and 144, for boards of a few cells (Gudmundsson et al., 2018)
     resnet        three blocks of 16, 32 and 32 filters with two residual units each (Espeholt et al., 2018)
 
-Images too small for the first two go through 3×3/2 convolutions instead. Numbers beside the images pass as they are. What is
-convolved lies in memory with its channels last, which the CPU's convolutions are fastest with.
+Images too small for the first two go through 3×3/2 convolutions instead, those with a side below 7 through match3's. Numbers
+beside the images pass as they are. What is convolved lies in memory with its channels last, which the CPU's convolutions are
+fastest with.
 """
 
 from __future__ import annotations
@@ -113,9 +114,8 @@ def _convolutions(layout: ImageLayout, network: NetworkSettings, generator: torc
 
 def _plain(layout: ImageLayout, kind: EncoderKind) -> list[nn.Module]:
     channels, height, width = layout.channels_first
-    filters = _CONVOLUTIONS[kind]
-    if _smallest_side(filters) > min(height, width):
-        filters = _OF_SMALL_IMAGES
+    smaller = (_CONVOLUTIONS[kind], _OF_SMALL_IMAGES, _CONVOLUTIONS[EncoderKind.MATCH3])
+    filters = next(filters for filters in smaller if _smallest_side(filters) <= min(height, width))
     layers: list[nn.Module] = []
     for num_filters, size, stride in filters:
         layers += [nn.Conv2d(channels, num_filters, size, stride), nn.ReLU(inplace=True)]

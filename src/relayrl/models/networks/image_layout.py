@@ -18,7 +18,7 @@ from relayrl.models.network_settings import ImageAxes
 
 MIN_IMAGE_SIDE = 16
 """Images with a shorter side are convolved only where the layout is set."""
-MIN_CONVOLVED_SIDE = 7
+MIN_CONVOLVED_SIDE = 5
 """What the smallest convolutions leave something of."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from relayrl.accelerator.adam_kernel import accelerate_steps
 from relayrl.algorithms.imitation.cloning import Cloner, observe
 from relayrl.algorithms.losses import Objective
 from relayrl.algorithms.optimizer import FlatAdam
@@ -102,6 +103,9 @@ def _cloner(own: ClonedPolicy, seed: int) -> Cloner:
     optimizer.first_moment = torch.zeros_like(own.optimizer.first_moment)
     optimizer.second_moment = torch.zeros_like(own.optimizer.second_moment)
     optimizer.num_steps = 0
+    if optimizer.kernel is not None:  # that of the algorithm's Adam steps the algorithm's moments
+        optimizer.kernel = None
+        accelerate_steps([optimizer])
 
     def make_update(objective: Objective) -> TorchUpdate:
         # Not the kernels: they may still step the critic when cloning begins.
