@@ -12,7 +12,7 @@ train: setup  ## install, then train CartPole-v1 to its solved return
 	$(BIN)/relayrl train CartPole-v1
 
 test: setup-dev lint  ## install development extras, then lint, types, layers and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 40
 
 check: setup-dev lint  ## as test, without the slow tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"

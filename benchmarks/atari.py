@@ -2,6 +2,9 @@
 
     python benchmarks/atari.py --steps 200000                    Pong, both sides, seed 0
     python benchmarks/atari.py --game Breakout --side ours --steps 10000000 --seeds 0,1,2
+    python benchmarks/atari.py --side ours --steps 5000000 --set device=cuda --set environment.workers=14
+
+`--set` changes settings of our side; the record names them.
 
 Both learn by PPO from the stack `atari` (`docs/wrappers.md`) with the settings of the preset: 8 environments, 128 steps, 4
 passes in batches of 256, learning rate 2.5e-4 to zero, clipping at 0.1. `scores` are those of whole games in training,
@@ -16,12 +19,14 @@ import json
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+import yaml
 
 import relayrl
 
@@ -30,10 +35,17 @@ LAST_GAMES = 20
 NUM_ENVS, NUM_STEPS, NUM_EPOCHS, BATCH_SIZE = 8, 128, 4, 256
 
 
-def ours(env_id: str, steps: int, seed: int, games: int, threads: int) -> dict[str, Any]:
+def ours(
+    env_id: str, steps: int, seed: int, games: int, threads: int, changed: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """`relayrl train ENV --steps N --seed S`, by its preset."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"threads": threads, "evaluation.episodes": games, "statistics.tensorboard": False}
+        settings = {
+            "threads": threads,
+            "evaluation.episodes": games,
+            "statistics.tensorboard": False,
+            **(changed or {}),
+        }
         began = time.perf_counter()
         run = relayrl.train(
             env_id, algo="ppo", steps=steps, seed=seed, run_dir=Path(folder) / "run", settings=settings, progress=False
@@ -46,7 +58,14 @@ def ours(env_id: str, steps: int, seed: int, games: int, threads: int) -> dict[s
             "seconds": round(seconds, 1),
             "scores": round(known[-1], 2) if known else None,
             "evaluation": round(result.mean_return, 2) if games else None,
+            **({"settings": changed, "curve": _tenths(scores)} if changed else {}),
         }
+
+
+def _tenths(scores: Sequence[float]) -> list[float]:
+    """The score of games at each tenth of training."""
+    places = np.linspace(0, len(scores) - 1, 11)[1:].astype(int) if len(scores) else []
+    return [round(float(scores[place]), 1) for place in places]
 
 
 class Scores(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -114,6 +133,10 @@ def theirs(env_id: str, steps: int, seed: int, games: int, threads: int) -> dict
     }
 
 
+def parsed(assignments: list[str]) -> dict[str, Any]:
+    return {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in assignments)}
+
+
 SIDES = {"ours": ours, "theirs": theirs}
 
 
@@ -126,11 +149,13 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=10, help="greedy games after training")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--set", action="append", default=[], help="key=value, a setting of our side; repeatable")
     asked = parser.parse_args()
     env_id = f"ALE/{asked.game}-v5"
     for seed in map(int, asked.seeds.split(",")):
         for side in SIDES if asked.side == "both" else (asked.side,):
-            found = SIDES[side](env_id, asked.steps, seed, asked.games, asked.threads)
+            changes = (parsed(asked.set),) if asked.set and side == "ours" else ()
+            found = SIDES[side](env_id, asked.steps, seed, asked.games, asked.threads, *changes)
             record = {
                 "side": side,
                 "env": env_id,

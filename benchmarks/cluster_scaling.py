@@ -5,7 +5,8 @@
     python benchmarks/cluster_scaling.py --simulate --step-ms 5 --learn-us 2 --bytes 100 --snapshot-kb 500       no measuring
 
 The environment SLEEPS for a millisecond in every step: fourteen collectors then fit two cores, which fourteen that compute
-would not. What is measured is the engine, not the speed-up of computing environments. Each collector has one environment.
+would not. What is measured is the engine, not the speed-up of computing environments. `--busy` makes it compute instead, for
+machines with a core for each collector. Each collector has one environment.
 
 The model of one synchronous update, of C collectors with T rows of E environments each:
 
@@ -57,12 +58,24 @@ class Sleeping(gymnasium.Env):
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(self.STEP_S)
+        self._take_time()
         self._num_steps += 1
         return self._observation(), float(action == 0), self._num_steps == 50, False, {}
 
+    def _take_time(self) -> None:
+        time.sleep(self.STEP_S)
+
     def _observation(self) -> Any:
         return self.np_random.uniform(-1.0, 1.0, 16).astype(np.float32)
+
+
+class Busy(Sleeping):
+    """An environment of a millisecond a step, which it computes."""
+
+    def _take_time(self) -> None:
+        ends = time.perf_counter() + self.STEP_S
+        while time.perf_counter() < ends:
+            pass
 
 
 @dataclass(frozen=True)
@@ -148,12 +161,12 @@ def run_settings(collectors: int) -> dict[str, Any]:
     }
 
 
-def measure(collectors: int, updates: int) -> dict[str, float]:
+def measure(env: str, collectors: int, updates: int) -> dict[str, float]:
     """Steps/s of the whole, seconds of collecting and of learning: lower deciles over updates, the first two left out."""
     settings = {**run_settings(collectors), "engine": "ray", "workers": collectors}
     with tempfile.TemporaryDirectory() as folder:
         relayrl.train(
-            "__main__:Sleeping",
+            env,
             algo="ppo",
             steps=collectors * ROWS * (updates + 2),
             run_dir=Path(folder) / "run",
@@ -203,12 +216,12 @@ def measure_calls(columns: Any, weights: Any, repeats: int) -> tuple[float, floa
     return max(0.0, one - part_s), part_s
 
 
-def measure_alone(calls: int) -> tuple[tuple[float, ...], float, Any, Any]:
+def measure_alone(env: str, calls: int) -> tuple[tuple[float, ...], float, Any, Any]:
     """One collector in this process: seconds of T rows, CPU seconds of a row, its columns, and the weights."""
     from relayrl.engines.cluster.joined_lanes import columns_of
     from relayrl.extend import make_run_parts
 
-    parts = make_run_parts("__main__:Sleeping", algo="ppo", settings=run_settings(1))
+    parts = make_run_parts(env, algo="ppo", settings=run_settings(1))
     taken, used = [], []
     try:
         for _ in range(calls + 2):
@@ -224,9 +237,9 @@ def measure_alone(calls: int) -> tuple[tuple[float, ...], float, Any, Any]:
     return (_low(taken[2:]),), _low(used[2:]) / ROWS, columns, weights
 
 
-def calibrated(points: dict[int, dict[str, float]], calls: int) -> Costs:
+def calibrated(env: str, points: dict[int, dict[str, float]], calls: int) -> Costs:
     """Costs from one collector alone, from bare actors, and of learning."""
-    rows_s, cpu_s, columns, weights = measure_alone(calls)
+    rows_s, cpu_s, columns, weights = measure_alone(env, calls)
     call_s, part_s = measure_calls(columns, weights, calls)
     fewest, most = min(points), max(points)
     learn_s = max(0.0, (points[most]["learn_s"] - points[fewest]["learn_s"]) / ((most - fewest) * ROWS))
@@ -265,6 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collectors", type=int, nargs="+", default=[1, 2, 4, 8, 14])
     parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--busy", action="store_true", help="an environment that computes instead of sleeping")
     parser.add_argument("--simulate", action="store_true", help="predict from the costs below alone")
     parser.add_argument("--step-ms", type=float, default=1.0)
     parser.add_argument("--call-ms", type=float, default=2.0)
@@ -278,8 +292,9 @@ def main() -> None:
         parts = given.call_ms * 1e-3, given.part_us * 1e-6, given.learn_us * 1e-6
         costs = Costs(rows_s, 0.0, *parts, given.bytes, given.snapshot_kb * 1e3)
     else:
-        points = {collectors: measure(collectors, given.updates) for collectors in sorted({1, *given.collectors})}
-        costs = calibrated(points, given.updates)
+        env = f"__main__:{Busy.__name__ if given.busy else Sleeping.__name__}"
+        points = {collectors: measure(env, collectors, given.updates) for collectors in sorted({1, *given.collectors})}
+        costs = calibrated(env, points, given.updates)
         for collectors, point in points.items():
             expected = simulate(costs, collectors)
             print(

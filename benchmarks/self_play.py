@@ -3,9 +3,10 @@
     python benchmarks/self_play.py pong soccer tictactoe connect_four kuhn --seeds 0,1
 
 Games are played by the newest policies with their most likely actions, as every side in turn, against opponents that draw
-uniformly among what is allowed; `first` and `second` are tictactoe's lines of play: all that an opponent can do against the
-policy, counted once each. Kuhn poker's numbers are exact: exploitability of the newest policy, and of the mixture of the
-policies after the updates of the second half. Elo is that of the run, which begins with 1200.
+uniformly among what is allowed. Of tictactoe all lines of play are walked (`tictactoe_lines.py`), so that its rates are exact;
+`first` and `second` have, as each player, the number of lines that end so and their probability. Kuhn poker's numbers are
+exact: exploitability of the newest policy, and of the mixture of the policies after the updates of the second half. Elo is
+that of the run, which begins with 1200.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import json
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import relayrl
 from relayrl.testing import kuhn_exploitability, kuhn_mixture, kuhn_strategy
+from tictactoe_lines import Board, Ends, add, lines_of_play, to_move
 
 Numbers = dict[str, Any]
-_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 OLD_OPPONENTS = {"self_play.window": 1000}
 """All snapshots stay in the window: against random play, positions count that strong players never reach."""
 LARGE_ROLLOUTS = {
@@ -34,7 +36,30 @@ LARGE_ROLLOUTS = {
     "params.train_vf_iters": 5,
 }
 """Goals are rare: critics that see a few of them many times explain nothing of the next rollout."""
-PASSES = {"params.train_pi_iters": 10, "params.train_vf_iters": 10, "params.num_minibatches": 8}
+MANY_GAMES = {
+    "environment.num_envs": 64,
+    "trainer.time_horizon": 256,
+    "params.num_minibatches": 16,
+    "params.train_pi_iters": 4,
+    "params.train_vf_iters": 4,
+}
+"""About 1,300 games a rollout: ten passes over the 150 games of 8 environments leave a critic worse than a constant."""
+BOARD = {
+    "network.encoder": "match3",
+    "network.image_layout": "channels_last",
+    "network.encoder_size": 128,
+    "network.hidden_sizes": [],
+    "threads": 1,
+}
+"""Convolutions over the board. With seeds 10 to 12 an MLP wins about as much; RESULTS.md has both."""
+SHORT_ROLLOUTS = {
+    "environment.num_envs": 128,
+    "trainer.time_horizon": 32,
+    "params.num_minibatches": 8,
+    "params.train_pi_iters": 4,
+    "params.train_vf_iters": 4,
+}
+"""About 550 games a rollout. Opponents are drawn between rollouts: longer ones meet fewer of them."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +89,16 @@ GAMES = {
     ),
     "tictactoe": Game(
         "pettingzoo:classic.tictactoe_v3",
-        900_000,
+        1_500_000,
         {
             **OLD_OPPONENTS,
-            **PASSES,
+            **SHORT_ROLLOUTS,
             "self_play.save_steps": 20_000,
-            "params.entropy_coef": 0.02,
+            "params.entropy_coef": 0.6,  # against opponents that do not err, all moves that do not lose are worth the same
             "params.pi_lr": 1e-3,
-            "params.lr_schedule": "linear",
+            "params.vf_lr": 1e-3,
+            "params.lam": 0.8,
+            "params.lr_schedule": "linear",  # while the rate is high, some lines are lost now and then
             "network.hidden_sizes": [128, 128],
         },
     ),
@@ -80,10 +107,13 @@ GAMES = {
         600_000,
         {
             **OLD_OPPONENTS,
-            **PASSES,
+            **MANY_GAMES,
+            **BOARD,
             "self_play.save_steps": 10_000,
             "params.entropy_coef": 0.05,  # less, and its games follow a few lines that random play leaves at once
-            "network.hidden_sizes": [128, 128],
+            "params.pi_lr": 1e-3,
+            "params.vf_lr": 1e-3,
+            "params.lam": 0.9,
         },
     ),
     "kuhn": Game(
@@ -143,29 +173,30 @@ def measure(name: str, seed: int, num_steps: int | None) -> Numbers:
             match = run.result.opponents["random"]
             found |= {key: round(match[key], 3) for key in ("win_rate", "draw_rate", "loss_rate")}
         if name == "tictactoe":
-            found |= {"first": lines_of_play(run.policy, 1), "second": lines_of_play(run.policy, 2)}
+            found |= against_every_line(run.policy)
     return {**found, "seconds": round(time.perf_counter() - began)}
 
 
-def lines_of_play(policy: Any, own: int) -> dict[str, int]:
-    """How all games of tictactoe end in which the opponent of player `own` (1 begins) tries everything."""
-    count = {"won": 0, "drawn": 0, "lost": 0}
+def against_every_line(policy: Any) -> Numbers:
+    """The most likely moves of `policy` at tictactoe: exact rates against random play, and its lines of play as each player."""
+    found: Numbers = {}
+    means = []
+    for own, name in ((1, "first"), (2, "second")):
+        lines = list(lines_of_play(partial(_most_likely_cell, policy), own))
+        means.append(add(lines))
+        found[name] = {
+            how: [sum(share > 0 for share in shares), round(float(sum(shares)), 4)]
+            for how, shares in zip(Ends._fields, zip(*lines, strict=True), strict=True)
+        }
+    rates = zip(("win_rate", "draw_rate", "loss_rate"), add(means), strict=True)
+    return {name: round(float(both) / 2, 4) for name, both in rates} | found
 
-    def go_on(board: tuple[int, ...], mover: int) -> None:
-        winner = next((board[i] for i, j, k in _LINES if board[i] and board[i] == board[j] == board[k]), 0)
-        free = [cell for cell in range(9) if not board[cell]]
-        if winner or not free:
-            count["drawn" if not winner else "won" if winner == own else "lost"] += 1
-            return
-        if mover == own:
-            seen = np.array(board).reshape(3, 3)
-            obs = np.stack([seen == own, seen == 3 - own], -1).astype(np.int8)
-            free = [int(policy.act(obs, np.array(board) == 0))]
-        for cell in free:
-            go_on((*board[:cell], mover, *board[cell + 1 :]), 3 - mover)
 
-    go_on((0,) * 9, 1)
-    return count
+def _most_likely_cell(policy: Any, board: Board) -> int:
+    own = to_move(board)
+    seen = np.array(board).reshape(3, 3)
+    obs = np.stack([seen == own, seen == 3 - own], -1).astype(np.int8)
+    return int(policy.act(obs, np.array(board) == 0))
 
 
 def main() -> None:
