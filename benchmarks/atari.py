@@ -2,9 +2,10 @@
 
     python benchmarks/atari.py --steps 200000                    Pong, both sides, seed 0
     python benchmarks/atari.py --game Breakout --side ours --steps 10000000 --seeds 0,1,2
-    python benchmarks/atari.py --side ours --steps 5000000 --set device=cuda --set environment.workers=14
+    python benchmarks/atari.py --env PongNoFrameskip-v4 --side ours --steps 5000000 --set device=cuda --run-dir runs/pong
 
-`--set` changes settings of our side; the record names them.
+`--set` changes settings of our side; the record names them. With `--run-dir` the run is kept there, and the same command goes on
+with it where it was stopped; `seconds` and steps/s are then those since.
 
 Both learn by PPO from the stack `atari` (`docs/wrappers.md`) with the settings of the preset: 8 environments, 128 steps, 4
 passes in batches of 256, learning rate 2.5e-4 to zero, clipping at 0.1. `scores` are those of whole games in training,
@@ -36,7 +37,13 @@ NUM_ENVS, NUM_STEPS, NUM_EPOCHS, BATCH_SIZE = 8, 128, 4, 256
 
 
 def ours(
-    env_id: str, steps: int, seed: int, games: int, threads: int, changed: dict[str, Any] | None = None
+    env_id: str,
+    steps: int,
+    seed: int,
+    games: int,
+    threads: int,
+    changed: dict[str, Any] | None = None,
+    kept: Path | None = None,
 ) -> dict[str, Any]:
     """`relayrl train ENV --steps N --seed S`, by its preset."""
     with tempfile.TemporaryDirectory() as folder:
@@ -46,10 +53,14 @@ def ours(
             "statistics.tensorboard": False,
             **(changed or {}),
         }
+        run_dir = kept or Path(folder) / "run"
         began = time.perf_counter()
-        run = relayrl.train(
-            env_id, algo="ppo", steps=steps, seed=seed, run_dir=Path(folder) / "run", settings=settings, progress=False
-        )
+        if (run_dir / "config.yaml").exists():
+            run = relayrl.train(run_dir=run_dir, resume=True, progress=False)
+        else:
+            run = relayrl.train(
+                env_id, algo="ppo", steps=steps, seed=seed, run_dir=run_dir, settings=settings, progress=False
+            )
         seconds = time.perf_counter() - began
         result, scores = run.result, run.history.get("episode/return_mean", [])
         known = [score for score in scores if np.isfinite(score)]
@@ -143,6 +154,7 @@ SIDES = {"ours": ours, "theirs": theirs}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--game", default="Pong")
+    parser.add_argument("--env", help="an id instead of ALE/GAME-v5")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seeds", default="0", help="comma-separated")
     parser.add_argument("--side", choices=[*SIDES, "both"], default="both")
@@ -150,12 +162,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--set", action="append", default=[], help="key=value, a setting of our side; repeatable")
+    parser.add_argument("--run-dir", type=Path, help="where our run of one seed is kept")
     asked = parser.parse_args()
-    env_id = f"ALE/{asked.game}-v5"
+    env_id = asked.env or f"ALE/{asked.game}-v5"
     for seed in map(int, asked.seeds.split(",")):
         for side in SIDES if asked.side == "both" else (asked.side,):
-            changes = (parsed(asked.set),) if asked.set and side == "ours" else ()
-            found = SIDES[side](env_id, asked.steps, seed, asked.games, asked.threads, *changes)
+            own = (parsed(asked.set), asked.run_dir) if side == "ours" else ()
+            found = SIDES[side](env_id, asked.steps, seed, asked.games, asked.threads, *own)
             record = {
                 "side": side,
                 "env": env_id,
