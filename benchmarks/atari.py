@@ -4,8 +4,8 @@
     python benchmarks/atari.py --game Breakout --side ours --steps 10000000 --seeds 0,1,2
     python benchmarks/atari.py --env PongNoFrameskip-v4 --side ours --steps 5000000 --set device=cuda --run-dir runs/pong
 
-`--set` changes settings of our side; the record names them. With `--run-dir` the run is kept there, and the same command goes on
-with it where it was stopped; `seconds` and steps/s are then those since.
+`--set` changes settings of our side; the record names them. With `--run-dir` the run is kept there, and the same command goes
+on with it where it was stopped; `seconds` and steps/s are then those since.
 
 Both learn by PPO from the stack `atari` (`docs/wrappers.md`) with the settings of the preset: 8 environments, 128 steps, 4
 passes in batches of 256, learning rate 2.5e-4 to zero, clipping at 0.1. `scores` are those of whole games in training,

@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import relayrl
 from learning_records import SeedRecord, read_records
 from learning_rows import ROWS, LearningRow
-from relayrl.engines.settings.run_settings import preset
+from relayrl.engines.settings.run_settings import build_run_settings, preset
 
 NATIVE = {
     ("CartPole-v1", "ppo"): "native:CartPole",
@@ -103,18 +103,24 @@ def threshold(row: LearningRow, beside: float, records: list[SeedRecord]) -> flo
     return beside - SLACK * (beside - statistics.mean(record.random_return for record in records))
 
 
-def run_seed(row: LearningRow, device: str, seed: int, is_tiny: bool) -> Any:
-    """One run; gives its result."""
-    env = NATIVE[row.env, row.algo]
+def settings_of(row: LearningRow, device: str, is_tiny: bool) -> dict[str, Any]:
+    """Those of the row, with dotted names. All of them: where its preset is silent, an environment without one would have its
+    generic settings."""
+    shipped = build_run_settings(row.env, None, {"algo": row.algo}, []).model_dump(mode="json")
     settings = {
-        **dotted(preset(row.env, row.algo)),
+        **dotted({name: shipped[name] for name in ("network", "params", "trainer")}),
+        **dotted({"environment": preset(row.env, row.algo).get("environment", {})}),
         "trainer.max_steps": TINY_STEPS if is_tiny else row.num_steps,
         "evaluation.episodes": 2 if is_tiny else EPISODES,
         "evaluation.max_envs": EPISODES,
         "statistics.tensorboard": False,
     }
-    if device != "cpu":
-        settings["device"] = device
+    return settings if device == "cpu" else {**settings, "device": device}
+
+
+def run_seed(row: LearningRow, device: str, seed: int, is_tiny: bool) -> Any:
+    """One run; gives its result."""
+    env, settings = NATIVE[row.env, row.algo], settings_of(row, device, is_tiny)
     with tempfile.TemporaryDirectory() as folder:
         run = relayrl.train(
             env, algo=row.algo, seed=seed, run_dir=Path(folder) / "run", settings=settings, progress=False

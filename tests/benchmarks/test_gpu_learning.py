@@ -8,6 +8,7 @@ import pytest
 
 from learning_records import read_records
 from learning_rows import ROWS
+from relayrl.engines.settings.run_settings import build_run_settings
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "learning.py"
 
@@ -57,3 +58,11 @@ def test_presets_become_dotted_paths(learning):
 def test_a_seed_runs_on_the_device_with_the_rows_settings(learning):
     result = learning.run_seed(row_of("native:simple_spread/mappo"), "cpu:0", 0, True)
     assert (result.env, result.algo, result.num_env_steps) == ("native:simple_spread", "mappo", learning.TINY_STEPS)
+
+
+def test_settings_are_the_rows_where_its_preset_is_silent_too(learning):
+    settings = learning.settings_of(row_of("CartPole-v1/ppo"), "cpu:0", False)
+    shipped = build_run_settings("CartPole-v1", None, {"algo": "ppo"}, [])
+    assert settings["network.normalize_observations"] is shipped.network.normalize_observations is False
+    assert settings["params.normalize_returns"] is shipped.params.normalize_returns is False
+    assert (settings["environment.num_envs"], settings["device"]) == (shipped.environment.num_envs, "cpu:0")
