@@ -164,11 +164,18 @@ VALID = {
         k.measure_offsets,
         [2, 3, 5, 6, 1, x(2, 30), np.array([0, 1, 2, 3, 4, 5]), x(2, 30), x(1, 30)],
     ),
-    "find_overlaps": lambda: (k.find_overlaps, [2, 3, 5, 1, x(2, 2), x(6, 5), 0.1, 60.0, x(4, 5), x(4, 5)]),
+    "find_contacts": lambda: (
+        k.find_contacts,
+        [2, 3, 5, 1, x(2, 2), x(6, 5), 0.1, 60.0, np.zeros(5, np.int64), np.zeros(20, np.int32), x(1, 21)],
+    ),
     "add_pushes": lambda: (
         k.add_pushes,
-        [2, 3, 5, 1, x(4, 5), x(4, 5), x(12, 5), x(6, 5), -0.1, 1e-9, x(4, 5)],
+        [2, 3, 5, 1, x(2, 2), *contacts(), x(1, 4), x(12, 5), x(6, 5), 0.1, -0.1, 1e-9, x(4, 5)],
     ),
+    "SpreadStep": lambda: (k.SpreadStep, spread()),
+    "SpreadStep.find_contacts": lambda: (k.SpreadStep(*spread()).find_contacts, []),
+    "SpreadStep.step": lambda: (k.SpreadStep(*spread()).step, [np.ones((5, 3), np.int64), 2]),
+    "SpreadStep.observe": lambda: (k.SpreadStep(*spread()).observe, [2]),
     "decode_moves": lambda: (k.decode_moves, [2, 3, 5, x(6, 5), 5.0, x(2, 3), x(2, 3)]),
     "move_bodies": lambda: (
         k.move_bodies,
@@ -220,6 +227,17 @@ def team() -> list:
     """The critic of three teams of two agents, with three features and two actions each."""
     columns = np.ones((3, 2, 3), f4), np.ones((3, 2, 2), f4), np.ones((3, 2), bool)
     return [(3, 2, 4, 2, (5, 4, 1), 2, True), np.zeros(TEAM_PARAMETERS, f4), *columns]
+
+
+def contacts() -> tuple:
+    """Three worlds of the first of four pairs in which it is close."""
+    return np.array([0, 3, 3, 3, 3]), np.array([0, 2, 4] + [0] * 17, np.int32)
+
+
+def spread() -> list:
+    """Five worlds of three agents, which see two landmarks and all others."""
+    arrays = x(12, 5), x(6, 5), x(30, 5), x(15, 5), x(5, 3), np.zeros(5, bool), x(3, 2), x(1, 31), x(15, 16)
+    return [(3, 5, 2, 0), False, True, (5.0, 0.1, 0.75), (1e-3, 60.0, -0.1, 1e-12), (0.5, 0.3, 0.1), arrays]
 
 
 def team_passes() -> list:
@@ -285,7 +303,13 @@ def call_with_strangers() -> int:
 
 
 def require_nothing_half_made() -> None:
-    for made in (mlp(), tape(), k.Update(policy_job(), value_job(), 1), k.TeamPasses(*team_passes())):
+    for made in (
+        mlp(),
+        tape(),
+        k.Update(policy_job(), value_job(), 1),
+        k.TeamPasses(*team_passes()),
+        k.SpreadStep(*spread()),
+    ):
         kind = type(made)
         assert refuses(kind.__new__, [kind]), kind
         assert refuses(object.__new__, [kind]), kind
@@ -308,6 +332,7 @@ def require_refusals_by_name() -> None:
     assert refuses(k.TeamPasses, [*passes[:11], 2**62, *passes[12:]])
     assert refuses(k.TeamPasses, [*passes[:7], np.full((2, 3), 3), *passes[8:]])
     assert refuses(k.TeamPasses, [*passes[:7], None, *passes[8:]])
+    require_refused_particles()
     call, arguments = VALID["copy_records"]()
     assert refuses(call, [*arguments[:5], 2**63 - 1, 0, arguments[7]])
     assert refuses(call, [*arguments[:6], 2**63 - 1, arguments[7]])
@@ -317,6 +342,37 @@ def require_refusals_by_name() -> None:
     k.find_priorities(np.zeros(48), np.zeros(48), np.array([0, 16]), np.array([1e9, -1.0, np.nan]), rows)
     assert rows.min() >= 0
     assert rows.max() < 32
+
+
+def require_refused_particles() -> None:
+    """Sizes that do not fit, each array that is too short, and lists of contacts that lead elsewhere."""
+    for sizes in ((0, 5, 2, 0), (2**20, 2**20, 2**20, 2**20), (3, 6, 2, 0), (3, 5, 3, 0), (3, 5, 2, 1), (3, 5, -1, 0)):
+        assert refuses(k.SpreadStep, [sizes, *spread()[1:]]), sizes
+    *settings, arrays = spread()
+    read_only = np.zeros((12, 5), f4)
+    read_only.flags.writeable = False
+    for i, array in enumerate(arrays):
+        for stranger in (array.ravel()[1:], array[:, ::2] if array.ndim > 1 else array[::2], array.astype(np.float64)):
+            assert refuses(k.SpreadStep, [*settings, (*arrays[:i], stranger, *arrays[i + 1 :])]), i
+    assert refuses(k.SpreadStep, [*settings, (read_only, *arrays[1:])])
+    continuous = k.SpreadStep(settings[0], True, *settings[2:], arrays)
+    assert refuses(continuous.step, [np.ones((5, 3), np.int64), 1])
+    continuous.step(np.full((5, 3, 5), np.nan, f4), 1)
+    choices = k.SpreadStep(*settings, arrays)
+    choices.step(np.full((5, 3), 2**62), 2**31 - 1)
+    choices.step(np.full((5, 3), -(2**62)), -(2**31))
+    call, arguments = VALID["add_pushes"]()
+    for start in (
+        [0, 3, 2, 3, 3],
+        [0, 0, 0, 0, 4],
+        [-1, 3, 3, 3, 3],
+        [0, 2**62, 3, 3, 3],
+        [0, 0, 0, 0, -1],
+        [1, 3, 3, 3, 3],
+    ):
+        assert refuses(call, [*arguments[:5], np.array(start), *arguments[6:]]), start
+    for close in ([-1, 5, 2**31 - 1], [4, 2, 0], [-(2**31)] * 3):  # in which no world of theirs is found
+        call(*arguments[:6], np.array(close + [0] * 17, np.int32), *arguments[7:])
 
 
 def regressed():

@@ -274,7 +274,7 @@ def measure_offsets(
 ) -> None:
     """As `Geometry.update`: `offset` [2, N, K, B] and `distance` [N, K, B] from `position` [2, E, B]; `seen` [N, K] int64."""
 
-def find_overlaps(
+def find_contacts(
     num_agents: int,
     num_seen: int,
     num_worlds: int,
@@ -283,27 +283,35 @@ def find_overlaps(
     distance: Array,
     margin: float,
     bound: float,
-    overlap: Array,
+    start: Array,
+    close: Array,
     exponent: Array,
     /,
-) -> None:
-    """As `Contacts.force` up to the exponential, of the columns from `first_column` on of `distance` [N, K, B]."""
+) -> int:
+    """As `Contacts.force` up to the exponential, of the columns from `first_column` on of `distance` [N, K, B].
+
+    Where pairs [N, C] are within the bound, `close` int32 [N, C, B] lists the worlds, from `start` int64 [N · C + 1] on for each
+    pair, and `exponent` [1 + N · C · B] their exponents, after the one of all others. Gives the number of exponents.
+    """
 
 def add_pushes(
     num_agents: int,
     num_seen: int,
     num_worlds: int,
     first_column: int,
+    reach: Array,
+    start: Array,
+    close: Array,
     soft: Array,
-    overlap: Array,
     offset: Array,
     distance: Array,
+    margin: float,
     factor: float,
     tiny: float,
     force: Array,
     /,
 ) -> None:
-    """As `Contacts.force` after the logarithm `soft` [N, C, B]: `force` [2, N, B]."""
+    """As `Contacts.force` after the logarithm `soft` of `find_contacts`' exponents: `force` [2, N, B]."""
 
 def decode_moves(
     num_agents: int,
@@ -332,6 +340,34 @@ def move_bodies(
     /,
 ) -> None:
     """As `ParticleWorlds._move` without a limit of speed; `force` and `push` [2, N, B]."""
+
+class SpreadStep:
+    """A step of `SimpleSpreadWorlds` on the arrays' own memory: N agents, `2 N − 1` things that each sees, B worlds."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int, int],
+        is_continuous: bool,
+        ends_when_covered: bool,
+        motion: tuple[float, float, float],
+        contact: tuple[float, float, float, float],
+        reward: tuple[float, float, float],
+        arrays: tuple[Array, ...],
+        /,
+    ) -> None:
+        """`sizes`: N, B, and how many landmarks and other agents are seen, the nearest; 0: all.
+
+        `motion`: acceleration, seconds of a step, share of the velocity that is kept. `contact`: margin, bound, factor and least
+        distance, as in `Contacts`. `reward`: weight of an agent's own, distances at which agents touch and landmarks are covered.
+        `arrays`: position, velocity, offset, distance, reward [B, N], terminated [B] bool, reach [N, N - 1],
+        exponent [1 + N (N - 1) B] and observation [B, N, O].
+        """
+    def find_contacts(self) -> int:
+        """Write the exponents of softplus, and give how many there are."""
+    def step(self, action: Array, threads: int, /) -> None:
+        """One step, with log(1 + exp) where `find_contacts` wrote; `action` int64 [B, N] or float32 [B, N, 5]."""
+    def observe(self, threads: int, /) -> None:
+        """Make offset, distance and observation follow from position and velocity."""
 
 def join_rows(columns: list[list[Any]], num_steps: Array | None, outs: tuple[Array, ...], /) -> bool:
     """Each column's plain contiguous arrays, with so many rows each, one after the other in its `out`.

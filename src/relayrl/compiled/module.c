@@ -41,6 +41,30 @@ int has_table(const Py_buffer *buffer, int64_t rows, int64_t columns, size_t ite
     return has_size(buffer, count, item, name);
 }
 
+int are_sound(const Py_buffer *buffers, const Expected *expected, int count) {
+    int is_sound = 1;
+    for (int i = 0; is_sound && i < count; i++) {
+        is_sound = has_size(&buffers[i], expected[i].count, expected[i].item, expected[i].name);
+    }
+    return is_sound;
+}
+
+int are_sizes(const int *sizes, int count) {
+    for (int i = 0; i < count; i++) {
+        if (sizes[i] < 0 || sizes[i] > MAX_WIDTH) {
+            PyErr_Format(PyExc_ValueError, "there is no size %d", sizes[i]);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+void release_all(Py_buffer *buffers, int count) {
+    for (int i = 0; i < count; i++) {
+        if (buffers[i].obj) PyBuffer_Release(&buffers[i]);
+    }
+}
+
 int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
     Py_ssize_t count = PyTuple_Check(sequence) ? PyTuple_GET_SIZE(sequence) : -1;
     if (count < 0 || count > limit) {
@@ -394,7 +418,7 @@ static PyMethodDef methods[] = {
     {"check_stream", check_stream, METH_VARARGS, "Whether bytes are a stream of trajectories as Arrow writes it."},
     {"step_cart_poles", step_cart_poles, METH_VARARGS, "One step of every cart and pole."},
     {"measure_offsets", measure_offsets, METH_VARARGS, "Offsets and distances from agents to the bodies that they see."},
-    {"find_overlaps", find_overlaps, METH_VARARGS, "How far those who touch overlap."},
+    {"find_contacts", find_contacts, METH_VARARGS, "Who is close enough to touch, and how far they overlap."},
     {"add_pushes", add_pushes, METH_VARARGS, "Forces that push apart those who overlap."},
     {"decode_moves", decode_moves, METH_VARARGS, "Forces of continuous actions."},
     {"move_bodies", move_bodies, METH_VARARGS, "Move bodies by their velocities, and those by forces."},
@@ -410,13 +434,16 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     supported(found);
     kernels = found[0];
     watch_forks();
-    if (PyType_Ready(&MLP_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type) || PyType_Ready(&TeamPasses_type)) return NULL;
+    if (PyType_Ready(&MLP_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type) || PyType_Ready(&TeamPasses_type) ||
+        PyType_Ready(&SpreadStep_type))
+        return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddObjectRef(module, "MLP", (PyObject *)&MLP_type) ||
         PyModule_AddObjectRef(module, "Tape", (PyObject *)&Tape_type) ||
         PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
         PyModule_AddObjectRef(module, "TeamPasses", (PyObject *)&TeamPasses_type) ||
+        PyModule_AddObjectRef(module, "SpreadStep", (PyObject *)&SpreadStep_type) ||
         PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS) ||
         PyModule_AddIntMacro(module, MAX_THREADS) || PyModule_AddIntMacro(module, MAX_AGENTS) ||
         PyModule_AddIntMacro(module, MAX_ATTENTION)) {

@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 extern const Kernels *kernels; /* those of the instruction set in use */
-extern PyTypeObject MLP_type, Tape_type, Update_type, TeamPasses_type;
+extern PyTypeObject MLP_type, Tape_type, Update_type, TeamPasses_type, SpreadStep_type;
 
 typedef struct {
     PyObject_HEAD
@@ -21,6 +21,21 @@ int has_size(const Py_buffer *buffer, int64_t count, size_t item, const char *na
 
 /* The same for a table of so many rows and columns, whose product may be no number. */
 int has_table(const Py_buffer *buffer, int64_t rows, int64_t columns, size_t item, const char *name);
+
+/* What each buffer holds, by name; sets an error where one does not. */
+typedef struct {
+    const char *name;
+    int64_t count;
+    size_t item;
+} Expected;
+
+int are_sound(const Py_buffer *buffers, const Expected *expected, int count);
+
+/* Sizes whose products of two are far from overflowing; sets an error where one is not. */
+int are_sizes(const int *sizes, int count);
+
+/* Release those of `count` buffers that hold something. */
+void release_all(Py_buffer *buffers, int count);
 
 /* A new object, which `fill` makes of the arguments; it gives -1 with an error. All is done by `__new__`, so that there is no object
  * without what its methods need. */
@@ -62,7 +77,7 @@ PyObject *spread_headers(PyObject *module, PyObject *args);
 PyObject *check_stream(PyObject *module, PyObject *args);
 PyObject *step_cart_poles(PyObject *module, PyObject *args);
 PyObject *measure_offsets(PyObject *module, PyObject *args);
-PyObject *find_overlaps(PyObject *module, PyObject *args);
+PyObject *find_contacts(PyObject *module, PyObject *args);
 PyObject *add_pushes(PyObject *module, PyObject *args);
 PyObject *move_bodies(PyObject *module, PyObject *args);
 PyObject *decode_moves(PyObject *module, PyObject *args);

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +19,11 @@ from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.classic import cart_pole
 from relayrl.envs.native.compiled_steps import step_kernels
 from relayrl.envs.native.particles import controls, geometry, particle_worlds
+from relayrl.envs.native.particles.scenarios import simple_spread
 from relayrl.testing.random_play import random_actions
 
 pytestmark = pytest.mark.skipif(loader.kernels() is None, reason="needs the compiled kernels")
-USERS = (cart_pole, controls, geometry, particle_worlds)
+USERS = (cart_pole, controls, geometry, particle_worlds, simple_spread)
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("CartPole", {}),
     ("CartPole", {"sutton_barto_reward": True, "max_episode_steps": 20}),
@@ -35,6 +40,17 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.fixture
+def numpy_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets environments that are made from now on step by NumPy."""
+
+    def switch() -> None:
+        for module in USERS:
+            monkeypatch.setattr(module, "step_kernels", lambda *_: None)
+
+    return switch
+
+
 def play(env: BatchedEnvironment, num_worlds: int, num_steps: int = 120) -> list[bytes]:
     """All that comes out of random play, and the state that it leaves."""
     env.init_num_envs(num_worlds)
@@ -49,30 +65,145 @@ def play(env: BatchedEnvironment, num_worlds: int, num_steps: int = 120) -> list
 @pytest.mark.parametrize("num_worlds", [1, 7, 65])
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_steps_are_numpys_to_the_last_bit(
-    name: str, options: dict[str, Any], num_worlds: int, monkeypatch: pytest.MonkeyPatch
+    name: str, options: dict[str, Any], num_worlds: int, numpy_alone: Callable[[], None]
 ) -> None:
     compiled = play(native_registry.make(name, **options), num_worlds)
-    for module in USERS:
-        monkeypatch.setattr(module, "step_kernels", lambda *_: None)
+    numpy_alone()
     assert compiled == play(native_registry.make(name, **options), num_worlds)
 
 
-def test_bodies_that_overlap_fully_are_pushed_as_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["simple_spread", "simple_tag"])
+def test_bodies_that_overlap_fully_are_pushed_as_in_numpy(name: str, numpy_alone: Callable[[], None]) -> None:
     found = []
-    for has_kernels in (True, False):
-        if not has_kernels:
-            monkeypatch.setattr(particle_worlds, "step_kernels", lambda *_: None)
-            monkeypatch.setattr(geometry, "step_kernels", lambda *_: None)
-        env = native_registry.make("simple_spread", N=4)
+    for is_compiled in (True, False):
+        if not is_compiled:
+            numpy_alone()
+        env = native_registry.make(name)
         env.init_num_envs(3)
         env.reset(seed=0)
-        env.worlds.position[:, :3] = 0.25  # three in one place, whose distance is 0
-        env.worlds.position[0, 3] = np.nan
+        env.worlds.position[:, :2] = 0.25  # two in one place, whose distance is 0
+        env.worlds.position[0, 2] = np.nan
         env.worlds.observe()
         for _ in range(3):
-            env.step({name: np.ones((3, 4), np.int64) for name in env.groups})
-        found.append([array.tobytes() for array in env.get_state().values()])
+            env.step({key: np.ones((3, group.num_agents), np.int64) for key, group in env.groups.items()})
+        arrays = *env.get_state().values(), *env.worlds.observations.values(), *env.worlds.rewards.values()
+        found.append([array.tobytes() for array in arrays])
     assert found[0] == found[1]
+
+
+def play_spread(num_worlds: int, **options: Any) -> list[bytes]:
+    """All arrays of every step, of episodes that begin at different times and reach their goal, their limit or both."""
+    env = native_registry.make("simple_spread", max_cycles=9, **options)
+    ids, rng, found, num_terminated = env.init_num_envs(num_worlds), np.random.default_rng(0), [], 0
+    seen = env.reset(seed=5)
+    worlds: Any = env.worlds
+    n = worlds.layout.num_agents
+    for t in range(40):
+        if t == 4:
+            seen = env.reset(env_ids=ids[::3])
+        if t % 6 == 5:  # every other world is as good as done
+            worlds.position[:, :n, ::2] = worlds.position[:, n:, ::2]
+            worlds.velocity[..., ::2] = 0.0
+            worlds.observe()
+        step = env.step(random_actions(env.groups, seen.groups, rng))
+        (group,) = step.groups.values()
+        num_terminated += int(group.terminated.sum())
+        final = () if group.final is None else (group.final.obs, group.final.env, group.final.agent)
+        columns = group.obs, group.reward, group.terminated, group.truncated, step.episode_over, *final
+        arrays = *columns, *worlds.state.values(), *worlds.derived.values()
+        found += [np.ascontiguousarray(array).tobytes() for array in arrays]
+        seen = step
+    assert bool(num_terminated) == options.get("terminate_on_success", False)
+    return found
+
+
+@pytest.mark.parametrize("num_worlds", [1, 2, 7, 300])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"N": 1},
+        {"N": 1, "num_agent_neighbors": 2, "continuous_actions": True},
+        {"N": 2, "local_ratio": 1.0},
+        {"N": 4, "local_ratio": 0.0, "terminate_on_success": True},
+        {"N": 4, "num_agent_neighbors": 2, "num_landmark_neighbors": 3, "terminate_on_success": True},
+        {"N": 3, "num_agent_neighbors": 5, "num_landmark_neighbors": 6, "continuous_actions": True},
+        {"N": 7, "num_landmark_neighbors": 7, "continuous_actions": True, "terminate_on_success": True},
+        {"N": 11, "num_agent_neighbors": 1, "local_ratio": 0.3},
+    ],
+    ids=str,
+)
+def test_simple_spread_has_numpys_bits_with_every_option(
+    options: dict[str, Any], num_worlds: int, numpy_alone: Callable[[], None]
+) -> None:
+    compiled = play_spread(num_worlds, **options)
+    numpy_alone()
+    assert compiled == play_spread(num_worlds, **options)
+
+
+def test_every_number_of_threads_gives_the_same_bits() -> None:
+    found = set()
+    try:
+        for num_threads in (1, 2, 3, 16):
+            loader.set_num_threads(num_threads)
+            found.add(hash(tuple(play_spread(2500, N=4, continuous_actions=True))))
+    finally:
+        loader.set_num_threads(None)
+    assert len(found) == 1
+
+
+class _Generous(simple_spread.SimpleSpreadWorlds):
+    """Somebody's own reward."""
+
+    def reward(self) -> None:
+        super().reward()
+        self._reward += 100.0
+
+
+def test_a_subclass_of_simple_spread_is_obeyed() -> None:
+    rewards = []
+    for worlds in (simple_spread.SimpleSpreadWorlds, _Generous):
+        settings = simple_spread.SimpleSpreadSettings()
+        blueprint = simple_spread.blueprint(settings)
+        layout = blueprint.build(1).layout
+        object.__setattr__(blueprint, "build", partial(worlds, settings, layout, blueprint.groups))
+        env = BatchedEnvironment(blueprint)
+        env.init_num_envs(2)
+        env.reset(seed=0)
+        step = env.step({name: np.ones((2, 3), np.int64) for name in env.groups})
+        rewards.append(np.stack([group.reward for group in step.groups.values()]))
+    np.testing.assert_array_equal(rewards[0] + np.float32(100.0), rewards[1])
+
+
+@pytest.mark.parametrize(("dtype", "is_compiled"), [("float32", True), ("float64", False)])
+def test_simple_spread_steps_by_one_kernel_in_single_precision(dtype: str, is_compiled: bool) -> None:
+    env = native_registry.make("simple_spread", dtype=dtype)
+    env.init_num_envs(1)
+    assert (env.worlds._step is not None) == is_compiled
+
+
+def test_without_kernels_simple_spread_steps_by_numpy() -> None:
+    program = (
+        "from relayrl.envs.native import native_registry\n"
+        "import numpy as np\n"
+        "env = native_registry.make('simple_spread')\n"
+        "env.init_num_envs(3)\n"
+        "env.reset(seed=1)\n"
+        "for _ in range(30): env.step({name: np.ones((3, 3), np.int64) for name in env.groups})\n"
+        "print(env.worlds._step is None, env.get_state()['velocity'].tobytes().hex())"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {loader.VARIABLE: value},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for value in ("", loader.OFF)
+    ]
+    assert [run[0] for run in runs] == ["False", "True"]
+    assert runs[0][1] == runs[1][1]
 
 
 class _Heavy(cart_pole.CartPoleWorlds):

@@ -10,8 +10,8 @@ from relayrl.envs.native.compiled_steps import step_kernels
 
 CONTACT_FORCE = 100.0
 CONTACT_MARGIN = 1e-3
-_NEGLIGIBLE = 60.0  # softplus(−60) = 9e-27; clipping there keeps float32 clear of denormal numbers, which are slow
-_TINY = 1e-12
+NEGLIGIBLE = 60.0  # softplus(−60) = 9e-27; clipping there keeps float32 clear of denormal numbers, which are slow
+TINY = 1e-12
 
 
 class Geometry:
@@ -52,6 +52,10 @@ class Contacts:
         self._overlap, self._soft = (xp.zeros((*reach.shape, num_worlds), dtype) for _ in range(2))
         self._push = xp.zeros((2, *reach.shape, num_worlds), dtype)
         self._kernels = step_kernels(xp, dtype) if type(self) is Contacts else None
+        if self._kernels is not None:
+            self._start = np.zeros(reach.size + 1, np.int64)
+            self._close = np.zeros((*reach.shape, num_worlds), np.int32)
+            self._exponent = np.zeros(1 + self._close.size, np.float32)
 
     def force(self, geometry: Geometry, columns: slice, out: XArray) -> None:
         """Total contact force on each agent, `[2, N, B]`, of the bodies in some columns of what it sees."""
@@ -63,14 +67,14 @@ class Contacts:
         xp.subtract(self._reach, distance, out=overlap)
         xp.divide(overlap, CONTACT_MARGIN, out=overlap)
         xp.absolute(overlap, out=soft)
-        xp.clip(soft, 0.0, _NEGLIGIBLE, soft)
+        xp.clip(soft, 0.0, NEGLIGIBLE, soft)
         xp.negative(soft, out=soft)
         xp.exp(soft, out=soft)
         xp.log1p(soft, out=soft)
         xp.clip(overlap, 0.0, np.inf, overlap)
         xp.add(soft, overlap, out=soft)  # softplus(x) = max(x, 0) + log(1 + exp(−|x|))
         xp.multiply(soft, -CONTACT_FORCE * CONTACT_MARGIN, out=soft)
-        xp.clip(distance, _TINY, np.inf, overlap)
+        xp.clip(distance, TINY, np.inf, overlap)
         xp.divide(soft, overlap, out=soft)
         xp.multiply(offset, soft, out=self._push)  # away from the other: −offset / distance · 100 · penetration
         xp.sum(self._push, 2, out)
@@ -78,13 +82,19 @@ class Contacts:
     def _force_compiled(self, geometry: Geometry, first: int, out: Array) -> None:
         """The same for all columns from `first` on, to the last bit."""
         assert self._kernels is not None
-        overlap, soft, sizes = self._overlap, self._soft, (*geometry.distance.shape, first)
-        bounds = CONTACT_MARGIN, _NEGLIGIBLE
-        self._kernels.find_overlaps(*sizes, self._reach, geometry.distance, *bounds, overlap, soft)
-        np.exp(soft, out=soft)
-        np.log1p(soft, out=soft)
-        factors = -CONTACT_FORCE * CONTACT_MARGIN, _TINY
-        self._kernels.add_pushes(*sizes, soft, overlap, geometry.offset, geometry.distance, *factors, out)
+        sizes, found = (*geometry.distance.shape, first), (self._start, self._close)
+        count = self._kernels.find_contacts(
+            *sizes, self._reach, geometry.distance, CONTACT_MARGIN, NEGLIGIBLE, *found, self._exponent
+        )
+        soft = log1p_exp(self._exponent[:count])
+        numbers = CONTACT_MARGIN, -CONTACT_FORCE * CONTACT_MARGIN, TINY
+        self._kernels.add_pushes(*sizes, self._reach, *found, soft, geometry.offset, geometry.distance, *numbers, out)
+
+
+def log1p_exp(exponent: Array) -> Array:
+    """log(1 + exp(x)) in place, by NumPy, whose last bits the kernels have not."""
+    np.exp(exponent, out=exponent)
+    return np.log1p(exponent, out=exponent)
 
 
 def nearest(xp: ArrayNamespace, distance: XArray, count: int) -> XArray:

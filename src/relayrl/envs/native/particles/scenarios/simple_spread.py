@@ -8,16 +8,22 @@ and a silent channel of two zeros per other agent.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
+from relayrl.compiled.loader import num_threads
+from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import AgentGroup
+from relayrl.envs.native.array_namespace import XArray
+from relayrl.envs.native.compiled_steps import step_kernels
 from relayrl.envs.native.native_settings import NeighbourSettings
 from relayrl.envs.native.native_worlds import Blueprint
+from relayrl.envs.native.particles.geometry import CONTACT_FORCE, CONTACT_MARGIN, NEGLIGIBLE, TINY, log1p_exp
 from relayrl.envs.native.particles.layout import AgentBody, LandmarkBody, Layout, particle_blueprint
 from relayrl.envs.native.particles.observation_columns import ObservationColumns, write_nearest
-from relayrl.envs.native.particles.particle_worlds import ParticleWorlds
+from relayrl.envs.native.particles.particle_worlds import DAMPING, STEP_S, ParticleWorlds
 from relayrl.envs.native.rasteriser import BLUE, INK
 
 AGENT_SIZE = 0.15
@@ -54,6 +60,42 @@ class SimpleSpreadWorlds(ParticleWorlds):
         self._to_landmarks, self._landmark_distance = self._geometry.offset[:, :, :n], self._geometry.distance[:, :n]
         self._to_others, self._other_distance = self._geometry.offset[:, :, n:], self._geometry.distance[:, n:]
         self._team = self.xp.zeros((num_worlds,), self.dtype)
+        self._step = self._compiled_step(seen)
+
+    def _compiled_step(self, seen: Array) -> Any:
+        """A step by one kernel, on the arrays of these worlds; None where there is none for them."""
+        options, layout, n = self._options, self.layout, self._options.N
+        kernels = step_kernels(self.xp, self.dtype) if type(self) is SimpleSpreadWorlds else None
+        if kernels is None:
+            return None
+        (observation,), (reward,) = self.observations.values(), self.rewards.values()
+        reach = layout.reach(np.arange(n), seen[:, n:]).astype(np.float32)
+        self._action_dtype = np.float32 if options.continuous_actions else np.int64
+        self._exponent = np.zeros(1 + reach.size * self.num_worlds, np.float32)
+        geometry = self._geometry.offset, self._geometry.distance
+        return kernels.SpreadStep(
+            (n, self.num_worlds, options.num_landmark_neighbors or 0, options.num_agent_neighbors or 0),
+            options.continuous_actions,
+            options.terminate_on_success,
+            (layout.agents[0].acceleration, STEP_S, 1 - DAMPING),
+            (CONTACT_MARGIN, NEGLIGIBLE, -CONTACT_FORCE * CONTACT_MARGIN, TINY),
+            (options.local_ratio, 2 * AGENT_SIZE, COVER_DISTANCE),
+            (self.position, self.velocity, *geometry, reward, self.terminated, reach, self._exponent, observation),
+        )
+
+    def advance(self, actions: Mapping[str, XArray]) -> None:
+        if self._step is None:
+            super().advance(actions)
+            return
+        (action,) = actions.values()
+        log1p_exp(self._exponent[: self._step.find_contacts()])
+        self._step.step(np.ascontiguousarray(action, self._action_dtype), num_threads())
+
+    def observe(self) -> None:
+        if self._step is None:
+            super().observe()
+        else:
+            self._step.observe(num_threads())
 
     def update_geometry(self) -> None:
         self._geometry.update(self.position)

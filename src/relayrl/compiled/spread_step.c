@@ -1,0 +1,313 @@
+/* A whole step of simple_spread, as a Python object that holds the arrays of its worlds. NumPy's exp and log1p come in between:
+ * `find_contacts` gives the exponents, `step` does the rest.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "particles.h"
+#include "python_types.h"
+#include "thread_memory.h"
+#include "thread_pool.h"
+
+#define MIN_PAIRS_PER_THREAD 2000  /* of somebody and what it sees, for a thread that is awake: some 10 µs */
+#define MIN_PAIRS_TO_WAKE 12000    /* for one that sleeps */
+#define MIN_PAIRS_UNLOCKED 6000    /* fewer are done before another thread could have taken the GIL */
+
+enum { POSITION, VELOCITY, OFFSET, DISTANCE, REWARD, TERMINATED, REACH, EXPONENT, OBSERVATION, NUM_ARRAYS };
+
+typedef struct {
+    PyObject_HEAD
+    int64_t N, B, O;                             /* agents and landmarks, worlds, numbers that an agent sees */
+    int64_t num_landmarks_seen, num_agents_seen; /* the nearest; 0: all of them, in their order */
+    float acceleration, step_s, keep, factor, tiny, touch_distance, cover_distance;
+    double local_ratio;
+    int is_continuous, ends_when_covered;
+    Contacts contacts;
+    int64_t *seen; /* [N, K] */
+    float *force, *push; /* [2, N, B] */
+    Py_buffer buffers[NUM_ARRAYS];
+} SpreadStepObject;
+
+/* ---- the step of worlds [from, to) ------------------------------------------------------------------------------- */
+
+static void decode_choices(const SpreadStepObject *s, const int64_t *action, Range w) {
+    float *x = s->force, *y = s->force + s->N * s->B;
+    const float a = s->acceleration, by_x[NUM_MOVES] = {0.0f, -a, a, 0.0f, 0.0f}, by_y[NUM_MOVES] = {0.0f, 0.0f, 0.0f, -a, a};
+    for (int64_t b = w.from; b < w.to; b++) {
+        for (int64_t n = 0; n < s->N; n++) {
+            const int64_t given = action[b * s->N + n], choice = given < 0 ? 0 : given < NUM_MOVES ? given : NUM_MOVES - 1;
+            x[n * s->B + b] = by_x[choice];
+            y[n * s->B + b] = by_y[choice];
+        }
+    }
+}
+
+static void decode_actions(const SpreadStepObject *s, const void *action, Range w) {
+    if (s->is_continuous) decode(s->N, s->B, NUM_MOVES, action, s->acceleration, w, s->force, s->force + s->N * s->B);
+    else decode_choices(s, action, w);
+}
+
+/* (1 − ρ) (−Σ min distance) + ρ (−collisions), and whether all landmarks are covered. */
+static void reward_of(const SpreadStepObject *s, Range w) {
+    const int64_t N = s->N, K = 2 * N - 1, B = s->B;
+    const float *distance = s->buffers[DISTANCE].buf, share = (float)(s->local_ratio - 1.0);
+    float *reward = s->buffers[REWARD].buf;
+    uint8_t *terminated = s->buffers[TERMINATED].buf;
+    float team[CHUNK];
+    uint8_t is_uncovered[CHUNK] = {0};
+    const int64_t count = w.to - w.from;
+    for (int64_t l = 0; l < N; l++) {
+        float least[CHUNK];
+        const float *first = distance + l * B + w.from;
+        for (int64_t b = 0; b < count; b++) least[b] = first[b];
+        for (int64_t n = 1; n < N; n++) {
+            const float *d = first + n * K * B;
+            for (int64_t b = 0; b < count; b++) least[b] = least[b] < d[b] || least[b] != least[b] ? least[b] : d[b];
+        }
+        for (int64_t b = 0; b < count; b++) team[b] = l ? team[b] + least[b] : least[b];
+        for (int64_t b = 0; b < count; b++) is_uncovered[b] |= least[b] >= s->cover_distance;
+    }
+    for (int64_t b = 0; b < count; b++) team[b] *= share;
+    for (int64_t n = 0; n < N; n++) {
+        int32_t collisions[CHUNK] = {0};
+        for (int64_t k = N; k < K; k++) {
+            const float *d = distance + (n * K + k) * B + w.from;
+            for (int64_t b = 0; b < count; b++) collisions[b] += d[b] < s->touch_distance;
+        }
+        for (int64_t b = 0; b < count; b++) {
+            const float own = (float)(collisions[b] * -s->local_ratio);
+            reward[(w.from + b) * N + n] = own + team[b];
+        }
+    }
+    for (int64_t b = 0; s->ends_when_covered && b < count; b++) terminated[w.from + b] = !is_uncovered[b];
+}
+
+static int is_farther(float a, float b) { return a > b || (a != a && b == b); }
+
+/* The `count` nearest of K bodies in one world, nearest first, of equals the first; not a number is farthest. */
+static void find_nearest(const float *distance, int64_t K, int64_t B, int64_t count, int32_t *nearest) {
+    for (int64_t k = 0, length = 0; k < K; k++) {
+        int64_t at = length;
+        while (at && is_farther(distance[nearest[at - 1] * B], distance[k * B])) at--;
+        if (at == count) continue;
+        length += length < count;
+        for (int64_t i = length - 1; i > at; i--) nearest[i] = nearest[i - 1];
+        nearest[at] = (int32_t)k;
+    }
+}
+
+/* Numbers [2, …, B] of x and y, `apart` from each other, into two columns of what an agent sees. Rows are read along their length: a
+ * world's numbers are often a power of two apart, in which the cache has room for few. */
+static void write_pair(const SpreadStepObject *s, Range w, const float *x, int64_t apart, float *seen) {
+    const int64_t stride = s->N * s->O;
+    for (int64_t b = w.from; b < w.to; b++) {
+        seen[b * stride] = x[b];
+        seen[b * stride + 1] = x[apart + b];
+    }
+}
+
+/* The bodies [first, first + K) of what agent n sees, or the `limit` nearest, into columns of (x, y); gives where these end. */
+static float *write_bodies(const SpreadStepObject *s, Range w, int64_t n, int64_t first, int64_t K, int64_t limit, int32_t *nearest, float *seen) {
+    const int64_t B = s->B, all = 2 * s->N - 1, column = (n * all + first) * B, apart = s->N * all * B;
+    const float *x = (const float *)s->buffers[OFFSET].buf + column, *distance = (const float *)s->buffers[DISTANCE].buf + column;
+    for (int64_t k = 0; !limit && k < K; k++) write_pair(s, w, x + k * B, apart, seen + 2 * k);
+    for (int64_t b = w.from; limit && b < w.to; b++) {
+        const int64_t count = limit < K ? limit : K;
+        float *own = seen + b * s->N * s->O;
+        find_nearest(distance + b, K, B, count, nearest);
+        for (int64_t i = 0; i < count; i++) {
+            own[2 * i] = x[nearest[i] * B + b];
+            own[2 * i + 1] = x[apart + nearest[i] * B + b];
+        }
+    }
+    return seen + 2 * (limit ? limit : K);
+}
+
+static void write_seen(const SpreadStepObject *s, Range w, int32_t *nearest) {
+    const int64_t N = s->N, B = s->B;
+    const float *position = s->buffers[POSITION].buf, *velocity = s->buffers[VELOCITY].buf;
+    for (int64_t n = 0; n < N; n++) {
+        float *seen = (float *)s->buffers[OBSERVATION].buf + n * s->O;
+        write_pair(s, w, velocity + n * B, N * B, seen);
+        write_pair(s, w, position + n * B, 2 * N * B, seen + 2);
+        float *others = write_bodies(s, w, n, 0, N, s->num_landmarks_seen, nearest, seen + 4);
+        write_bodies(s, w, n, N, N - 1, s->num_agents_seen, nearest, others);
+    }
+}
+
+static void look_around(const SpreadStepObject *s, Range w, int32_t *nearest) {
+    const int64_t N = s->N;
+    measure(N, 2 * N - 1, s->B, 2 * N, 0, s->buffers[POSITION].buf, s->seen, w, s->buffers[OFFSET].buf, s->buffers[DISTANCE].buf);
+    write_seen(s, w, nearest);
+}
+
+static void advance(const SpreadStepObject *s, const void *action, Range w) {
+    const int64_t N = s->N, B = s->B;
+    decode_actions(s, action, w);
+    push_apart(&s->contacts, s->buffers[EXPONENT].buf, s->buffers[OFFSET].buf, s->factor, s->tiny, w, s->push);
+    move(N, B, 2 * N, N, 0, s->buffers[POSITION].buf, s->buffers[VELOCITY].buf, s->force, s->push, s->step_s, s->keep, w);
+}
+
+/* ---- blocks of worlds -------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const SpreadStepObject *step;
+    const void *action; /* NULL: nobody moves */
+    int num_blocks;
+    atomic_int failed;
+} SpreadWork;
+
+/* Worlds are independent: how they are cut changes no number. */
+static void step_worlds(void *argument, Blocks *blocks) {
+    SpreadWork *work = argument;
+    const SpreadStepObject *s = work->step;
+    int32_t *nearest = (int32_t *)thread_memory(s->N);
+    if (!nearest) {
+        work->failed = 1;
+        return;
+    }
+    for (int block; (block = next_block(blocks)) >= 0;) {
+        const int64_t end = block_start(s->B, block + 1, work->num_blocks);
+        for (int64_t from = block_start(s->B, block, work->num_blocks); from < end; from += CHUNK) {
+            const Range w = {from, end - from < CHUNK ? end : from + CHUNK};
+            if (work->action) advance(s, work->action, w);
+            look_around(s, w, nearest);
+            if (work->action) reward_of(s, w);
+        }
+    }
+}
+
+static int64_t num_pairs(const SpreadStepObject *s) { return s->B * s->N * (2 * s->N - 1); }
+
+static int share_worlds(const SpreadStepObject *s, const void *action, int num_threads) {
+    const int awake = threads_worth(num_pairs(s), MIN_PAIRS_PER_THREAD, num_threads);
+    const int woken = threads_worth(num_pairs(s), MIN_PAIRS_TO_WAKE, num_threads);
+    const int useful = awake < 2 ? 1 : threads_awake(awake);
+    SpreadWork work = {.step = s, .action = action, .num_blocks = useful > woken ? useful : woken};
+    parallel_for(work.num_blocks, step_worlds, &work, work.num_blocks);
+    return work.failed;
+}
+
+static PyObject *run(SpreadStepObject *s, const void *action, int num_threads) {
+    int failed;
+    if (num_pairs(s) < MIN_PAIRS_UNLOCKED) {
+        failed = share_worlds(s, action, 1);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        failed = share_worlds(s, action, num_threads);
+        Py_END_ALLOW_THREADS
+    }
+    if (failed) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* ---- the Python type --------------------------------------------------------------------------------------------- */
+
+/* What each agent sees: landmarks, then the other agents. */
+static void number_seen(int64_t N, int64_t *seen) {
+    for (int64_t n = 0; n < N; n++) {
+        for (int64_t l = 0; l < N; l++) *seen++ = N + l;
+        for (int64_t other = 0; other < N; other++) {
+            if (other != n) *seen++ = other;
+        }
+    }
+}
+
+static int fill(PyObject *object, PyObject *args) {
+    SpreadStepObject *s = (SpreadStepObject *)object;
+    int sizes[4]; /* N, B, landmarks and agents seen */
+    Py_buffer *b = s->buffers;
+    Contacts *c = &s->contacts;
+    if (!PyArg_ParseTuple(
+            args, "(iiii)pp(fff)(ffff)(dff)(w*w*w*w*w*w*y*w*w*):SpreadStep", &sizes[0], &sizes[1], &sizes[2], &sizes[3], &s->is_continuous,
+            &s->ends_when_covered, &s->acceleration, &s->step_s, &s->keep, &c->margin, &c->bound, &s->factor, &s->tiny, &s->local_ratio,
+            &s->touch_distance, &s->cover_distance, &b[0], &b[1], &b[2], &b[3], &b[4], &b[5], &b[6], &b[7], &b[8]
+        ))
+        return -1;
+    const int64_t N = s->N = sizes[0], B = s->B = sizes[1], K = 2 * N - 1, C = N - 1;
+    if (!are_sizes(sizes, 4)) return -1;
+    if (N < 1) {
+        PyErr_SetString(PyExc_ValueError, "there are no agents");
+        return -1;
+    }
+    s->num_landmarks_seen = sizes[2];
+    s->num_agents_seen = sizes[3];
+    const int64_t landmarks = sizes[2] ? sizes[2] : N, agents = sizes[3] ? sizes[3] : C;
+    s->O = 4 + 2 * landmarks + 4 * agents;
+    const Expected expected[] = {
+        {"position", 4 * N * B, 4}, {"velocity", 2 * N * B, 4}, {"offset", 2 * N * K * B, 4}, {"distance", N * K * B, 4},
+        {"reward", B * N, 4}, {"terminated", B, 1}, {"reach", N * C, 4}, {"exponent", N * C * B + 1, 4}
+    };
+    if (!are_sound(b, expected, OBSERVATION) || !has_table(&b[OBSERVATION], B * N, s->O, 4, "observation")) return -1;
+    c->N = N, c->K = K, c->B = B, c->first = N;
+    c->reach = b[REACH].buf;
+    c->distance = b[DISTANCE].buf;
+    c->start = calloc((size_t)(N * C + 1), sizeof *c->start);
+    c->close = calloc((size_t)(N * C * B + 1), sizeof *c->close);
+    s->seen = calloc((size_t)(N * K), sizeof *s->seen);
+    s->force = calloc((size_t)(2 * N * B + 1), sizeof(float));
+    s->push = calloc((size_t)(2 * N * B + 1), sizeof(float));
+    if (!c->start || !c->close || !s->seen || !s->force || !s->push) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    number_seen(N, s->seen);
+    return 0;
+}
+
+static PyObject *SpreadStep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { return made(type, args, fill); }
+
+static void SpreadStep_dealloc(PyObject *object) {
+    SpreadStepObject *s = (SpreadStepObject *)object;
+    release_all(s->buffers, NUM_ARRAYS);
+    free(s->contacts.start);
+    free(s->contacts.close);
+    free(s->seen);
+    free(s->force);
+    free(s->push);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *SpreadStep_find_contacts(PyObject *object, PyObject *unused) {
+    SpreadStepObject *s = (SpreadStepObject *)object;
+    return PyLong_FromLongLong(find_close(&s->contacts, s->buffers[EXPONENT].buf));
+}
+
+static PyObject *SpreadStep_step(PyObject *object, PyObject *args) {
+    SpreadStepObject *s = (SpreadStepObject *)object;
+    Py_buffer action;
+    int num_threads;
+    if (!PyArg_ParseTuple(args, "y*i:step", &action, &num_threads)) return NULL;
+    PyObject *done = NULL;
+    const int64_t count = s->B * s->N;
+    if (s->is_continuous ? has_size(&action, count * NUM_MOVES, 4, "action") : has_size(&action, count, 8, "action")) {
+        done = run(s, action.buf, num_threads);
+    }
+    PyBuffer_Release(&action);
+    return done;
+}
+
+static PyObject *SpreadStep_observe(PyObject *object, PyObject *args) {
+    int num_threads;
+    if (!PyArg_ParseTuple(args, "i:observe", &num_threads)) return NULL;
+    return run((SpreadStepObject *)object, NULL, num_threads);
+}
+
+static PyMethodDef SpreadStep_methods[] = {
+    {"find_contacts", SpreadStep_find_contacts, METH_NOARGS, "Exponents of those who touch; gives how many."},
+    {"step", SpreadStep_step, METH_VARARGS, "One step of every world, once their softplus is known."},
+    {"observe", SpreadStep_observe, METH_VARARGS, "What everybody sees."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject SpreadStep_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "relayrl.compiled._kernels.SpreadStep",
+    .tp_doc = "A step of simple_spread on live arrays.",
+    .tp_basicsize = sizeof(SpreadStepObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = SpreadStep_new,
+    .tp_dealloc = SpreadStep_dealloc,
+    .tp_methods = SpreadStep_methods,
+};
