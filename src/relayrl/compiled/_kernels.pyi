@@ -290,8 +290,8 @@ def find_contacts(
 ) -> int:
     """As `Contacts.force` up to the exponential, of the columns from `first_column` on of `distance` [N, K, B].
 
-    Where pairs [N, C] are within the bound, `close` int32 [N, C, B] lists the worlds, from `start` int64 [N · C + 1] on for each
-    pair, and `exponent` [1 + N · C · B] their exponents, after the one of all others. Gives the number of exponents.
+    `close` int32 [N, C, B] lists the worlds in which a pair [N, C] is within the bound, from `start` int64 [N · C + 1] on, and
+    `exponent` [1 + N · C · B] their exponents, after the one of all others. Gives the number of exponents.
     """
 
 def add_pushes(
@@ -357,8 +357,8 @@ class SpreadStep:
     ) -> None:
         """`sizes`: N, B, and how many landmarks and other agents are seen, the nearest; 0: all.
 
-        `motion`: acceleration, seconds of a step, share of the velocity that is kept. `contact`: margin, bound, factor and least
-        distance, as in `Contacts`. `reward`: weight of an agent's own, distances at which agents touch and landmarks are covered.
+        `motion`: acceleration, seconds of a step, share of the velocity that is kept. `contact`: margin, bound, factor and
+        least distance, as in `Contacts`. `reward`: weight of an agent's own, where agents touch, where landmarks are covered.
         `arrays`: position, velocity, offset, distance, reward [B, N], terminated [B] bool, reach [N, N - 1],
         exponent [1 + N (N - 1) B] and observation [B, N, O].
         """

@@ -298,6 +298,15 @@ class Collector(RolloutCollector):
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Episodes [E] that ended with one step: the steps that there were by then, when they began, and sums [E, N] by group."""
+
+    num_steps: int
+    began_at: Array
+    sums: dict[str, Array]
+
+
 class _EpisodeTracker:
     """Adds up rewards step by step; episodes that a failure cut are left out."""
 
@@ -307,12 +316,10 @@ class _EpisodeTracker:
         self._sums = {name: np.zeros((env.num_envs, group.num_agents)) for name, group in env.groups.items()}
         self.num_steps = 0
         self._began_at = np.zeros(env.num_envs, np.int64)
-        self._ended = self._none()
+        self._ends: list[_Ends] = []
+        self._rated_returns: list[float] = []
+        self._recorded: list[Recorded] = []
         self._rating = EpisodeRating.of(env)
-
-    def _none(self) -> EndedEpisodes:
-        names = self._num_agents
-        return EndedEpisodes(group_returns={name: [] for name in names}, agent_returns={name: [] for name in names})
 
     def add(self, step: VectorStep) -> None:
         """Count one step of all environments."""
@@ -321,7 +328,7 @@ class _EpisodeTracker:
             sums += step.groups[name].reward if scores is None else scores[name]
         self.num_steps += 1
         if step.recorded:
-            self._ended.recorded += step.recorded
+            self._recorded += step.recorded
         if self._rating is not None:
             self._rating.add(step)
         if np.count_nonzero(step.episode_over):
@@ -335,20 +342,16 @@ class _EpisodeTracker:
             without_failure = np.ones(len(over), bool) if is_whole is None else is_whole
             self._on_ended(over, without_failure, {name: sums[over] for name, sums in self._sums.items()})
         agents = {name: sums[whole] for name, sums in self._sums.items()}
-        ended = {name: own.sum(1) for name, own in agents.items()}
-        total = reduce(np.add, ended.values()) / sum(self._num_agents.values())
-        self._ended.returns += total.tolist() if self._rating is None else self._rated(self._rating, over, whole)
-        began_at = self._began_at[whole]
-        self._ended.lengths += (self.num_steps - began_at).tolist()
-        self._ended.began_at += began_at.tolist()
-        self._ended.num_steps += [self.num_steps] * len(whole)
-        for name, sums in self._sums.items():
-            self._ended.group_returns[name] += (ended[name] / self._num_agents[name]).tolist()
-            self._ended.agent_returns[name].append(agents[name])
+        self._ends.append(_Ends(self.num_steps, self._began_at[whole], agents))
+        if self._rating is not None:
+            self._rated_returns += self._rated(self._rating, over, whole)
+        for sums in self._sums.values():
             sums[over] = 0.0
-        # An environment that nobody acts in after an end spends the next step on its reset.
-        acts = reduce(np.logical_or, [group.active[over].any(1) for group in step.groups.values()])
-        self._began_at[over] = self.num_steps + ~acts
+        self._began_at[over] = self.num_steps
+        if not any(np.count_nonzero(group.active) == group.active.size for group in step.groups.values()):
+            # An environment that nobody acts in after an end spends the next step on its reset.
+            acts = reduce(np.logical_or, [group.active[over].any(1) for group in step.groups.values()])
+            self._began_at[over] += ~acts
 
     @staticmethod
     def _rated(rating: EpisodeRating, over: Array, whole: Array) -> list[float]:
@@ -371,8 +374,24 @@ class _EpisodeTracker:
 
     def take(self) -> EndedEpisodes:
         """Episodes that ended since the last call."""
-        taken, self._ended = self._ended, self._none()
-        return taken
+        ends, rated, recorded = self._ends, self._rated_returns, self._recorded
+        self._ends, self._rated_returns, self._recorded = [], [], []
+        agents = {name: [each.sums[name] for each in ends] for name in self._num_agents}
+        if not ends:
+            return EndedEpisodes(group_returns={name: [] for name in agents}, agent_returns=agents, recorded=recorded)
+        sums = {name: np.concatenate(own).sum(1) for name, own in agents.items()}
+        total = reduce(np.add, sums.values()) / sum(self._num_agents.values())
+        began_at = np.concatenate([each.began_at for each in ends])
+        num_steps = np.repeat([each.num_steps for each in ends], [len(each.began_at) for each in ends])
+        return EndedEpisodes(
+            returns=total.tolist() if self._rating is None else rated,
+            lengths=(num_steps - began_at).tolist(),
+            group_returns={name: (own / self._num_agents[name]).tolist() for name, own in sums.items()},
+            agent_returns=agents,
+            began_at=began_at.tolist(),
+            num_steps=num_steps.tolist(),
+            recorded=recorded,
+        )
 
     def get_state(self) -> dict[str, Array]:
         """The running episodes; those that ended must have been taken."""
