@@ -14,7 +14,7 @@ import pytest
 
 from relayrl.compiled import loader
 from relayrl.envs.native import native_registry
-from relayrl.envs.native.array_namespace import namespace_of
+from relayrl.envs.native.array_namespace import CACHE_LINE, namespace_of
 from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.classic import cart_pole
 from relayrl.envs.native.compiled_steps import step_kernels
@@ -139,6 +139,15 @@ def test_simple_spread_has_numpys_bits_with_every_option(
     compiled = play_spread(num_worlds, **options)
     numpy_alone()
     assert compiled == play_spread(num_worlds, **options)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 5, 7)])
+@pytest.mark.parametrize("dtype", ["bool", "float32", "float64", "int64"])
+def test_arrays_begin_at_a_cache_line(shape: tuple[int, ...], dtype: Any) -> None:
+    array = namespace_of("cpu").zeros(shape, dtype)
+    assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.dtype(dtype), True)
+    assert array.size == 0 or array.__array_interface__["data"][0] % CACHE_LINE == 0
+    assert not array.any()
 
 
 def test_every_number_of_threads_gives_the_same_bits() -> None:

@@ -9,6 +9,7 @@ Plain operators (`+`, `*`, `&`, `>>`, indexing, slicing, `reshape`) mean the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -25,6 +26,8 @@ DTypeName: TypeAlias = Literal["float32", "float64", "int64", "int8", "uint8", "
 Function: TypeAlias = Callable[..., XArray]
 
 
+CACHE_LINE = 128
+"""Bytes; of most processors two."""
 _SHARED_NAMES = (
     *("add", "subtract", "multiply", "divide", "negative", "absolute", "floor", "maximum"),
     *("square", "sqrt", "exp", "log1p", "sin", "cos", "where"),
@@ -90,6 +93,14 @@ def namespace_of(device: str) -> ArrayNamespace:
     return _NUMPY if device == "cpu" else _torch_namespace(device)
 
 
+def _numpy_zeros(shape: Sequence[int], dtype: DTypeName) -> Array:
+    """Zeros that begin at a cache line, so that threads that write to parts of an array rarely write to the same one."""
+    count = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(count + CACHE_LINE, np.uint8)
+    first = -memory.__array_interface__["data"][0] % CACHE_LINE
+    return memory[first : first + count].view(dtype).reshape(shape)
+
+
 def _numpy_clip(source: Array, low: float, high: float, out: Array) -> None:
     # two ufuncs: np.clip costs several microseconds of argument handling per call
     np.maximum(source, low, out=out)
@@ -111,7 +122,7 @@ def _numpy_sum(source: Array, axis: int, out: Array) -> None:
 _NUMPY = ArrayNamespace(
     **{name: getattr(np, name) for name in _SHARED_NAMES},
     device="cpu",
-    zeros=np.zeros,
+    zeros=_numpy_zeros,
     constant=np.array,
     asarray=np.asarray,
     from_host=np.asarray,
