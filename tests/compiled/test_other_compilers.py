@@ -17,6 +17,7 @@ KERNEL_TESTS = [
     "tests/models/test_compiled_acting.py",
     "tests/accelerator/test_compiled_tapes.py",
     "tests/compiled/test_thread_pool.py",
+    "tests/envs/native/test_compiled_steps.py",
     "tests/accelerator/test_on_policy_kernels.py::test_steps_are_those_of_the_reference",
     "tests/accelerator/test_on_policy_kernels.py::test_any_depth_width_and_number_of_rows",
 ]

@@ -87,9 +87,9 @@ class SimpleSpreadWorlds(ParticleWorlds):
         if self._step is None:
             super().advance(actions)
             return
-        (action,) = actions.values()
+        (name,) = self.groups
         log1p_exp(self._exponent[: self._step.find_contacts()])
-        self._step.step(np.ascontiguousarray(action, self._action_dtype), num_threads())
+        self._step.step(np.ascontiguousarray(actions[name], self._action_dtype), num_threads())
 
     def observe(self) -> None:
         if self._step is None:
