@@ -100,8 +100,7 @@ static void find_nearest(const float *distance, int64_t K, int64_t B, int64_t co
     }
 }
 
-/* Numbers [2, …, B] of x and y, `apart` from each other, into two columns of what an agent sees. Rows are read along their length: a
- * world's numbers are often a power of two apart, in which the cache has room for few. */
+/* Numbers [2, …, B] of x and y, `apart` from each other, into two columns of what an agent sees. */
 static void write_pair(const SpreadStepObject *s, Range w, const float *x, int64_t apart, float *seen) {
     const int64_t stride = s->N * s->O;
     for (int64_t b = w.from; b < w.to; b++) {
@@ -139,10 +138,16 @@ static void write_seen(const SpreadStepObject *s, Range w, int32_t *nearest) {
     }
 }
 
+#define MIN_TILE 8       /* worlds that are written at a time */
+#define TILE_BYTES 32768 /* of what they see, which stays in the cache from one column to the next */
+
 static void look_around(const SpreadStepObject *s, Range w, int32_t *nearest) {
     const int64_t N = s->N;
     measure(N, 2 * N - 1, s->B, 2 * N, 0, s->buffers[POSITION].buf, s->seen, w, s->buffers[OFFSET].buf, s->buffers[DISTANCE].buf);
-    write_seen(s, w, nearest);
+    const int64_t fitting = TILE_BYTES / (4 * N * s->O), tile = fitting < MIN_TILE ? MIN_TILE : fitting;
+    for (int64_t from = w.from; from < w.to; from += tile) {
+        write_seen(s, (Range){from, w.to - from < tile ? w.to : from + tile}, nearest);
+    }
 }
 
 static void advance(const SpreadStepObject *s, const void *action, Range w) {
