@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -32,19 +34,33 @@ class Graphed:
             self._graph.replay()
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
-        states = [generator.get_state() for generator in self._generators]
+        # Where a capture fails, generators are left in the middle of it: copies of their states take over.
+        before = [generator.clone_state() for generator in self._generators]
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
         try:
-            with torch.cuda.graph(graph):
+            with no_collections(), torch.cuda.graph(graph):
                 self._work()
         except RuntimeError as error:
             line = str(error).strip().splitlines()[0]
             _log.warning(
                 "an iteration cannot be captured in a CUDA graph (%s); its operations are launched one by one", line
             )
-            for generator, state in zip(self._generators, states, strict=True):
-                generator.set_state(state)
+            for generator, state in zip(self._generators, before, strict=True):
+                generator.graphsafe_set_state(state)
             return None
         return graph
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect garbage now, and not before the end: a graph of an earlier run that is freed during a capture spoils it."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

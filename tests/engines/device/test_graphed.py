@@ -1,0 +1,106 @@
+"""Captures and replays, by a stand-in for CUDA's graphs: what a capture asks for, and what a spoiled one leaves."""
+
+import contextlib
+import gc
+import weakref
+
+import pytest
+import torch
+
+from relayrl.engines.device.graphed import Graphed
+
+DEVICE = torch.device("cuda")
+
+
+class Graph:
+    work = staticmethod(lambda: None)
+
+    def register_generator_state(self, generator):
+        generator.is_capturing = True
+
+    def replay(self):
+        self.work()
+
+
+class Generator:
+    """As CUDA's: what is registered with a graph draws nothing until that is captured."""
+
+    def __init__(self, drawn=0):
+        self.drawn, self.is_capturing = drawn, False
+
+    def clone_state(self):
+        return Generator(self.drawn)
+
+    def graphsafe_set_state(self, other):
+        self.drawn, self.is_capturing = other.drawn, other.is_capturing
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    """Numbers of captures that are under way."""
+    under_way = []
+
+    @contextlib.contextmanager
+    def capture(graph):
+        under_way.append(graph)
+        try:
+            yield
+        finally:
+            under_way.pop()
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    return under_way
+
+
+def test_no_garbage_is_collected_during_a_capture(capturing):
+    seen = []
+
+    class Cycle:
+        def __init__(self):
+            self.own = self
+
+    earlier = Cycle()
+    freed = weakref.ref(earlier)
+    del earlier
+
+    def work():
+        if capturing:
+            seen.append((gc.isenabled(), freed()))
+
+    graphed = Graphed(work, DEVICE, [])
+    graphed()
+    graphed()
+    assert seen == [(False, None)]  # what was garbage is gone before, and nothing goes meanwhile
+    assert gc.isenabled()
+
+
+def test_a_spoiled_capture_leaves_generators_as_they_were(capturing, caplog):
+    generator = Generator()
+
+    def work():
+        if capturing:
+            generator.drawn = -1
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        assert not generator.is_capturing
+        generator.drawn += 1
+
+    graphed = Graphed(work, DEVICE, [generator])
+    for _ in range(4):
+        graphed()
+    assert generator.drawn == 4
+    assert "operation not permitted when stream is capturing);" in caplog.text
+    assert gc.isenabled()
+
+
+def test_work_is_called_once_captured_once_and_replayed(capturing, monkeypatch):
+    calls = []
+
+    def work():
+        calls.append(bool(capturing))
+
+    monkeypatch.setattr(Graph, "work", lambda _: calls.append("replayed"))
+    graphed = Graphed(work, DEVICE, [])
+    for _ in range(4):
+        graphed()
+    assert calls == [False, True, "replayed", "replayed", "replayed"]
