@@ -1,7 +1,7 @@
 """How collecting and learning share the time: in turns, or overlapping in two threads.
 
 - `InTurns`: a rollout, then its update, whose critics may go on learning while the next rollout is collected: acting does not
-  ask them. The same settings give the same parameters, bit for bit.
+  ask them (`LearningHere`, which remote actors share). The same settings give the same parameters, bit for bit.
 - `Overlapping`: while the trainer's thread learns from one rollout, this thread collects the next with the newest policy that
   was published. Rollouts are one or two versions old when they are learned from (`policy/lag_versions`).
 
@@ -114,8 +114,9 @@ class Pace(ABC):
         return rollouts
 
 
-class InTurns(Pace):
-    """Collect, learn, collect, learn."""
+class LearningHere(Pace):
+    """Updates begin in the calling thread. What acts has learned then; critics may go on until `settle`, which the next update
+    calls as well."""
 
     def __init__(
         self,
@@ -134,14 +135,6 @@ class InTurns(Pace):
     @property
     def num_env_steps(self) -> int:
         return self._trainer.num_env_steps
-
-    def advance(self, num_steps: int) -> None:
-        rollouts = self._collect(self._trainer.policy_version, num_steps)
-        self.settle()
-        self._statistics.add(self._rule_metrics)  # not before: the row of the last update may have waited for `settle`
-        self._trainer.receive(rollouts)
-        self._finish = self._trainer.begin()
-        self._clock.lap("learn")
 
     def after_update(self, act: Callable[[], None]) -> None:
         if self._finish is None:
@@ -163,6 +156,18 @@ class InTurns(Pace):
         """Only after an error is there anything left to finish, and that error is the one to tell of."""
         with contextlib.suppress(TrainingDivergedError):
             self.settle()
+
+
+class InTurns(LearningHere):
+    """Collect, learn, collect, learn."""
+
+    def advance(self, num_steps: int) -> None:
+        rollouts = self._collect(self._trainer.policy_version, num_steps)
+        self.settle()
+        self._statistics.add(self._rule_metrics)  # not before: the row of the last update may have waited for `settle`
+        self._trainer.receive(rollouts)
+        self._finish = self._trainer.begin()
+        self._clock.lap("learn")
 
 
 class _Bell(PolicyQueue[PolicySnapshot]):

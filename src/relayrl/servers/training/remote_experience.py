@@ -27,7 +27,7 @@ import numpy as np
 
 from relayrl.data.columns import Trajectory
 from relayrl.data.stacking import count_env_steps
-from relayrl.engines.local.overlap import Pace
+from relayrl.engines.local.overlap import LearningHere
 from relayrl.engines.local.phase_clock import PhaseClock
 from relayrl.engines.local.run_parts import RunParts
 from relayrl.runtime.collector import EndedEpisodes
@@ -154,8 +154,8 @@ class Intake:
             self._note_turn()
 
 
-class LearningFromActors(Pace):
-    """Learns from what the intake holds; `publish` is called with every new version."""
+class LearningFromActors(LearningHere):
+    """Learns from what the intake holds; `publish` is called with every new version. Actors play while critics go on learning."""
 
     def __init__(
         self,
@@ -174,9 +174,8 @@ class LearningFromActors(Pace):
         learned_version: int,
     ) -> None:
         """`num_learned` entries of the journal, and `learned_version` versions, were learned before this began."""
-        super().__init__(parts.collector, clock, lambda _: {})
-        self._trainer, self._groups, self._statistics = parts.trainer, groups, statistics
-        self._intake, self._metrics = intake, metrics
+        super().__init__(parts.trainer, statistics, parts.collector, clock, lambda _: {})
+        self._groups, self._intake, self._metrics = groups, intake, metrics
         self._max_policy_lag, self._publish, self._on_room = max_policy_lag, publish, on_room
         self._save_interval_s = save_interval_s
         self._num_envs = parts.env.num_envs
@@ -190,17 +189,16 @@ class LearningFromActors(Pace):
         self._announced_turn = intake.turn
         intake.is_strict = max_policy_lag == 0
 
-    @property
-    def num_env_steps(self) -> int:
-        return self._trainer.num_env_steps
-
     def advance(self, num_steps: int) -> None:
         """Learn from one block, of `num_steps` steps of each environment or more; returns without having learned where the
         actors have not sent enough within a moment."""
         self._note_save()
         wanted = max(1, num_steps * self._num_envs)
         has_enough = sum(received.num_env_steps for received in self._waiting) >= wanted
-        for received in self._intake.take(0.0 if has_enough else _LOOK_S):
+        taken = self._intake.take(0.0 if has_enough else _LOOK_S)
+        if not taken:
+            self.settle()  # or the last row of statistics would wait for actors
+        for received in taken:
             self._episodes.add(received.trajectories)
             self._waiting.append(received)
         self._clock.lap("wait")
@@ -266,19 +264,19 @@ class LearningFromActors(Pace):
         return self._trainer.policy_version - acted
 
     def _learn(self, block: list[Trajectory]) -> None:
+        self.settle()
         lags = [self._lag(trajectory) for trajectory in block]
         if not self._is_on_policy:  # trainers that learn from data once say so themselves
             self._statistics.add({"policy/lag_versions": float(np.mean(lags))})
         self._metrics.lag.set(float(np.max(lags)))
         version = self._trainer.policy_version
         self._trainer.receive_trajectories(block, self._groups)
-        finish = self._trainer.begin()
+        self._finish = self._trainer.begin()
         if self._trainer.policy_version != version:
             self._metrics.updates.inc(self._trainer.policy_version - version)
         self._metrics.learned.inc(len(block))
         self._announced_turn = self._intake.turn
         self._publish()
-        self._statistics.add(finish())
         self._has_news = True
         self._clock.lap("learn")
 
