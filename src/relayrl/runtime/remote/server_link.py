@@ -468,6 +468,7 @@ class ServerLink:
         self._news.turn = -1  # a server that was started again counts from the beginning
         with self._changed:
             self._welcome, self._is_connected = welcome, True
+            self._changed.notify_all()
         self._hear(header)
         _log.info("connected to %s: %s of %s", self.address, welcome.algorithm, welcome.env)
 
@@ -528,7 +529,8 @@ class ServerLink:
             header = {**header, "model_versions": {group: version}}
         with self._changed:
             self._news.hear(header)
-            self._changed.notify_all()
+            if self._may_go_on():  # a thread that wakes up in vain costs as much as hearing the news
+                self._changed.notify_all()
 
 
 def seen_from_here(announce: str, address: str) -> str:
