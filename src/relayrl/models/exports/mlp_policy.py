@@ -57,10 +57,15 @@ def mlp_of(policy: Policy, *, with_value: bool) -> MlpDescription | None:
 
 def mlp_text(policy: Policy, *, with_value: bool = True) -> str:
     """What a file says of the policy for the accelerator; empty where it cannot act for it from one array of numbers."""
+    mlp = described_mlp(policy, with_value=with_value)
+    return "" if mlp is None else mlp.to_text()
+
+
+def described_mlp(policy: Policy, *, with_value: bool) -> MlpDescription | None:
+    """`mlp_of` where the accelerator can act for the policy from one array of numbers."""
     encodings = policy.encoder.encodings if encodes_in_numpy(policy) else []
     is_numbers = len(encodings) == 1 and encodings[0].categories is None and encodings[0].divisor == 1.0
-    mlp = mlp_of(policy, with_value=with_value) if is_numbers else None
-    return "" if mlp is None else mlp.to_text()
+    return mlp_of(policy, with_value=with_value) if is_numbers else None
 
 
 def _live(network: nn.Module) -> Mlp | None:

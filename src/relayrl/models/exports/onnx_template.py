@@ -21,7 +21,7 @@ from torch import Tensor
 from relayrl.models.compute_device import CPU, on_cpu
 from relayrl.models.exports.export import ExportGraph, onnx_bytes, probe_of
 from relayrl.models.exports.exported import PolicyMetadata
-from relayrl.models.exports.mlp_policy import mlp_text
+from relayrl.models.exports.mlp_policy import described_mlp
 from relayrl.models.policy import Policy
 
 
@@ -30,7 +30,7 @@ class OnnxTemplate:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._masked: bool | None = None
+        self._source: _Source | None = None
         self._model: Any = None
         self._initializers: list[Any] = []
 
@@ -38,15 +38,15 @@ class OnnxTemplate:
         """The file with the policy's present parameters."""
         import onnx
 
-        policy = on_cpu(self._policy)
-        metadata = replace(metadata, memory_width=policy.memory_width, mlp=mlp_text(policy, with_value=False))
-        graph = ExportGraph(policy, metadata.masked, with_value=False).eval()
-        metadata = replace(metadata, probe=probe_of(graph, metadata))
-        if self._masked is not metadata.masked:
+        source, is_known = self._source, self._source is not None and self._source.masked is metadata.masked
+        if source is None or not is_known or source.policy is not self._policy:  # a policy on a GPU is copied each time
+            source = self._source = _Source(on_cpu(self._policy), metadata)
+        metadata = source.described(metadata)
+        if not is_known:
             self._trace(metadata)
         if self._model is None:
-            return onnx_bytes(policy, metadata, with_value=False)
-        own = graph.state_dict()
+            return onnx_bytes(source.policy, metadata, with_value=False)
+        own = source.graph.state_dict()
         for initializer in self._initializers:
             initializer.raw_data = own[initializer.name].numpy().tobytes()
         onnx.helper.set_model_props(self._model, metadata.as_strings())
@@ -55,7 +55,7 @@ class OnnxTemplate:
     def _trace(self, metadata: PolicyMetadata) -> None:
         import onnx
 
-        self._masked, self._model, self._initializers = metadata.masked, None, []
+        self._model, self._initializers = None, []
         copies = [_with_other_numbers(self._policy, seed) for seed in (1, 2)]
         model, changed = (
             onnx.load_from_string(onnx_bytes(each, metadata, with_value=False, folds_constants=False))
@@ -66,6 +66,20 @@ class OnnxTemplate:
         if _without(model, names) == _without(changed, names):
             self._initializers = [each for each in model.graph.initializer if each.name in names]
             self._model = model
+
+
+class _Source:
+    """A policy on the CPU, and what every file says of its present numbers."""
+
+    def __init__(self, policy: Policy, metadata: PolicyMetadata) -> None:
+        self.policy, self.masked = policy, metadata.masked
+        self.graph = ExportGraph(policy, metadata.masked, with_value=False)
+        self._mlp = described_mlp(policy, with_value=False)
+
+    def described(self, metadata: PolicyMetadata) -> PolicyMetadata:
+        text = "" if self._mlp is None else self._mlp.to_text()
+        metadata = replace(metadata, memory_width=self.policy.memory_width, mlp=text)
+        return replace(metadata, probe=probe_of(self.graph.eval(), metadata))
 
 
 def _with_other_numbers(policy: Policy, seed: int) -> Policy:
