@@ -36,6 +36,8 @@ from relayrl.errors import DecodeError
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 DEFAULT_MAX_BYTES = 1 << 30
 _ALIGNMENT = 8  # of numbers in NumPy and Arrow; the part of a larger message that holds this one may lie anywhere
+_SMALL_BYTES = 1 << 16
+"""Up to here, memory that grows while it is written costs less than writing twice, the first time for the size."""
 _MAX_CACHED_ROW_BYTES = 1 << 18
 _MAX_CACHED_SCHEMA_BYTES = 1 << 16
 
@@ -63,7 +65,7 @@ def encode_block(block: TrajectoryBlock, compression: Compression | str = Compre
 
 
 def _encoded(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
-    if compression is not Compression.NONE:
+    if compression is not Compression.NONE or batch.nbytes <= _SMALL_BYTES:
         sink = pa.BufferOutputStream()
         _write(sink, batch, compression)
         return sink.getvalue()
