@@ -133,8 +133,9 @@ static void sleep_until_posted(void) {
 static void *take_work(void *unused) {
     for (;;) {
         Place *place = look_for_work();
-        if (place) enter(place);
-        else sleep_until_posted();
+        /* Work that was left comes once in a while: whoever did it would look for the next in vain. */
+        const int is_left = place && atomic_load(&place->is_left);
+        if (!place || (enter(place) && is_left)) sleep_until_posted();
     }
     return NULL;
 }
