@@ -158,7 +158,9 @@ class ServerLink:
         self._hello_at_s, self._num_failures, self._waits_for_welcome = 0.0, 0, False
         self._pause_until_s = 0.0
         self._fetching: dict[str, float] = {}  # group → when it was asked for
-        self._subscribed: set[str] = set()
+        self._awaits_models = False
+        """Whether the server keeps a request for a policy until there is a newer one."""
+        self._subscribed: set[tuple[str, str]] = set()
         self._thread = threading.Thread(target=self._run, name="relayrl-server-link", daemon=True)
         self._thread.start()
 
@@ -413,8 +415,10 @@ class ServerLink:
         for group, version in self._news.versions.items():
             have = self._models[group].version if group in self._models else -1
             asked_s = self._fetching.get(group)
-            if have < version and (asked_s is None or now_s - asked_s > self._settings.reply_timeout_s):
-                self._endpoint.send(Message(Kind.MODEL_GET, {"group": group, "have": have}))
+            is_asked = asked_s is not None and now_s - asked_s <= self._settings.reply_timeout_s
+            if not is_asked and (self._awaits_models or have < version):
+                wait_s = min(self._settings.status_interval_s, self._settings.reply_timeout_s / 2)
+                self._endpoint.send(Message(Kind.MODEL_GET, {"group": group, "have": have, "wait_s": wait_s}))
                 self._fetching[group] = now_s
                 self._asked()
 
@@ -452,12 +456,13 @@ class ServerLink:
         first = header.get("next_sequence")
         if type(first) is not int or first < 0:
             raise ProtocolError("malformed", "the server's WELCOME lacks next_sequence")
+        self._awaits_models = header.get("awaits_models") is True
         announce = header.get("announce")
         if isinstance(announce, str):
             heard_at = seen_from_here(announce, self.address)
-            if heard_at not in self._subscribed:
-                self._subscribed.add(heard_at)
-                for topic in (MODEL_TOPIC, FLOW_TOPIC):
+            for topic in (FLOW_TOPIC,) if self._awaits_models else (MODEL_TOPIC, FLOW_TOPIC):
+                if (heard_at, topic) not in self._subscribed:
+                    self._subscribed.add((heard_at, topic))
                     self._endpoint.subscribe(heard_at, topic)
         self.spool.acknowledge(first - 1)
         self._next, self._window = self.spool.first_unacknowledged, self._settings.window
@@ -499,6 +504,7 @@ class ServerLink:
         if not isinstance(group, str) or type(version) is not int:
             raise ProtocolError("malformed", "the server's MODEL lacks group or version")
         self._fetching.pop(group, None)
+        self._hear(reply.header)
         if not reply.payload:
             return
         content = bytes(reply.payload[0])

@@ -2,7 +2,7 @@
 
     HELLO        who is there, with which spaces      → WELCOME, or REFUSED with a reason
     TRAJECTORY   the client's next message            → ACK when it is durable, together with all that came with it
-    MODEL_GET    a group's newest policy              → MODEL
+    MODEL_GET    a group's newest policy              → MODEL, at once or when there is a newer one
     STATUS       anything new?                        → STATUS
     BYE          good-bye
 
@@ -37,9 +37,10 @@ from relayrl.data.raw_columns import decode_columns
 from relayrl.data.trajectory_block import TrajectoryBlock
 from relayrl.data.trees import Space
 from relayrl.errors import ConfigError, DecodeError, QueueClosedError
+from relayrl.servers.training.awaited_models import MAX_WAIT_S, AwaitedModels
 from relayrl.servers.training.group_commits import GroupCommits
 from relayrl.servers.training.journal import Entry, Journal
-from relayrl.servers.training.model_publisher import ModelPublisher
+from relayrl.servers.training.model_publisher import ModelPublisher, PublishedModel
 from relayrl.servers.training.remote_experience import Intake, Received
 from relayrl.servers.training.training_metrics import TrainingMetrics
 from relayrl.sinks.buffered import checked_blocks
@@ -175,6 +176,7 @@ class Ingest:
         self._is_single_agent = run.is_single_agent
         self._plans = StreamPlans(run.message_bytes)
         """Of layouts that the run can learn from."""
+        self._awaited = AwaitedModels()
         self._commits = GroupCommits(journal, metrics, self._on_durable)
         self._handlers: Mapping[Kind, Callable[[Request], None]] = {
             Kind.HELLO: self._hello,
@@ -224,6 +226,7 @@ class Ingest:
         try:
             while not self._stopping.is_set():
                 self._answer(self._endpoint.poll(_POLL_S))
+                self._send_awaited()
             self._answer(self._endpoint.poll(0.0))
             self._commits.close()
             for request in self._endpoint.poll(0.0):  # sends the last acknowledgements
@@ -390,6 +393,12 @@ class Ingest:
             "finished": self.is_finished,
         }
 
+    def announce_models(self, versions: Mapping[str, int]) -> None:
+        """Send policies that were published to those who wait for them, and tell the others; from any thread."""
+        self._endpoint.run_in_poll(self._send_awaited)
+        for group, version in versions.items():
+            self._endpoint.announce("model", {**self.news(), "group": group, "version": version})
+
     # ---- everything else
 
     def _hello(self, request: Request) -> None:
@@ -440,6 +449,7 @@ class Ingest:
             "next_sequence": next_sequence,
             "needs_logp": run.needs_logp,
             "needs_states": run.state_space is not None,
+            "awaits_models": True,
             **self.news(),
         }
 
@@ -484,17 +494,33 @@ class Ingest:
         return None
 
     def _model(self, request: Request) -> None:
-        group, have = request.message.header.get("group"), request.message.header.get("have", -1)
+        header = request.message.header
+        group, have, wait_s = header.get("group"), header.get("have", -1), header.get("wait_s", 0.0)
         model = self._publisher.current(group) if isinstance(group, str) else None
         if model is None:
             self._refuse(request, "group", f"there is no policy {group!r:.100}; the run has {sorted(self._run.groups)}")
             return
-        self._see(request)
+        may_wait = self._see(request) and type(wait_s) in (int, float) and wait_s > 0.0
+        if may_wait and type(have) is int and have >= model.version:
+            before = self._awaited.put(request, model.group, have, time.monotonic() + min(wait_s, MAX_WAIT_S))
+            if before is not None:
+                self._endpoint.release(before)
+        else:
+            self._send_model(request, model)
+
+    def _send_model(self, request: Request, model: PublishedModel) -> None:
+        have = request.message.header.get("have", -1)
         header = {"group": model.group, "version": model.version, "sha256": model.sha256, "format": "onnx"}
         is_newer = type(have) is not int or have < model.version
         if is_newer:
             self._metrics.models_sent.inc()
-        self._endpoint.reply(request, Message(Kind.MODEL, header, (model.content,) if is_newer else ()))
+        self._endpoint.reply(request, Message(Kind.MODEL, header | self.news(), (model.content,) if is_newer else ()))
+
+    def _send_awaited(self) -> None:
+        for request in self._awaited.take_due(self._publisher.versions, time.monotonic()):
+            model = self._publisher.current(request.message.header["group"])
+            assert model is not None  # groups stay
+            self._send_model(request, model)
 
     def _status(self, request: Request) -> None:
         if not self._see(request):
@@ -505,6 +531,8 @@ class Ingest:
         self._endpoint.reply(request, Message(Kind.STATUS, {"durable_through": mark, **self.news()}))
 
     def _bye(self, request: Request) -> None:
+        for each in self._awaited.take_of(request.client):
+            self._endpoint.release(each)
         client = self._clients.pop(request.client, None)
         if client is not None:
             _log.info("actor %s has left", client.client_id)

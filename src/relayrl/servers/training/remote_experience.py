@@ -155,7 +155,7 @@ class Intake:
 
 
 class LearningFromActors(LearningHere):
-    """Learns from what the intake holds; `publish` is called with every new version. Actors play while critics go on learning."""
+    """Learns from what the intake holds; `publish` is called with every new version. Actors play while critics learn on."""
 
     def __init__(
         self,

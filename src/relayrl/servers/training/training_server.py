@@ -329,9 +329,8 @@ class TrainingServer:
         return position
 
     def _announce_models(self, versions: Mapping[str, int]) -> None:
-        news = {} if self._ingest is None else self._ingest.news()
-        for group, version in versions.items():
-            self._endpoint.announce("model", {**news, "group": group, "version": version})
+        if self._ingest is not None:  # nobody was answered before
+            self._ingest.announce_models(versions)
 
     def _close(self, drain_s: float) -> None:
         ingest, self._ingest = self._ingest, None
