@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -9,6 +10,7 @@ from remote_parts import cartpole_server, frames, hello
 
 from relayrl.runtime.remote.server_link import ServerLink
 from relayrl.runtime.remote.spool import Spool
+from relayrl.servers.training.awaited_models import AwaitedModels
 from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.messages import Kind, Message
 from waiting import DEADLINE_S, wait_until
@@ -103,3 +105,20 @@ def test_a_link_has_new_policies_without_announcements(server, client, tmp_path,
         assert link.wait_for_model("agent", DEADLINE_S).version == 0
         post(client, 0, BLOCK_STEPS)
         assert [each.version for each in link.wait_for_newer({"agent": 0}, DEADLINE_S)] == [1]
+
+
+def test_requests_are_due_with_a_newer_version_of_their_group_or_in_time():
+    first, second, third = (SimpleNamespace(client=name) for name in (b"first", b"second", b"third"))
+    awaited = AwaitedModels()
+    awaited.put(first, "red", have=3, end_s=10.0)
+    awaited.put(second, "blue", have=5, end_s=8.0)
+    versions = {"red": 3, "blue": 5}
+    assert awaited.take_due(versions, 1.0) == []
+    assert awaited.take_due({"red": 3, "blue": 6}, 1.0) == [second]
+    awaited.put(third, "blue", have=5, end_s=6.0)  # older than the version that was looked at
+    assert awaited.take_due({"red": 3, "blue": 6}, 2.0) == [third]
+    awaited.put(second, "blue", have=6, end_s=8.0)
+    assert awaited.take_due({"red": 3, "blue": 6}, 7.9) == []
+    assert awaited.take_due({"red": 3, "blue": 6}, 8.0) == [second]
+    assert awaited.take_due({"red": 4, "blue": 6}, 9.0) == [first]
+    assert awaited.take_due({"red": 5, "blue": 7}, 20.0) == []
