@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from uuid import uuid4
 
 import pytest
-from remote_parts import cartpole_server, frames, hello
+from remote_parts import frames, hello
 
 from relayrl.runtime.remote.server_link import ServerLink
 from relayrl.runtime.remote.spool import Spool
 from relayrl.servers.training.awaited_models import AwaitedModels
-from relayrl.transport.client_endpoint import ClientEndpoint
 from relayrl.transport.messages import Kind, Message
 from waiting import DEADLINE_S, wait_until
 
 BLOCK_STEPS = 512
 """Of an update with CartPole's settings."""
-
-
-@pytest.fixture
-def server(tmp_path):
-    with cartpole_server(tmp_path, steps=1_000_000) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server):
-    endpoint = ClientEndpoint(server.address, client_id=uuid4())
-    yield endpoint
-    endpoint.close()
 
 
 def ask(client, wait_s, have=0):

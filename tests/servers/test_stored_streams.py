@@ -1,33 +1,22 @@
 """A training server stores the bytes that actors send, after a check of every row; what it has to decode is stored as well."""
 
-from uuid import uuid4
-
 import numpy as np
 import pytest
-from remote_parts import cartpole_server, frames, hello, send, stored_ids
+from remote_parts import frames, hello, send, stored_ids
 
 from relayrl.bench.servers.trajectory_producer import numbered_trajectory, trajectory_name
 from relayrl.compiled import loader
 from relayrl.data.arrow.codec import Compression, encode_block
 from relayrl.sinks.buffered import checked_blocks
-from relayrl.transport.client_endpoint import ClientEndpoint
 from waiting import wait_until
 
 needs_kernels = pytest.mark.skipif(loader.kernels() is None, reason="without the kernels all messages are decoded")
 
 
 @pytest.fixture
-def server(tmp_path):
-    with cartpole_server(tmp_path, steps=1_000_000) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server):
-    opened = ClientEndpoint(server.address, client_id=uuid4())
-    hello(opened)
-    yield opened
-    opened.close()
+def client(client):
+    hello(client)
+    return client
 
 
 def stored_bytes(server):

@@ -18,19 +18,6 @@ from relayrl.transport.messages import Kind, Message
 from waiting import DEADLINE_S, wait_until
 
 
-@pytest.fixture
-def server(tmp_path):
-    with cartpole_server(tmp_path, steps=1_000_000) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server):
-    endpoint = ClientEndpoint(server.address, client_id=uuid4())
-    yield endpoint
-    endpoint.close()
-
-
 def test_the_welcome_says_what_the_run_is(client):
     welcome = hello(client)
     assert welcome.kind is Kind.WELCOME
