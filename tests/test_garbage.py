@@ -13,8 +13,7 @@ def collection_as_before():
     gc.enable()
     yield
     gc.unfreeze()
-    if not was_enabled:
-        gc.disable()
+    (gc.enable if was_enabled else gc.disable)()
 
 
 def test_collections_pause_inside_and_go_on_after_an_error():

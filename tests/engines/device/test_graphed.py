@@ -60,6 +60,7 @@ def test_no_garbage_is_collected_during_a_capture(capturing):
         def __init__(self):
             self.own = self
 
+    assert gc.isenabled()
     earlier = Cycle()
     freed = weakref.ref(earlier)
     del earlier

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+
+from relayrl.garbage import collection_paused
 
 _log = logging.getLogger("relayrl.engines.device.graphed")
 
@@ -39,8 +40,9 @@ class Graphed:
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
+        gc.collect()  # a graph of an earlier run that is freed during a capture spoils it
         try:
-            with no_collections(), torch.cuda.graph(graph):
+            with collection_paused(), torch.cuda.graph(graph):
                 self._work()
         except RuntimeError as error:
             line = str(error).strip().splitlines()[0]
@@ -51,16 +53,3 @@ class Graphed:
                 generator.graphsafe_set_state(state)
             return None
         return graph
-
-
-@contextlib.contextmanager
-def no_collections() -> Iterator[None]:
-    """Collect garbage now, and not before the end: a graph of an earlier run that is freed during a capture spoils it."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
