@@ -1,6 +1,8 @@
 """Teams whose agents leave before they are paid: POCA beside IPPO and beside MAPPO with absorbing states.
 
     python benchmarks/teams.py --seeds 0,1,2                  grids and simple_spread, one line of each seed
+    python benchmarks/teams.py --env native:baton_pass --steps 200000 --set environment.options.num_agents=5
+                                                              rows of one environment, with settings of one's own
 
 All algorithms of an environment run with the preset of POCA for it, MAPPO on simple_spread with its own. Returns are
 those of episodes played while training, the mean over the last tenth of a run: 1 on a grid is every episode solved. `solved
@@ -12,10 +14,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import yaml
 
 import relayrl
 from relayrl.engines.settings.run_settings import preset
@@ -49,8 +53,8 @@ ROWS = [
 ]
 
 
-def learn(row: TeamRow, seed: int) -> str:
-    """Train a seed; a row of the table."""
+def learn(row: TeamRow, seed: int, given: Mapping[str, Any] | None = None) -> str:
+    """Train a seed, with settings `given` beside the preset's; a row of the table."""
     settings = dict(preset(row.env, row.algo) or preset(row.env, "poca"))
     environment = settings["environment"] | {"options": settings["environment"].get("options", {}) | row.options}
     flat = {f"{part}.{key}": value for part in ("network", "params") for key, value in settings[part].items()}
@@ -64,7 +68,7 @@ def learn(row: TeamRow, seed: int) -> str:
             steps=row.num_steps,
             seed=seed,
             run_dir=folder,
-            settings=flat | {"evaluation.episodes": 100},
+            settings=flat | {"evaluation.episodes": 100} | dict(given or {}),
             progress=False,
         )
         returns, greedy = np.array(run.history["episode/return_mean"]), run.result.mean_return
@@ -81,12 +85,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--env", help="only rows of this environment")
+    parser.add_argument("--algo", help="only rows of this algorithm")
+    parser.add_argument("--steps", type=int, help="environment steps of every run")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every run")
     given = parser.parse_args()
+    settings = {key: yaml.safe_load(value) for key, value in (each.split("=", 1) for each in given.set)}
     print("| environment | algorithm | seed | return | greedy | solved at | seconds |\n|---|---|--:|--:|--:|--:|--:|")
     for row in ROWS:
-        if given.env in (None, row.env):
-            for seed in given.seeds.split(","):
-                print(learn(row, int(seed)), flush=True)
+        if given.env not in (None, row.env) or given.algo not in (None, row.algo):
+            continue
+        chosen = row if given.steps is None else replace(row, num_steps=given.steps)
+        for seed in given.seeds.split(","):
+            print(learn(chosen, int(seed), settings), flush=True)
 
 
 if __name__ == "__main__":
