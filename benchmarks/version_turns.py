@@ -35,6 +35,7 @@ ROWS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
     "W2": ("CartPole-v1", "ppo", 64, 3_000_000, ROLLOUTS),
     "W2k": ("native:CartPole", "ppo", 1_024, 9_000_000, LARGE_ROLLOUTS),
     "W4": ("native:simple_spread", "mappo", 64, 600_000, {}),
+    "W6a": ("Acrobot-v1", "ppo", 8, 80_000, {**ROLLOUTS, "network.hidden_sizes": [256, 256, 256]}),
     "td3": ("Pendulum-v1", "td3", 1, 4_000, REPLAY),
     "ddpg": ("Pendulum-v1", "ddpg", 1, 4_000, REPLAY),
     "sac": ("Pendulum-v1", "sac", 1, 3_000, REPLAY),

@@ -135,6 +135,8 @@ VALID = {
         mlp().draw_normal,
         [x(), x(4, 1), x(1, 1), x(1, 1), x(1, 1), x(4, 1), np.zeros(4, f4), 2],
     ),
+    "MLP.hold": lambda: (mlp().hold, []),
+    "MLP.release": lambda: (mlp().release, []),
     "Tape": lambda: (k.Tape, [mlp(), True]),
     "Update": lambda: (k.Update, [policy_job(), value_job(), 2]),
     "Update.finish": lambda: (k.Update(policy_job(), value_job(), 2).finish, []),

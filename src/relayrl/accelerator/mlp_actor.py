@@ -67,6 +67,12 @@ class MlpActor(ForwardActor):
         self._draw = None if description is None else self._draw_of(description)
         self.knows_logp = self._draw is not None
 
+    def hold(self) -> None:
+        self._network.hold()
+
+    def release(self) -> None:
+        self._network.release()
+
     def forward(self, obs: Tree, mask: Array | None, memory: Array | None) -> Outputs:
         x, threads = self._features(obs), self._threads or num_threads()
         return Outputs(self._parameters(x, mask, threads), self._value(x, threads))

@@ -65,6 +65,10 @@ class MLP:
         /,
     ) -> None:
         """`action` [M, A] and `logp` [M] from standard normal `noise` [M, A]."""
+    def hold(self) -> None:
+        """Act with the parameters as they are now, read once; nobody changes them until `release`."""
+    def release(self) -> None:
+        """Act with live parameters again."""
 
 class Tape:
     """A mlp that keeps its memory between calls."""

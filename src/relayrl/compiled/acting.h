@@ -19,12 +19,12 @@ static Frozen *freeze(const Network *network) {
     return frozen;
 }
 
+static void refreeze(Frozen *frozen, const Network *network) { read_parameters(&frozen->net, network, 0); }
+
 static void thaw(Frozen *frozen) {
     close_mlp(&frozen->net);
     free(frozen);
 }
-
-#define FEW_ROWS 2 /* that are done with before the parameters would have been taken over */
 
 /* y[o] = bias[o] + weight[o] · x, for units [first, first + LANES). */
 static void few_units(const float *weight, const float *bias, const float *x, int in, int first, int num_units, float *y) {
@@ -154,18 +154,20 @@ typedef struct {
     atomic_int failed;
 } ActingWork;
 
-/* A mlp that has its parameters and scratch, in the thread's own memory but where it is frozen; NULL: out of memory. */
-static MLP *borrow_for_acting(const Acting *a, MLP *own, PolicyScratch *scratch) {
-    const int outputs = a->network->sizes[a->network->num_layers];
-    if (!a->frozen) take_shape(own, a->network);
-    const int64_t used = a->frozen ? 0 : lay_out(own, 0, 1, NULL);
+/* A mlp that has its parameters and scratch, in the thread's own memory but where it is frozen: then several threads have the
+ * parameters in common and one alone the scratch too. NULL: out of memory. */
+static MLP *borrow_for_acting(const Acting *a, int is_alone, MLP *own, PolicyScratch *scratch) {
+    const int outputs = a->network->sizes[a->network->num_layers], has_all = a->frozen && is_alone;
+    if (!has_all) take_shape(own, a->network);
+    const int64_t used = has_all ? 0 : lay_out(own, 0, 1, NULL);
     float *memory = thread_memory(used + lay_out_scratch(scratch, outputs, a->num_parts, NULL));
     if (!memory) return NULL;
     lay_out_scratch(scratch, outputs, a->num_parts, memory + used);
     if (!a->num_parts) read_deviations(scratch, a->log_std, a->scale, outputs);
-    if (a->frozen) return &a->frozen->net;
+    if (has_all) return &a->frozen->net;
     place(own, 0, 1, memory);
-    read_for_forward(own, a->network);
+    if (a->frozen) share_parameters(own, &a->frozen->net);
+    else read_for_forward(own, a->network);
     return own;
 }
 
@@ -174,7 +176,7 @@ static void act_rows(void *argument, Blocks *blocks) {
     const Acting *a = work->acting;
     MLP own;
     PolicyScratch scratch;
-    MLP *net = borrow_for_acting(a, &own, &scratch);
+    MLP *net = borrow_for_acting(a, work->num_blocks == 1, &own, &scratch);
     if (!net) {
         work->failed = 1;
         return;
@@ -197,7 +199,7 @@ static void act_rows(void *argument, Blocks *blocks) {
 #define MIN_PRODUCTS_TO_WAKE 1000000  /* behind a slow one it sleeps, and waking a thread takes as long as so many products */
 
 static int act(const Acting *a, int num_threads) {
-    const int64_t products = a->frozen ? 0 : a->num_rows * num_products(a->network);
+    const int64_t products = num_threads > 1 ? a->num_rows * num_products(a->network) : 0;
     const int awake = threads_worth(products, MIN_PRODUCTS_PER_ACTOR, threads_awake(num_threads));
     const int woken = threads_worth(products, MIN_PRODUCTS_TO_WAKE, num_threads);
     ActingWork work = {.acting = a, .num_blocks = awake > woken ? awake : woken};

@@ -25,7 +25,7 @@
 #include "team_critic.h"
 
 const Kernels KERNELS_SYMBOL = {
-    KERNELS_NAME, freeze,     thaw,         forward,       forward_parts, act,   train,
+    KERNELS_NAME, freeze,     thaw,         refreeze,      forward,       forward_parts, act,   train,
     open_tape,    close_tape, forward_tapes, backward_tapes, regress_tapes, min_q, evaluate_teams,
     train_teams,  adam_step,  soft_update,
 };

@@ -135,7 +135,9 @@ static inline int num_row_blocks(const Training *t, int64_t count) {
     return is_blocked(t) ? num_gradient_blocks(count, t->adam.num_parameters) : 1;
 }
 
-typedef struct Frozen Frozen; /* a mlp that has taken its parameters over for good, see acting.h; one caller at a time */
+typedef struct Frozen Frozen; /* a mlp that has taken its parameters over, see acting.h; one caller at a time */
+
+#define FEW_ROWS 2 /* whose outputs are there before the parameters would have been taken over */
 
 typedef struct {
     const Network *network;
@@ -226,6 +228,7 @@ typedef struct {
     const char *name;
     Frozen *(*freeze)(const Network *network); /* NULL: out of memory */
     void (*thaw)(Frozen *frozen);
+    void (*refreeze)(Frozen *frozen, const Network *network); /* take the parameters over as they are now */
     int (*forward)(const Network *network, Frozen *frozen, const float *x, int64_t num_rows, float *out); /* -1: out of memory */
     int (*forward_parts)(const Network *network, const Inputs *inputs, int64_t first, int64_t end, float *out);
     int (*act)(const Acting *acting, int num_threads);

@@ -156,7 +156,15 @@ static void read_for_forward(MLP *net, const Network *network) {
     }
 }
 
-/* The same for the backward pass. */
+/* The parameters of another mlp of the same shape, where they lie, for the forward pass. */
+static void share_parameters(MLP *net, const MLP *from) {
+    for (int l = 0; l < net->num_layers; l++) {
+        net->across[l] = from->across[l];
+        net->bias[l] = from->bias[l];
+    }
+}
+
+/* Take over the parameters as they are now, for the backward pass. */
 static void read_for_backward(MLP *net, const Network *network) {
     for (int l = 1; l < net->num_layers; l++) {
         const int in = net->size[l], wide = net->wide[l];

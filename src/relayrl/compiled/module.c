@@ -118,8 +118,7 @@ static int take_layer(MLPObject *self, PyObject *weight, PyObject *bias) {
 static int take_layers(PyObject *object, PyObject *args) {
     MLPObject *self = (MLPObject *)object;
     PyObject *layers;
-    int is_frozen = 0;
-    if (!PyArg_ParseTuple(args, "O!p|p:MLP", &PyTuple_Type, &layers, &self->network.is_tanh, &is_frozen)) return -1;
+    if (!PyArg_ParseTuple(args, "O!p|p:MLP", &PyTuple_Type, &layers, &self->network.is_tanh, &self->is_frozen)) return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(layers);
     if (count < 1 || count > MAX_LAYERS) {
         PyErr_Format(PyExc_ValueError, "a mlp has 1 to %d layers, not %zd", MAX_LAYERS, count);
@@ -130,7 +129,7 @@ static int take_layers(PyObject *object, PyObject *args) {
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(layers, i), "OO", &weight, &bias)) return -1;
         if (take_layer(self, weight, bias)) return -1;
     }
-    if (is_frozen) {
+    if (self->is_frozen) {
         self->frozen_by = kernels;
         self->frozen = kernels->freeze(&self->network);
         if (!self->frozen) PyErr_NoMemory();
@@ -138,18 +137,45 @@ static int take_layers(PyObject *object, PyObject *args) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static void drop_frozen(MLPObject *self) {
+    if (self->frozen) self->frozen_by->thaw(self->frozen);
+    self->frozen = NULL;
+}
+
+/* Take held parameters over when they are first used. Without memory the live ones go on being used, which are the same. */
+static void take_held(MLPObject *self) {
+    if (self->frozen_by != kernels) drop_frozen(self);
+    self->frozen_by = kernels;
+    if (self->frozen) kernels->refreeze(self->frozen, &self->network);
+    else self->frozen = kernels->freeze(&self->network);
+    self->is_outdated = 0;
+}
+
 static PyObject *MLP_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     return made(type, args, take_layers);
 }
 
 /* What was taken over, where this call may use it: its buffers are one caller's, so only while the lock is held. */
-static Frozen *usable(const MLPObject *self, int64_t num_rows) {
-    return num_rows < MIN_ROWS_UNLOCKED && self->frozen_by == kernels ? self->frozen : NULL;
+static Frozen *usable(MLPObject *self, int64_t num_rows) {
+    if (num_rows >= MIN_ROWS_UNLOCKED || !(self->is_frozen || self->is_held)) return NULL;
+    if (self->is_outdated) take_held(self);
+    return self->frozen_by == kernels ? self->frozen : NULL;
+}
+
+static PyObject *MLP_hold(PyObject *object, PyObject *unused) {
+    MLPObject *self = (MLPObject *)object;
+    if (!self->is_frozen) self->is_held = self->is_outdated = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *MLP_release(PyObject *object, PyObject *unused) {
+    ((MLPObject *)object)->is_held = 0;
+    Py_RETURN_NONE;
 }
 
 static void MLP_dealloc(PyObject *object) {
     MLPObject *self = (MLPObject *)object;
-    if (self->frozen) self->frozen_by->thaw(self->frozen);
+    drop_frozen(self);
     for (int i = 0; i < self->num_buffers; i++) PyBuffer_Release(&self->buffers[i]);
     Py_TYPE(object)->tp_free(object);
 }
@@ -196,7 +222,9 @@ static PyObject *MLP_forward(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*w*i:forward", &x, &out, &num_threads)) return NULL;
     const int64_t rows = x.len / 4 / n->sizes[0];
     if (has_size(&x, rows * n->sizes[0], 4, "x") && has_size(&out, rows * n->sizes[n->num_layers], 4, "out")) {
-        ForwardRows all = {n, .frozen = usable(self, rows), .x = x.buf, .num_rows = rows, .out = out.buf};
+        /* Few rows are multiplied in another order where parameters are live: the numbers stay, whether they are held or not. */
+        Frozen *frozen = !self->is_frozen && rows <= FEW_ROWS ? NULL : usable(self, rows);
+        ForwardRows all = {n, .frozen = frozen, .x = x.buf, .num_rows = rows, .out = out.buf};
         if (rows < MIN_ROWS_UNLOCKED) {
             failed = forward_shared(&all, 1);
         } else {
@@ -312,6 +340,8 @@ static PyMethodDef MLP_methods[] = {
     {"forward_parts", MLP_forward_parts, METH_VARARGS, "The same of rows whose inputs lie in parts."},
     {"choose", MLP_choose, METH_VARARGS, "Draw categorical actions of rows."},
     {"draw_normal", MLP_draw_normal, METH_VARARGS, "Draw normally distributed actions of rows."},
+    {"hold", MLP_hold, METH_NOARGS, "Act with the parameters as they are now until they are released."},
+    {"release", MLP_release, METH_NOARGS, "Act with live parameters again."},
     {NULL, NULL, 0, NULL},
 };
 

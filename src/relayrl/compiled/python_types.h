@@ -10,8 +10,10 @@ extern PyTypeObject MLP_type, Tape_type, Update_type, TeamPasses_type, SpreadSte
 typedef struct {
     PyObject_HEAD
     Network network;
-    Frozen *frozen;           /* NULL: on live parameters */
+    Frozen *frozen;           /* parameters that were taken over; not in use while the mlp is on live ones */
     const Kernels *frozen_by; /* whose layout `frozen` has */
+    int is_frozen, is_held;   /* for good, or until they are released */
+    int is_outdated;          /* whether held parameters are still to be taken over */
     int num_buffers;
     Py_buffer buffers[2 * MAX_LAYERS];
 } MLPObject;

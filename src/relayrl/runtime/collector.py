@@ -31,7 +31,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
 )
 from relayrl.errors import ActionMaskError, ConfigError, EnvError
-from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.actor import Actor, held
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.episode_rating import EpisodeRating
@@ -154,22 +154,27 @@ class Collector(RolloutCollector):
         `policy_version` is that of the policies which act, or of each group's.
         """
         versions = dict.fromkeys(self._builders, policy_version) if isinstance(policy_version, int) else policy_version
-        for _ in range(self._num_steps if num_steps is None else num_steps):
-            if self._states is not None:
-                self._states.add(self._state)
-            step = self._env.step({name: self._act(name, view) for name, view in self._views.items()})
-            over = step.episode_over if self._has_clock else None
-            for name, group in step.groups.items():
-                self._builders[name].finish_row(
-                    group.reward, group.terminated, group.truncated, step.failed, group.final, over
-                )
-            if self._states is not None:
-                self._states.finish_row(step.episode_over, step.final_state)
-            for name, memory in self._memories.items():
-                memory.forget(ended_lanes(step, name))
-            self._episodes.add(step)
-            self._see(step)
+        with held(self._actors.values()):
+            for _ in range(self._num_steps if num_steps is None else num_steps):
+                self._step()
         return self._build(versions)
+
+    def _step(self) -> None:
+        """Act and step once; a row of every group."""
+        if self._states is not None:
+            self._states.add(self._state)
+        step = self._env.step({name: self._act(name, view) for name, view in self._views.items()})
+        over = step.episode_over if self._has_clock else None
+        for name, group in step.groups.items():
+            self._builders[name].finish_row(
+                group.reward, group.terminated, group.truncated, step.failed, group.final, over
+            )
+        if self._states is not None:
+            self._states.finish_row(step.episode_over, step.final_state)
+        for name, memory in self._memories.items():
+            memory.forget(ended_lanes(step, name))
+        self._episodes.add(step)
+        self._see(step)
 
     def cut_off(self, policy_version: int | Mapping[str, int], error: BaseException) -> dict[str, Rollout]:
         """What `collect` had when it raised `error`: the running episodes end behind their last good step, `failed`.

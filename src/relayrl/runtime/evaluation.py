@@ -27,7 +27,7 @@ from relayrl.envs.parameters.parameter_settings import last_lessons
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
-from relayrl.models.acting.actor import Actor
+from relayrl.models.acting.actor import Actor, held
 from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes
 from relayrl.runtime.episode_rating import EpisodeRating
@@ -202,7 +202,9 @@ def evaluate(
         scored.require_rivals(env.groups)
 
     def play(count: int, side: ScoredAgents, rivals: _Rivals | None, film: Watcher | None = None) -> EvaluationResult:
-        return _play(env, actors, count, seed, rng, on_step, film, bounds.max_episode_steps, deadline_s, side, rivals)
+        limit = bounds.max_episode_steps
+        with held(actors.values()):
+            return _play(env, actors, count, seed, rng, on_step, film, limit, deadline_s, side, rivals)
 
     result = play(episodes, scored, None, film)
     if opponents is None:

@@ -15,7 +15,7 @@ import numpy as np
 from relayrl.data.trees import Array, Tree, index, map_tree
 from relayrl.engines.self_play.seats import LEARNER
 from relayrl.models.acting.actor import Actor, Decision
-from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.actor_wrapper import ActorWrapper
 from relayrl.models.acting.lane_slices import LaneSlice
 
 ROW_DISTANCE = 0x9E3779B97F4A7C15F39CC0605CEDC835
@@ -23,7 +23,7 @@ ROW_DISTANCE = 0x9E3779B97F4A7C15F39CC0605CEDC835
 the low bits of its state as they were."""
 
 
-class SeatedActor(Actor):
+class SeatedActor(ActorWrapper):
     """Acts for each lane as the player that has its seat.
 
     `seats()` gives [P] the players of the lanes `first … first + P - 1` of `num_lanes`, and is called once for every row;
@@ -40,19 +40,13 @@ class SeatedActor(Actor):
         *,
         equal_numbers: bool = True,
     ) -> None:
-        self._learner, self._seats, self._actor_of = learner, seats, actor_of
+        super().__init__(learner)
+        self._seats, self._actor_of = seats, actor_of
         self._num_lanes, self._first, self._equal_numbers = num_lanes, first, equal_numbers
-        self.head, self.observation_space = learner.head, learner.observation_space
         self.knows_logp, self.gives_value = learner.knows_logp, learner.gives_value
         self.memory_width = learner.memory_width
         self._seated: Array = np.zeros(0, np.int64)
         self._players: list[tuple[Actor, Array, LaneSlice]] = []
-
-    def explore(self, exploration: Exploration) -> None:
-        self._learner.explore(exploration)
-
-    def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
-        return self._learner.distribution(obs, mask)
 
     def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
         self._sit_down(self._seats())
@@ -79,7 +73,7 @@ class SeatedActor(Actor):
             self._players.append((actor, lanes, own))
 
     def _actor(self, player: int) -> Actor:
-        return self._learner if player == LEARNER else self._actor_of(int(player))
+        return self.actor if player == LEARNER else self._actor_of(int(player))
 
 
 def _no_draws() -> None:

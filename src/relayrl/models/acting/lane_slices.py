@@ -13,7 +13,7 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, index
 from relayrl.models.acting.actor import Actor, Decision
-from relayrl.models.acting.exploration import Exploration
+from relayrl.models.acting.actor_wrapper import ActorWrapper
 
 
 class SlicedGenerator(np.random.Generator):
@@ -77,20 +77,13 @@ class LaneSlice:
         return Decision(*(None if part is None else index(part, self._own) for part in decision))
 
 
-class SlicedActor(Actor):
+class SlicedActor(ActorWrapper):
     """Acts for lanes `first … first + own - 1` of `num_lanes`, by one policy."""
 
     def __init__(self, actor: Actor, first: int, own: int, num_lanes: int, *, equal_numbers: bool = True) -> None:
-        self._actor, self.head, self.memory_width = actor, actor.head, actor.memory_width
-        self.knows_logp, self.gives_value = actor.knows_logp, actor.gives_value
-        self.observation_space = actor.observation_space
+        super().__init__(actor)
+        self.knows_logp, self.gives_value, self.memory_width = actor.knows_logp, actor.gives_value, actor.memory_width
         self._slice = LaneSlice(actor, first + np.arange(own), num_lanes, equal_numbers=equal_numbers)
-
-    def explore(self, exploration: Exploration) -> None:
-        self._actor.explore(exploration)
-
-    def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
-        return self._actor.distribution(obs, mask)
 
     def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
         return self._slice.decide(obs, mask, memory, rng)

@@ -8,29 +8,27 @@ import numpy as np
 
 from relayrl.data.trees import Array, Tree, leaves
 from relayrl.models.acting.actor import Actor, Decision
+from relayrl.models.acting.actor_wrapper import ActorWrapper
 from relayrl.models.acting.exploration import Exploration
 
 
-class WarmupActor(Actor):
+class WarmupActor(ActorWrapper):
     """Uniform actions among what is allowed while the exploration state says so, then those of another actor.
 
     Beside a live policy it follows the learner's state, as that actor follows the weights; elsewhere, `explore` sets it.
     """
 
     def __init__(self, actor: Actor, exploration: Callable[[], Exploration]) -> None:
-        self._actor, self.head, self._exploration = actor, actor.head, exploration
-        self.observation_space, self.equal_from_rows = actor.observation_space, actor.equal_from_rows
+        super().__init__(actor)
+        self._exploration, self.equal_from_rows = exploration, actor.equal_from_rows
 
     def explore(self, exploration: Exploration) -> None:
         self._exploration = lambda: exploration
-        self._actor.explore(exploration)
-
-    def distribution(self, obs: Tree, mask: Array | None = None) -> Array:
-        return self._actor.distribution(obs, mask)
+        super().explore(exploration)
 
     def decide(self, obs: Tree, mask: Array | None, memory: Array | None, rng: np.random.Generator | None) -> Decision:
         if rng is None or not self._exploration().is_warming_up:
-            return self._actor.decide(obs, mask, memory, rng)
+            return self.actor.decide(obs, mask, memory, rng)
         num_rows = len(next(iter(leaves(obs)))[1])
         action = self.head.sample_uniform(num_rows, mask, rng)
         return Decision(action, self.head.uniform_log_prob(action, mask))
