@@ -7,7 +7,8 @@ reshape that copies nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -31,7 +32,7 @@ from relayrl.envs.environment_contract import (
     VectorStep,
 )
 from relayrl.errors import ActionMaskError, ConfigError, EnvError
-from relayrl.models.acting.actor import Actor, held
+from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.exploration import Exploration
 from relayrl.models.acting.lane_memory import LaneMemory
 from relayrl.runtime.episode_rating import EpisodeRating
@@ -55,6 +56,19 @@ class EndedEpisodes:
 
 OnEnded = Callable[[Array, Array, Mapping[str, Array]], None]
 """Takes environments [E] whose episodes ended, whether they did so without a failure [E], and returns [E, N] by group."""
+
+
+@contextmanager
+def held(actors: Iterable[Actor]) -> Iterator[None]:
+    """Nobody changes the actors' parameters inside."""
+    all_actors = list(actors)
+    for actor in all_actors:
+        actor.hold()
+    try:
+        yield
+    finally:
+        for actor in all_actors:
+            actor.release()
 
 
 class RolloutCollector(ABC):

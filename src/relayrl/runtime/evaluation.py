@@ -27,9 +27,9 @@ from relayrl.envs.parameters.parameter_settings import last_lessons
 from relayrl.envs.rendering import RenderMode
 from relayrl.envs.vector.on_host import on_host
 from relayrl.errors import ConfigError, PartialResetError
-from relayrl.models.acting.actor import Actor, held
+from relayrl.models.acting.actor import Actor
 from relayrl.models.acting.lane_memory import LaneMemory
-from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes
+from relayrl.runtime.collector import agent_rows, allowed_actions, ended_lanes, held
 from relayrl.runtime.episode_rating import EpisodeRating
 from relayrl.runtime.pictures.film import Watcher, require_drawn
 from relayrl.runtime.scored_agents import (

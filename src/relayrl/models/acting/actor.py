@@ -12,8 +12,6 @@ through `decide` alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,19 +59,6 @@ class Outputs(NamedTuple):
     memory: Array | None = None
 
 
-@contextmanager
-def held(actors: Iterable[Actor]) -> Iterator[None]:
-    """Nobody changes the actors' parameters inside, as in a rollout."""
-    all_actors = list(actors)
-    for actor in all_actors:
-        actor.hold()
-    try:
-        yield
-    finally:
-        for actor in all_actors:
-            actor.release()
-
-
 class Actor(ABC):
     """Acts for rows of observations. Yours has `head` and `distribution` or, with a memory, `memory_width` and `step`."""
 
@@ -92,7 +77,7 @@ class Actor(ABC):
     """Whether `decide` takes less time for one row than waking a thread does, for any number of threads at once."""
 
     def hold(self) -> None:  # noqa: B027 - most actors keep nothing
-        """Nobody changes the parameters until `release` (see `held`): what an actor makes of them may be kept."""
+        """Nobody changes the parameters until `release`, as in a rollout: what an actor makes of them may be kept."""
 
     def release(self) -> None:  # noqa: B027
         """Parameters may change from now on."""
