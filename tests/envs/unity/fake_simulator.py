@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 from wire import decode, encode, message, packed_floats, packed_ints
 
@@ -388,7 +387,9 @@ SCENES = {scene.__name__.lower(): scene for scene in (Walk, Stagger, Reach, Two,
 
 class Simulator:
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.num_exchanges = options, 0
+        import grpc  # here: tests import what is above, and processes that have loaded gRPC fork as it was configured
+
+        self.options, self.num_exchanges, self.gone = options, 0, grpc.RpcError
         limit = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         channel = grpc.insecure_channel(f"localhost:{options.port}", options=limit)
         self.exchange = channel.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")
@@ -401,7 +402,7 @@ class Simulator:
         try:
             request = header + (message(2, unity_output) if unity_output is not None else b"")
             answer = self.exchange(request, timeout=120, wait_for_ready=self.options.wait and self.num_exchanges == 1)
-        except grpc.RpcError as error:
+        except self.gone as error:
             self.log(f"trainer gone: {error.code()}")
             sys.exit(0)
         fields = decode(answer)

@@ -195,3 +195,21 @@ def test_a_simulator_that_hangs_up_is_an_error(connecting) -> None:  # type: ign
 def test_a_port_has_one_simulator() -> None:
     with pytest.raises(ConfigError, match="is one simulator, num_envs says 3"):
         relayrl.make_env("unity:5004", num_envs=3)
+
+
+FORKS = """
+import subprocess, sys
+from relayrl.envs.unity.simulator_link import SimulatorLink
+link = SimulatorLink("localhost", int(sys.argv[1]))
+print({subprocess.run(["true"], preexec_fn=int).returncode for _ in range(20)})
+link.close()
+"""
+
+
+def test_a_process_with_a_simulator_starts_others_without_grpc_in_between() -> None:
+    """With its handlers of fork(), which say so on stderr, a child in a hundred aborts or hangs: Ray's servers, for one."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    command = [sys.executable, "-c", FORKS, str(free_port())]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "{0}"
+    assert done.stderr == ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import queue
 import socket
 import threading
@@ -141,6 +142,9 @@ def _require_free(host: str, port: int) -> None:
 
 
 def _import_grpc() -> Any:
+    # gRPC's handlers of fork() start threads in the child, also where it is about to become another program: one child in a
+    # hundred aborts or hangs before it does (Ray's servers, for one). Nothing here uses gRPC in a forked child.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         import grpc
     except ImportError as error:
