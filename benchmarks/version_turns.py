@@ -32,6 +32,7 @@ ROLLOUTS, LARGE_ROLLOUTS = {**FOUR_PASSES, "trainer.time_horizon": 128}, {**FOUR
 REPLAY = {"params.learning_starts": 500, "params.batch_size": 256, "network.hidden_sizes": [256, 256]}
 ROWS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
     "W1": ("CartPole-v1", "ppo", 8, 600_000, ROLLOUTS),
+    "native": ("native:CartPole", "ppo", 8, 1_500_000, ROLLOUTS),
     "W2": ("CartPole-v1", "ppo", 64, 3_000_000, ROLLOUTS),
     "W2k": ("native:CartPole", "ppo", 1_024, 9_000_000, LARGE_ROLLOUTS),
     "W4": ("native:simple_spread", "mappo", 64, 600_000, {}),

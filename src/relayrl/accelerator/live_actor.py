@@ -22,7 +22,7 @@ def live_actor(policy: Policy) -> Actor:
         is_on_gpu = device_of(policy) != CPU  # where everything of a decision comes back in one transfer
         reference.knows_logp, reference.gives_value = shares or is_on_gpu, shares and has_own_critic(policy)
         return reference
-    actor = MlpActor(mlp, policy.head, policy.features_numpy)
+    actor = MlpActor(mlp, policy.head, policy.encoder.encode_numpy)
     actor.observation_space = policy.observation_space
     return actor
 
@@ -33,4 +33,4 @@ def frozen_actor(policy: Policy, device: str) -> Actor:
     reference, mlp = TorchActor(own, with_value=True), mlp_of(own, with_value=True)
     if mlp is None or not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
         return reference
-    return MlpActor(mlp, own.head, own.features_numpy, reference)
+    return MlpActor(mlp, own.head, own.encoder.encode_numpy, reference)

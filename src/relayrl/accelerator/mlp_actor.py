@@ -40,8 +40,8 @@ empty, as_contiguous, FLOAT, INTEGER = (
 _log = logging.getLogger("relayrl.accelerator")
 _HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 
-Features: TypeAlias = Callable[[Any], Array]
-"""Contiguous float32 features [L, F] of observations."""
+Encode: TypeAlias = Callable[[Any], Array]
+"""Features [L, F] of observations as numbers, not yet normalised."""
 Draw: TypeAlias = Callable[[Array, Array | None, np.random.Generator, Array, int], Array]
 """Actions of features [L, F] under masks, by so many threads; log-probabilities are written into the array before that [L]."""
 
@@ -51,13 +51,12 @@ class MlpActor(ForwardActor):
 
     equal_from_rows = 3  # one and two rows are multiplied in another order (FEW_ROWS in compiled/acting.h)
 
-    def __init__(
-        self, mlp: MlpDescription, head: ActionHead, features: Features, reference: Actor | None = None
-    ) -> None:
+    def __init__(self, mlp: MlpDescription, head: ActionHead, encode: Encode, reference: Actor | None = None) -> None:
         """With a `reference`, weights are frozen, and large batches are its business. The kernels must be there."""
         self.is_instant = is_frozen = reference is not None
         mlp = mlp.with_values_in_critic() if is_frozen else mlp
-        self.head, self._features, self._reference, self._mlp = head, features, reference, mlp
+        self.head, self._reference, self._mlp = head, reference, mlp
+        self._encode, self._normalize = encode, mlp.observations
         self.observation_space = None if reference is None else reference.observation_space
         self._network, self._num_outputs = _network(mlp.actor, is_frozen), mlp.actor.sizes[-1]
         self._critic = None if mlp.critic is None else _network(mlp.critic, is_frozen)
@@ -89,6 +88,10 @@ class MlpActor(ForwardActor):
         logp = empty(num_rows, FLOAT)
         action = self._draw(x, mask, rng, logp, threads)
         return Decision(action, logp, None if self._critic is None else self._value(x, threads), None)
+
+    def _features(self, obs: Tree) -> Array:
+        x = as_contiguous(self._encode(obs), FLOAT)
+        return x if self._normalize is None else self._normalize(x)
 
     def _parameters(self, x: Array, mask: Array | None, threads: int) -> Array:
         outputs = np.empty((len(x), self._num_outputs), np.float32)
@@ -184,7 +187,7 @@ def described_actor(metadata: PolicyMetadata, head: ActionHead, reference: Actor
     mlp = MlpDescription.from_text(metadata.mlp)
     if not fits(mlp) or mlp.num_weights > MAX_PRODUCTS:
         return None
-    return MlpActor(mlp, head, _plain_features(mlp), reference)
+    return MlpActor(mlp, head, _as_rows, reference)
 
 
 def _agree(own: Outputs, expected: Outputs) -> bool:
@@ -197,16 +200,10 @@ def _are_close(a: Array | None, b: Array | None) -> bool:
     return a.shape == b.shape and np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def _plain_features(mlp: MlpDescription) -> Features:
+def _as_rows(obs: Any) -> Array:
     """Features of observations that are one array of numbers."""
-    normalize = mlp.observations
-
-    def features(obs: Any) -> Array:
-        x = as_contiguous(obs, FLOAT)
-        x = x if x.ndim == 2 else x.reshape(len(x), -1)
-        return x if normalize is None else normalize(x)
-
-    return features
+    x = as_contiguous(obs, FLOAT)
+    return x if x.ndim == 2 else x.reshape(len(x), -1)
 
 
 def _network(mlp: Mlp, is_frozen: bool) -> Any:

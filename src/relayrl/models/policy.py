@@ -122,10 +122,8 @@ class Policy(nn.Module):
 
     def features_numpy(self, obs: Any) -> Array:
         """[M, F] the same for a NumPy tree with one leading axis, as contiguous float32."""
-        encoded, n = self.encoder.encode_numpy(obs), self.normalizer
-        if n is not None:
-            encoded = np.clip((encoded - n.shift.numpy()) * n.scale.numpy(), -n.clip, n.clip)
-        return np.ascontiguousarray(encoded, np.float32)
+        encoded, normalizer = self.encoder.encode_numpy(obs), self.normalizer
+        return np.ascontiguousarray(encoded if normalizer is None else normalizer.on_host()(encoded), np.float32)
 
     def distribution(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., P] parameters of the action distribution, as the head lays them out."""

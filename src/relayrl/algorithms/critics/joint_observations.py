@@ -21,6 +21,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.networks.input_layout import InputLayout, SideBySide, plain_numbers
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 from relayrl.models.networks.shared_rows import SharedPart, SharedRows
+from relayrl.models.normalization import Normalization
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class CentralInputs:
         """The same as `moments` scale it, where there are any."""
         if moments is None:
             return self
-        shift, scale, clip = moments.shift.cpu().numpy(), moments.scale.cpu().numpy(), moments.clip
+        whole = moments.on_host()
 
         def scaled(table: Array, columns: slice) -> Array:
-            return np.asarray(np.clip((table - shift[columns]) * scale[columns], -clip, clip))
+            return Normalization(whole.shift[columns], whole.scale[columns], whole.clip)(table)
 
         return CentralInputs(self.rows.with_tables(scaled), self.successors.with_tables(scaled))
 

@@ -33,11 +33,8 @@ class StateFeatures(nn.Module):
 
     def features_numpy(self, state: Any) -> Array:
         """The same in NumPy."""
-        encoded, moments = self.encoder.encode_numpy(state), self.normalizer
-        if moments is None:
-            return encoded
-        scaled = (encoded - moments.shift.numpy()) * moments.scale.numpy()
-        return np.asarray(np.clip(scaled, -moments.clip, moments.clip))
+        encoded = self.encoder.encode_numpy(state)
+        return encoded if self.normalizer is None else self.normalizer.on_host()(encoded)
 
     def observe(self, rollout: Rollout) -> None:
         """See new states before they are learned from."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from relayrl.data.trees import Array
 from relayrl.models.network_settings import MAX_HIDDEN_LAYERS, MAX_UNITS, Activation
+from relayrl.models.normalization import Normalization
 
 MAX_NUMBERS = 1 << 20
 """Larger networks are not described in files: 4 MiB, a third more as text. They gain nothing from the accelerator."""
@@ -38,21 +39,6 @@ class Mlp:
     @property
     def num_weights(self) -> int:
         return sum(weight.size for weight, _ in self.layers)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Normalization:
-    """clip((x − shift) · scale, ±clip), with shift and scale [F]."""
-
-    shift: Array
-    scale: Array
-    clip: float
-
-    def __call__(self, x: Array) -> Array:
-        scaled = (x - self.shift) * self.scale
-        np.maximum(scaled, np.float32(-self.clip), out=scaled)
-        np.minimum(scaled, np.float32(self.clip), out=scaled)
-        return np.asarray(scaled)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

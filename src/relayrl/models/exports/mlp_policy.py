@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from relayrl.models.exports.mlp_description import Mlp, MlpDescription, Normalization
+from relayrl.models.exports.mlp_description import Mlp, MlpDescription
 from relayrl.models.heads.box_heads import DeterministicHead, GaussianHead, SquashedGaussianHead
 from relayrl.models.heads.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
 from relayrl.models.networks.built_in import BuiltIns
@@ -50,8 +50,7 @@ def mlp_of(policy: Policy, *, with_value: bool) -> MlpDescription | None:
             return None
         returns = moments.shift.numpy(), moments.scale.numpy()
     log_std = policy.log_std.detach().numpy() if policy.head.learns_log_std else None
-    n = policy.normalizer
-    observations = None if n is None else Normalization(n.shift.numpy(), n.scale.numpy(), n.clip)
+    observations = None if policy.normalizer is None else policy.normalizer.on_host()
     return MlpDescription(actor, critic, returns, log_std, observations)
 
 

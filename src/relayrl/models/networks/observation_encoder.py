@@ -15,6 +15,7 @@ from relayrl.errors import ConfigError
 from relayrl.models.network_settings import ImageAxes
 from relayrl.models.networks.image_layout import ImageLayout, image_layout
 from relayrl.models.networks.one_thread import one_thread
+from relayrl.models.normalization import Normalization
 
 DESIRED_GOAL, GOAL_SIGNAL = "desired_goal", "goal_signal"
 """Names of goals in observations: that of Gymnasium's goal environments, and the beginning of those of Unity's goal sensors."""
@@ -156,6 +157,10 @@ class RunningNormalizer(nn.Module):
         self.count.copy_(total)
         self.shift.copy_(torch.where(self._adapts, self.mean, 0.0))
         self.scale.copy_(torch.where(self._adapts, (self.variance + 1e-8).rsqrt(), 1.0))
+
+    def on_host(self) -> Normalization:
+        """The same in NumPy; on the CPU with views of the live moments."""
+        return Normalization(self.shift.cpu().numpy(), self.scale.cpu().numpy(), self.clip)
 
     def forward(self, features: Tensor) -> Tensor:
         return ((features - self.shift) * self.scale).clamp(-self.clip, self.clip)
