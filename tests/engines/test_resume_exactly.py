@@ -13,6 +13,7 @@ import pytest
 from relayrl.engines.local.local_engine import LocalEngine
 from relayrl.engines.runs.run_directory import RunDirectory
 from relayrl.engines.settings.run_settings import RunSettings, build_run_settings
+from waiting import wait_until
 
 COMMON = {
     "environment.num_envs": 2,
@@ -160,12 +161,16 @@ def train(settings: RunSettings, path: Path) -> None:
 
 
 def train_under_fire(settings: RunSettings, path: Path, rng: np.random.Generator) -> int:
-    """Train in child processes that are killed at random moments, until one comes through; gives the number of kills."""
-    context = multiprocessing.get_context("fork")
+    """Train in child processes that are killed, the first after a few rows of statistics and the others at random moments,
+    until one comes through; gives the number of kills."""
+    context, first_rows = multiprocessing.get_context("fork"), int(rng.integers(1, 4))
     for kills in range(40):
         child = context.Process(target=train, args=(settings, path))
         child.start()
-        child.join(timeout=float(rng.uniform(0.05, 0.5)) * 1.15**kills)
+        if kills == 0:
+            wait_until(lambda: not child.is_alive() or num_rows(path) >= first_rows)  # noqa: B023 - called here alone
+        else:
+            child.join(timeout=float(rng.uniform(0.05, 0.5)) * 1.15**kills)
         if child.exitcode is None:
             os.kill(child.pid, signal.SIGKILL)
             child.join()
@@ -173,6 +178,12 @@ def train_under_fire(settings: RunSettings, path: Path, rng: np.random.Generator
         assert child.exitcode == 0
         return kills
     raise AssertionError("the run never came through")
+
+
+def num_rows(path: Path) -> int:
+    """Rows of statistics that are there, however far the run is."""
+    file = path / "progress.csv"
+    return max(0, file.read_bytes().count(b"\n") - 1) if file.exists() else 0
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
