@@ -34,10 +34,11 @@ ROW_KERNELS = {
         "copy_records",
         "set_priorities",
         "find_priorities",
+        "sum_grid",
     ),
     *("instruction_sets", "use_instruction_set"),
 }
-"""Compiled functions that move rows; all others are mathematics, and are called by `relayrl.accelerator` alone."""
+"""Compiled functions that move rows, or check and sum their bytes; all others are mathematics, and are called by `relayrl.accelerator` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,7 @@ VALID = {
         k.move_bodies,
         [2, 5, 6, 3, 1, x(12, 5), x(6, 5), x(4, 5), x(4, 5), 0.1, 0.75],
     ),
+    "sum_grid": lambda: (k.sum_grid, [bytes(5 * 4096), np.zeros(512, np.uint64), np.zeros(5, np.uint64)]),
     "join_rows": lambda: (k.join_rows, [[[x(2), x(2)]], np.array([2, 2]), (x(4),)]),
     "attributes": lambda: (k.attributes, [[*IDS], ("int", "hex")]),
     "all_alike": lambda: (k.all_alike, [[[1, 1]], [[None, None]]]),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from recorded_steps import plain_trajectory
 
+from relayrl.compiled import loader
 from relayrl.errors import ConfigError, DecodeError, RelayRLError
 from relayrl.sinks.contract import SourceCount, open_sink, open_source
 from relayrl.sinks.files.parts_sink import GridSum
@@ -166,7 +167,11 @@ def _grid_sum(*pieces: bytes) -> int:
     return grid.take()
 
 
-def test_a_checksum_does_not_depend_on_the_pieces_that_bytes_come_in() -> None:
+@pytest.mark.parametrize("asked", ["", "off"])
+def test_a_checksum_does_not_depend_on_the_pieces_that_bytes_come_in(
+    asked: str, use_kernels: Callable[[str], None]
+) -> None:
+    use_kernels(asked)
     rng = random.Random(0)
     data = rng.randbytes(50_000)
     for _ in range(20):
@@ -176,6 +181,18 @@ def test_a_checksum_does_not_depend_on_the_pieces_that_bytes_come_in() -> None:
     two_rows = (1).to_bytes(4096, "little") + (2).to_bytes(8, "little")
     sums = b"".join(number.to_bytes(8, "little") for number in (1, 2, 3, *[0] * 511))
     assert _grid_sum(two_rows) == zlib.crc32(sums)
+
+
+@pytest.mark.skipif(loader.kernels() is None, reason="without the kernels NumPy makes all checksums")
+def test_the_kernel_makes_the_checksums_of_numpy(use_kernels: Callable[[str], None]) -> None:
+    pieces = [random.Random(length).randbytes(length) for length in (0, 1, 4096, 3 * 4096, 4 * 4096, 9 * 4096 + 5)]
+    sums = []
+    for asked in ("", "off"):
+        use_kernels(asked)
+        # Behind a byte, rows begin where no word does.
+        sums.append([_grid_sum(*pieces), *(_grid_sum(b"\xff", piece, piece) for piece in pieces)])
+    assert sums[0] == sums[1]
+    assert len(set(sums[0])) == len(sums[0])
 
 
 @pytest.mark.parametrize("change", ["two bits", "two words", "two rows", "a zero page", "a burst"])

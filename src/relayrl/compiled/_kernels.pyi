@@ -373,6 +373,9 @@ class SpreadStep:
     def observe(self, threads: int, /) -> None:
         """Make offset, distance and observation follow from position and velocity."""
 
+def sum_grid(data: bytes | memoryview, columns: Array, sums: Array, /) -> None:
+    """Add rows of 512 words of 64 bits, as many as `sums`, to `columns` [512], and write the sum of each row, modulo 2**64."""
+
 def join_rows(columns: list[list[Any]], num_steps: Array | None, outs: tuple[Array, ...], /) -> bool:
     """Each column's plain contiguous arrays, with so many rows each, one after the other in its `out`.
 

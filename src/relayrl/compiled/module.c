@@ -436,6 +436,7 @@ static PyMethodDef methods[] = {
     {"set_priorities", set_priorities, METH_VARARGS, "Replace leaves of a tree of sums."},
     {"find_priorities", find_priorities, METH_VARARGS, "The leaves of a tree of sums at some points."},
     {"advantages", advantages, METH_VARARGS, "Generalised advantage estimates."},
+    {"sum_grid", sum_grid, METH_VARARGS, "Sums of rows and columns of words."},
     {"join_rows", join_rows, METH_VARARGS, "Arrays one after the other."},
     {"attributes", attributes, METH_VARARGS, "Attributes of many objects, by name."},
     {"all_alike", all_alike, METH_VARARGS, "Whether columns hold one object, or None throughout or nowhere."},

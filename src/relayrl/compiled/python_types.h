@@ -67,6 +67,7 @@ PyObject *take_adam_step(PyObject *module, PyObject *args);
 PyObject *soft_update_module(PyObject *module, PyObject *args);
 PyObject *set_priorities(PyObject *module, PyObject *args);
 PyObject *find_priorities(PyObject *module, PyObject *args);
+PyObject *sum_grid(PyObject *module, PyObject *args);
 PyObject *join_rows(PyObject *module, PyObject *args);
 PyObject *attributes(PyObject *module, PyObject *args);
 PyObject *all_alike(PyObject *module, PyObject *args);

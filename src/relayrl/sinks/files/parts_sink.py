@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -34,6 +35,7 @@ from uuid import UUID, uuid4
 import numpy as np
 import pyarrow as pa
 
+from relayrl.compiled.loader import row_kernels
 from relayrl.data.arrow.arrow_writing import to_batches
 from relayrl.data.arrow.schema import Layout
 from relayrl.data.trajectory_block import TrajectoryBlock, num_trajectories
@@ -123,9 +125,15 @@ class GridSum:
         return crc32
 
     def _add_rows(self, data: bytes | memoryview) -> None:
-        words = np.frombuffer(data, "<u8").reshape(-1, _ROW_WORDS)
-        self._columns += np.add.reduce(words, 0)
-        self._rows_crc32 = zlib.crc32(np.add.reduce(words, 1).astype("<u8", copy=False).data, self._rows_crc32)
+        sums = np.empty(len(data) // _ROW_BYTES, "<u8")
+        kernels = row_kernels() if sys.byteorder == "little" else None
+        if kernels is not None:
+            kernels.sum_grid(data, self._columns, sums)
+        else:
+            words = np.frombuffer(data, "<u8").reshape(-1, _ROW_WORDS)
+            self._columns += np.add.reduce(words, 0)
+            np.add.reduce(words, 1, out=sums)
+        self._rows_crc32 = zlib.crc32(sums.data, self._rows_crc32)
 
 
 class SummedFile:
