@@ -38,7 +38,8 @@ ROW_KERNELS = {
     ),
     *("instruction_sets", "use_instruction_set"),
 }
-"""Compiled functions that move rows, or check and sum their bytes; all others are mathematics, and are called by `relayrl.accelerator` alone."""
+"""Compiled functions that move rows, or check and sum their bytes; all others are mathematics, and are called by
+`relayrl.accelerator` alone."""
 
 
 @dataclass(frozen=True, slots=True)
