@@ -44,12 +44,21 @@ MATRIX = [
 ]
 
 
-def policy_of(algo: str, action_space: Any, *, normalized: bool = False) -> Policy:
+COMPOSITE = {
+    "hybrid": spaces.Dict(
+        {"move": spaces.Box(-1, 1, (2,)), "turn": spaces.Box(-1, 1, (2, 3)), "key": spaces.Discrete(3)}
+    ),
+    "integers": spaces.Box(0, 4, (2, 2), np.int64),
+    "choices": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+}
+
+
+def policy_of(algo: str, action_space: Any, *, normalized: bool = False, seen: Any = OBSERVATIONS) -> Policy:
     """The policy that a run of `algo` begins with."""
     entry = algorithms()[algo]
     params, network = entry.params(), NetworkSettings(hidden_sizes=(16, 16), normalize_observations=normalized)
     plan = LearnerPlan(entry, params, seed=0, num_envs=1, max_steps=100)
-    learner = build_learner(plan, [GroupPlan("agent", OBSERVATIONS, action_space, 2, network, params)])
+    learner = build_learner(plan, [GroupPlan("agent", seen, action_space, 2, network, params)])
     return learner.policies["agent"]
 
 
@@ -86,6 +95,22 @@ def test_exported_numbers_are_the_live_ones(
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     drawn = [head.sample(parameters, np.random.default_rng(1)) for parameters in (got, want)]
     np.testing.assert_allclose(drawn[0], drawn[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("algo", "action", "file_format"), [*product(("ppo", "mappo", "poca"), COMPOSITE, ExportFormat)]
+)
+def test_policies_of_images_with_composite_actions_run_with_any_number_of_rows(
+    algo: str, action: str, file_format: ExportFormat, tmp_path: Path
+) -> None:
+    """With a critic of its own a policy's file had free rows all the same; with a central one it had three."""
+    images, actions = spaces.Box(0, 255, (20, 20, 3), np.uint8), COMPOSITE[action]
+    policy = policy_of(algo, actions, seen=images)
+    metadata = PolicyMetadata("env", algo, "agent", 1, False, images, actions, policy.head.kind, 0.0)
+    path = export_policy(policy, metadata, tmp_path / f"model{file_format.suffix}", file_format)
+    obs = np.random.default_rng(3).integers(0, 256, (7, 20, 20, 3), np.uint8)
+    actor = ExportedActor(path) if file_format is ExportFormat.ONNX else ScriptActor(path)
+    np.testing.assert_allclose(actor.distribution(obs), TorchActor(policy).distribution(obs), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -57,9 +57,11 @@ class Part:
 
     def shaped(self, action: Any) -> Any:
         """The reverse of `flat`."""
-        if isinstance(self.leaf, spaces.Discrete):
+        shape = self.leaf.shape or ()
+        if isinstance(self.leaf, spaces.Discrete) or len(shape) == 1:
             return action
-        return action.reshape(*action.shape[:-1], *(self.leaf.shape or ()))
+        # A graph that is traced must not hold the number of rows.
+        return action.reshape(*((-1,) if action.ndim == 2 else action.shape[:-1]), *shape)
 
 
 class TreeHead(ActionHead):
