@@ -10,7 +10,7 @@ from gymnasium import spaces
 from relayrl.algorithms.on_policy_params import PPOParams
 from relayrl.algorithms.registry import algorithms
 from relayrl.errors import ConfigError
-from relayrl.models.network_settings import NetworkSettings
+from relayrl.models.network_settings import ImageAxes, NetworkSettings
 from relayrl.models.networks.image_layout import image_layout
 from relayrl.models.networks.mlp import MLP
 from relayrl.models.policy import ActorCritic
@@ -96,3 +96,18 @@ def test_the_layout_is_logged(caplog):
 def test_millions_of_weights_of_an_mlp_are_warned_of(caplog):
     _learner(spaces.Box(-1.0, 1.0, (600, 500), np.float32))
     assert [line for line in caplog.messages if "2.4 million weights" in line]
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [("channels_last", (3, 84, 84)), ("channels_first", (84, 84, 3)), ("channels_first", (12, 12, 3))],
+)
+def test_a_layout_that_leaves_too_few_rows_or_columns_is_refused(axes, shape):
+    space, network = spaces.Box(0, 255, shape, np.uint8), SMALL.model_copy(update={"image_layout": ImageAxes(axes)})
+    with pytest.raises(ConfigError, match=f"network.image_layout={axes} takes .* too few to convolve"):
+        ActorCritic(space, spaces.Discrete(2), network, torch.Generator())
+
+
+def test_a_layout_is_of_images_alone():
+    """A board of 3 x 3 cells beside a picture is not convolved in any order."""
+    assert image_layout((3, 3), ImageAxes.CHANNELS_LAST) is None

@@ -55,7 +55,7 @@ def test_a_clean_report_raises_nothing() -> None:
 def test_checks_of_ends_are_skipped_where_nothing_ended() -> None:
     result = herd_report(num_steps=2).of("an_episode_begins_where_one_ends")
     assert result.outcome is Outcome.SKIPPED
-    assert "larger num_steps" in result.explanation
+    assert "more steps" in result.explanation
 
 
 def test_partial_resets_are_skipped_with_one_env() -> None:

@@ -8,6 +8,9 @@ from gymnasium import spaces
 
 import relayrl
 from relayrl.envs.environment_contract import MultiAgentEnvironment, MultiAgentReset, MultiAgentStep
+from relayrl.envs.environment_registry import make_vector
+from relayrl.envs.environment_settings import EnvSettings
+from relayrl.errors import ConfigError
 
 CLIP = {"gymnasium.wrappers:ClipReward": {"min_reward": -1.0, "max_reward": 1.0}}
 
@@ -63,3 +66,36 @@ def test_policies_learn_from_clipped_rewards():
     (group,) = step.groups.values()
     assert group.reward.tolist() == [[1.0, 1.0], [1.0, 1.0]]
     env.close()
+
+
+class Painted(Payday):
+    """It can be drawn."""
+
+    render_mode, metadata = "rgb_array", {"render_modes": ["rgb_array"], "render_fps": 5}
+
+    def render(self) -> Any:
+        return np.full((8, 8, 3), 20 * self._num_steps, np.uint8)
+
+
+def test_a_limit_on_steps_leaves_a_team_drawable():
+    env = make_vector(Painted, EnvSettings(num_envs=2, max_episode_steps=3))
+    env.give_states(False)
+    env.reset(seed=0)
+    env.step({name: np.zeros((2, group.num_agents), np.int64) for name, group in env.groups.items()})
+    assert env.drawing.frames_per_s == 5.0
+    (picture,) = env.frames([1])
+    assert picture.shape == (8, 8, 3)
+    assert (picture == 20).all()
+
+
+@pytest.mark.parametrize(
+    ("stack", "options", "why"),
+    [
+        ("minigrid", {"fully_observable": True, "one_hot": True}, "own view"),
+        ("atari", {"stack": -1}, "stack of -1 frames"),
+        ("carracing", {"skip": 0}, "skip is 0"),
+    ],
+)
+def test_stacks_of_wrappers_refuse_arguments_that_cannot_be(stack, options, why):
+    with pytest.raises(ConfigError, match=why):
+        relayrl.make_env("CartPole-v1", num_envs=1, wrappers=[{stack: options}])

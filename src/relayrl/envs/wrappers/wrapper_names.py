@@ -66,11 +66,17 @@ def _atari(
 
 
 def _minigrid(*, fully_observable: bool = False, one_hot: bool = False) -> WrapperPlan:
+    if fully_observable and one_hot:
+        raise ConfigError(
+            "stack 'minigrid' of wrappers: one_hot is of the agent's own view; leave it or fully_observable out"
+        )
     names = ["FullyObsWrapper"] * fully_observable + ["OneHotPartialObsWrapper"] * one_hot + ["ImgObsWrapper"]
     return WrapperPlan(tuple(WrapperSpec(f"minigrid.wrappers:{name}") for name in names))
 
 
 def _carracing(*, skip: int = 2, size: int = 64, stack: int = 2) -> WrapperPlan:
+    if skip < 1:
+        raise ConfigError(f"stack 'carracing' of wrappers: skip is {skip}; give 1, which repeats nothing, or more")
     specs = [WrapperSpec(f"{GYMNASIUM}:RepeatAction", {"num_repeats": skip})] * (skip > 1)
     specs += [WrapperSpec(f"{GYMNASIUM}:ResizeObservation", {"shape": (size, size)})]
     specs += [WrapperSpec(f"{GYMNASIUM}:GrayscaleObservation"), *_stacked(stack)]
@@ -78,6 +84,8 @@ def _carracing(*, skip: int = 2, size: int = 64, stack: int = 2) -> WrapperPlan:
 
 
 def _stacked(count: int) -> list[WrapperSpec]:
+    if count < 1:
+        raise ConfigError(f"stack of {count} frames: give 1, which is the newest alone, or more")
     return [WrapperSpec(f"{GYMNASIUM}:FrameStackObservation", {"stack_size": count})] * (count > 1)
 
 

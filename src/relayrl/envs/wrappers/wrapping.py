@@ -27,6 +27,11 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     def __init__(self, env: ScalarEnvironment) -> None:
         self.scalar = env
         self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.render_mode, self.metadata = getattr(env, "render_mode", None), getattr(env, "metadata", {})
+
+    def render(self) -> Any:
+        drawn: Any = self.scalar  # the contract leaves pictures to whoever makes them
+        return drawn.render()
 
     @property
     def unwrapped(self) -> Any:

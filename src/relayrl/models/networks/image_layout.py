@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from relayrl.errors import ConfigError
 from relayrl.models.network_settings import ImageAxes
@@ -60,7 +61,14 @@ def image_layout(shape: tuple[int, ...], axes: ImageAxes = ImageAxes.AUTO) -> Im
         return None
     if axes is not ImageAxes.AUTO:
         axis = max(len(shape) - (2 if axes is ImageAxes.CHANNELS_FIRST else 3), 0)
-        return ImageLayout(shape, axis) if min(shape[axis : axis + 2]) >= MIN_CONVOLVED_SIDE else None
+        if min(shape[axis : axis + 2]) >= MIN_CONVOLVED_SIDE:
+            return ImageLayout(shape, axis)
+        if any(min(pair) >= MIN_CONVOLVED_SIDE for pair in pairwise(shape)):
+            raise ConfigError(
+                f"network.image_layout={axes.value} takes {shape[axis]} and {shape[axis + 1]} for height and width of an image "
+                f"of shape {shape}, too few to convolve; set it to auto or the other order, or to flat"
+            )
+        return None
     pairs = [axis for axis in range(len(shape) - 1) if min(shape[axis : axis + 2]) >= MIN_IMAGE_SIDE]
     if sum(side >= MIN_IMAGE_SIDE for side in shape) < 2:
         return None

@@ -114,7 +114,7 @@ def an_episode_begins_where_one_ends(bench: Workbench) -> str | None:
     """in the step that ends an episode, obs is the first observation of the next; in the one after, where a reset takes one"""
     ends = list(bench.recording.ends())
     if not ends:
-        raise NothingToSee(f"no episode ended in {bench.num_steps} steps; give a larger num_steps")
+        raise NothingToSee(f"no episode ended in {bench.num_steps} steps; more steps (--steps, num_steps) may show one")
     firsts = bench.firsts
     stale: dict[int, list[bool]] = {}
     for t, b in ends:
