@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from worker_environments import Dice, Relay
 
+from relayrl.envs.adapters.pettingzoo_modules import known_names, usable_names
 from relayrl.envs.environment_contract import VectorEnvironment
-from relayrl.envs.environment_registry import list_environments, make_vector
+from relayrl.envs.environment_registry import environments_by_package, list_environments, make_vector
 from relayrl.envs.environment_settings import EnvSettings, FailurePolicy
 from relayrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from relayrl.testing.toy_environments import CountingEnv
 
 
 def gymnasium_env() -> Any:
@@ -99,6 +102,7 @@ def test_an_unknown_name_comes_with_the_nearest(name: str, message: str) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")  # of connect_four_v3
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -157,6 +161,33 @@ def test_every_listed_kind_is_there() -> None:
     )
     assert "native:simple_spread" in names
     assert len(names) == len(set(names))
+
+
+def test_only_environments_whose_packages_are_installed_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "__init__.py": "",
+        "here_v0.py": "import json\nfrom . import base\ntry:\n    import no_such_package\nexcept ImportError:\n    pass\n",
+        "base.py": "from zoo_of_tests import here_v0\n",  # a circle
+        "games/__init__.py": "",
+        "games/gone_v1.py": "from .rules import play\nraise SystemExit\n",  # they are not run
+        "games/rules.py": "from no_such_package.deep import play\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "zoo_of_tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "zoo_of_tests" / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert known_names("zoo_of_tests") == ["games.gone_v1", "here_v0"]
+    assert usable_names("zoo_of_tests") == ["here_v0"]
+
+
+def test_entry_points_that_are_partial_functions_are_listed_under_their_package() -> None:
+    gymnasium.register("relayrl-tests/Partial-v0", partial(CountingEnv))
+    try:
+        assert "relayrl-tests/Partial-v0" in environments_by_package()["relayrl"]
+    finally:
+        del gymnasium.registry["relayrl-tests/Partial-v0"]
 
 
 def test_environments_that_step_in_one_call_cannot_be_restarted_one_by_one() -> None:

@@ -37,8 +37,8 @@ def _readable(cls: type[Settings], error: ValidationError) -> ConfigError:
         owner = _owner(cls, path[:-1])
         known = owner.model_fields if owner is not None else cls.model_fields
         return UnknownNameError("setting", ".".join(path), [".".join([*path[:-1], name]) for name in known])
-    got = without_password(repr(first["input"]))
-    return ConfigError(f"setting {'.'.join(path)!r:.200}: {first['msg'].lower()} (got {got:.200})")
+    got, why = without_password(repr(first["input"])), first["msg"]
+    return ConfigError(f"setting {'.'.join(path)!r:.200}: {why[:1].lower()}{why[1:]} (got {got:.200})")
 
 
 def _owner(cls: type[Settings], path: list[str]) -> type[Settings] | None:

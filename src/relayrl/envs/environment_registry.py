@@ -231,7 +231,7 @@ def _pettingzoo_names(library: str) -> Iterable[str]:
     from relayrl.envs.adapters import pettingzoo_modules
 
     with contextlib.suppress(MissingExtraError):
-        return pettingzoo_modules.known_names(library)
+        return pettingzoo_modules.usable_names(library)
     return ()
 
 

@@ -99,3 +99,12 @@ def test_a_limit_on_steps_leaves_a_team_drawable():
 def test_stacks_of_wrappers_refuse_arguments_that_cannot_be(stack, options, why):
     with pytest.raises(ConfigError, match=why):
         relayrl.make_env("CartPole-v1", num_envs=1, wrappers=[{stack: options}])
+
+
+def gives_nothing(env: Any) -> None:
+    del env
+
+
+def test_a_wrapper_that_gives_no_environment_is_named():
+    with pytest.raises(ConfigError, match="gives_nothing gave a NoneType, not an environment"):
+        relayrl.make_env("CartPole-v1", num_envs=1, wrappers=[f"{__name__}:gives_nothing"])

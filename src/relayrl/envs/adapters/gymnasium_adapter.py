@@ -54,6 +54,8 @@ def ids_by_package() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for env_id in known_ids():
         entry = gymnasium.registry[env_id].entry_point
+        while isinstance(entry, partial):
+            entry = entry.func
         module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
         found.setdefault(module.partition(".")[0], []).append(env_id)
     return dict(sorted(found.items(), key=lambda item: (item[0] != "gymnasium", item[0])))

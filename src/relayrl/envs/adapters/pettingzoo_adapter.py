@@ -22,7 +22,7 @@ from gymnasium import spaces
 
 from relayrl.data.trees import Array, Space, Tree
 from relayrl.envs.adapters import mpe2_state
-from relayrl.envs.adapters.pettingzoo_modules import import_pettingzoo, load
+from relayrl.envs.adapters.pettingzoo_modules import import_pettingzoo, load, missing_import
 from relayrl.envs.agent_groups import LATE_MASK, flat_mask, mask_size
 from relayrl.envs.environment_contract import (
     MultiAgentEnvironment,
@@ -49,6 +49,8 @@ def make_plain(library: str, name: str, **options: Any) -> Any:
     factory = module.parallel_env if parallel else module.env
     try:
         return factory(**options)
+    except ImportError as error:
+        raise missing_import(library, name, error) from error
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f"{library}:{name} does not accept the options {options}: {error}") from error
 

@@ -64,6 +64,8 @@ def with_wrappers(built: Any, specs: Iterable[WrapperSpec], find: FindCallable) 
             raise
         except Exception as error:
             raise ConfigError(f"wrapper {spec.name} cannot be applied: {_one_line(error)}") from error
+        if not hasattr(built, "step"):
+            raise ConfigError(f"wrapper {spec.name} gave a {type(built).__name__}, not an environment")
     return built
 
 
