@@ -104,3 +104,16 @@ def test_what_fails_optionally_does_not_keep_from_training(tmp_path):
 
 def test_the_report_tells_skipped_from_not_run():
     assert {one.value for one in Outcome} == {"passed", "failed", "skipped", "not run"}
+
+
+@pytest.mark.parametrize("end", ["os._exit(9)", "os.kill(os.getpid(), 11)"])
+def test_an_environment_that_ends_the_process_has_a_verdict(end, tmp_path):
+    """In a process of its own, as it is the command's that ends."""
+    (tmp_path / "deadly_env.py").write_text(HANGS.replace("time.sleep(600)", end).replace("import time", "import os"))
+    command = [sys.executable, "-m", "relayrl", "check-env", "deadly_env:Hangs", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    first, verdict, last = done.stdout.splitlines()
+    assert done.returncode not in (0, 1)
+    assert first == "FAIL    runs: the environment ended the process that checks it"
+    assert verdict == "cannot be trained on: runs; mend this, then: relayrl train deadly_env:Hangs"
+    assert json.loads(last) == json.loads(last) | {"can_train": False, "failed": ["runs"], "checks": len(CHECKS)}

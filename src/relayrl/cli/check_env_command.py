@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
@@ -35,7 +36,8 @@ def run(
         return make_vector(env, parse_settings(EnvSettings, {**given, "num_envs": count}), own_number=True)
 
     printed = _Printed(env, words, timeout_s, as_json)
-    with printed.ended_in_time():
+    with _Watcher(printed.conclude_ended) as watcher, printed.ended_in_time():
+        printed.on_result, printed.on_end = watcher.note, watcher.dismiss
         first = make(num_envs)
         number = first.num_envs
         first.close()
@@ -52,6 +54,9 @@ class _Printed:
         self._env, self._words, self._timeout_s, self._as_json = env, words, timeout_s, as_json
         self._results: list[CheckResult] = []
         self._lock = threading.Lock()
+        self.on_result: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
+        """Called after every result, and before the process is ended because the time is up."""
 
     def add(self, result: CheckResult) -> None:
         """Print a check that has ended."""
@@ -64,6 +69,7 @@ class _Printed:
         why = "" if label == "ok" else f": {(result.explanation.splitlines() or [''])[0]}"
         typer.echo(f"{label:<7} {result.name}{optional if label != 'ok' else ''}{why}")
         sys.stdout.flush()
+        self.on_result()
 
     @contextlib.contextmanager
     def ended_in_time(self) -> Iterator[None]:
@@ -84,7 +90,23 @@ class _Printed:
                 self._add(check.not_run(f"the time was up after {self._timeout_s:g} s (--timeout-s)"))
             code = self.conclude(ContractReport(tuple(self._results)))
             sys.stdout.flush()
+            self.on_end()
             os._exit(code or 1)
+
+    def conclude_ended(self, num_results: int) -> None:
+        """The last words where the environment has ended the process after so many results."""
+        from relayrl.testing.env_contract import CHECKS
+
+        ended = CHECKS[min(num_results, len(CHECKS) - 1)].name
+        typer.echo(f"{'FAIL':<7} {ended}: the environment ended the process that checks it")
+        command = invocation.command("relayrl", "train", self._env, *self._words)
+        typer.echo(f"cannot be trained on: {ended}; mend this, then: {command}")
+        if self._as_json:
+            typer.echo(
+                json.dumps(
+                    {"env": self._env, "can_train": False, "command": command, "checks": len(CHECKS), "failed": [ended]}
+                )
+            )
 
     def conclude(self, report: ContractReport) -> int:
         """Print the counts and the verdict; gives the exit code."""
@@ -121,3 +143,54 @@ class _Printed:
             }
             typer.echo(json.dumps(verdict))
         return 1 if report.failures or counts["not run"] else 0
+
+
+class _Watcher:
+    """A process of its own that says what there is to say where an environment ends this one: `os._exit`, a crash in C."""
+
+    def __init__(self, say: Callable[[int], None]) -> None:
+        """`say` gets how often `note` was called before the end."""
+        self._say, self._process, self._writer = say, 0, -1
+
+    def __enter__(self) -> Self:
+        if hasattr(os, "fork"):  # not on Windows
+            sys.stdout.flush()
+            reader, self._writer = os.pipe()
+            self._process = os.fork()
+            if self._process == 0:
+                os.close(self._writer)
+                self._watch(reader)
+            os.close(reader)
+        return self
+
+    def note(self) -> None:
+        """A check has ended."""
+        if self._process:
+            os.write(self._writer, _CHECKED)
+
+    def __exit__(self, *_: object) -> None:
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """All has been said; a second call does nothing."""
+        if self._process:
+            os.write(self._writer, _ENDED)
+            os.close(self._writer)
+            os.waitpid(self._process, 0)
+            self._process = 0
+
+    def _watch(self, reader: int) -> NoReturn:
+        """Read until nobody can write any more, which is when the other process has ended."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        told = b""
+        try:
+            while piece := os.read(reader, 4096):
+                told += piece
+            if _ENDED not in told:
+                self._say(told.count(_CHECKED))
+                sys.stdout.flush()
+        finally:
+            os._exit(0)
+
+
+_CHECKED, _ENDED = b"c", b"e"
