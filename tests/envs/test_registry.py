@@ -182,6 +182,27 @@ def test_only_environments_whose_packages_are_installed_are_listed(
     assert usable_names("zoo_of_tests") == ["here_v0"]
 
 
+class NamesAnother(gymnasium.Env[Any, Any]):
+    """Makes another environment, as compatibility layers do."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0.0, 9.0, (1,)), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, env_id: str) -> None:
+        self.env_id = env_id
+
+    def reset(self, **_: Any) -> Any:
+        return np.array([len(self.env_id)], np.float32), {}
+
+
+def test_options_may_have_the_names_of_our_own_arguments() -> None:
+    gymnasium.register("relayrl-tests/NamesAnother-v0", NamesAnother)
+    try:
+        env = make_vector("relayrl-tests/NamesAnother-v0", EnvSettings(num_envs=1, options={"env_id": "Old-v0"}))
+        assert env.reset(seed=0).groups["agent"].obs.item() == 6.0
+    finally:
+        del gymnasium.registry["relayrl-tests/NamesAnother-v0"]
+
+
 def test_entry_points_that_are_partial_functions_are_listed_under_their_package() -> None:
     gymnasium.register("relayrl-tests/Partial-v0", partial(CountingEnv))
     try:

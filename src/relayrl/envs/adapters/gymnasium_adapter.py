@@ -71,7 +71,7 @@ def find(env_id: str) -> partial[Any]:
     return partial(make, env_id)
 
 
-def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+def make(env_id: str, /, **options: Any) -> gymnasium.Env[Any, Any]:
     """One environment, without the wrappers whose work RelayRL does itself: checks of observations, in batches, and that an
     episode is reset before it is stepped. Each wrapper costs every step a call."""
     with _translated(env_id, options):

@@ -36,12 +36,12 @@ MASK = "action_mask"
 """Key of the action mask in a PettingZoo observation or info."""
 
 
-def make(library: str, name: str, **options: Any) -> MultiAgentEnvironment:
+def make(library: str, name: str, /, **options: Any) -> MultiAgentEnvironment:
     """Make `mpe2:simple_spread_v3` or `pettingzoo:classic.connect_four_v3` with the library's own keyword `options`."""
     return wrap(make_plain(library, name, **options))
 
 
-def make_plain(library: str, name: str, **options: Any) -> Any:
+def make_plain(library: str, name: str, /, **options: Any) -> Any:
     """The same before it is adapted: what PettingZoo's wrappers take."""
     module = load(library, name)
     metadata = getattr(getattr(module, "raw_env", None), "metadata", {})
