@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused():
         ({"grid": {"seed": [1, 2]}}, "under seeds"),
         ({"grid": {"a": []}}, "no values"),
         ({"seeds": [1, 1]}, "each seed once"),
-        ({"state": "mysql://x"}, "sqlite, or a url"),
+        ({"state": "mysql://x"}, "sqlite, or a URL"),
         ({"objective": {"metric": "return"}}, "column of progress.csv"),
         (
             {"search": {"sampler": "pbt", "ranges": RANGES}, "pruning": {"rule": "median", "interval": 1}},
