@@ -114,6 +114,16 @@ def test_an_environment_that_ends_the_process_has_a_verdict(end, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     first, verdict, last = done.stdout.splitlines()
     assert done.returncode not in (0, 1)
-    assert first == "FAIL    runs: the environment ended the process that checks it"
+    assert first.startswith("FAIL    runs: the process ended in this check: by the environment")
     assert verdict == "cannot be trained on: runs; mend this, then: relayrl train deadly_env:Hangs"
     assert json.loads(last) == json.loads(last) | {"can_train": False, "failed": ["runs"], "checks": len(CHECKS)}
+
+
+def test_processes_that_an_environment_leaves_behind_are_not_waited_for(tmp_path):
+    forks = (
+        "import os, time\nif os.fork() == 0:\n    os.close(1)\n    os.close(2)\n    time.sleep(100)\n    os._exit(0)\n"
+    )
+    (tmp_path / "forking_env.py").write_text(forks + "from relayrl.testing import CountingEnv\n")
+    command = [sys.executable, "-m", "relayrl", "check-env", "forking_env:CountingEnv", "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1].startswith("can be trained on")

@@ -55,8 +55,9 @@ class _Printed:
         self._results: list[CheckResult] = []
         self._lock = threading.Lock()
         self.on_result: Callable[[], None] = lambda: None
+        """Called after every result."""
         self.on_end: Callable[[], None] = lambda: None
-        """Called after every result, and before the process is ended because the time is up."""
+        """Called before the process is ended because the time is up."""
 
     def add(self, result: CheckResult) -> None:
         """Print a check that has ended."""
@@ -94,11 +95,13 @@ class _Printed:
             os._exit(code or 1)
 
     def conclude_ended(self, num_results: int) -> None:
-        """The last words where the environment has ended the process after so many results."""
+        """Print the verdict where this process ended after so many results, without one of its own."""
         from relayrl.testing.env_contract import CHECKS
 
         ended = CHECKS[min(num_results, len(CHECKS) - 1)].name
-        typer.echo(f"{'FAIL':<7} {ended}: the environment ended the process that checks it")
+        typer.echo(
+            f"{'FAIL':<7} {ended}: the process ended in this check: by the environment, unless somebody killed it"
+        )
         command = invocation.command("relayrl", "train", self._env, *self._words)
         typer.echo(f"cannot be trained on: {ended}; mend this, then: {command}")
         if self._as_json:
@@ -146,7 +149,7 @@ class _Printed:
 
 
 class _Watcher:
-    """A process of its own that says what there is to say where an environment ends this one: `os._exit`, a crash in C."""
+    """A process of its own that prints the verdict where this one cannot: an environment may call `os._exit`, or crash in C."""
 
     def __init__(self, say: Callable[[int], None]) -> None:
         """`say` gets how often `note` was called before the end."""
@@ -180,11 +183,13 @@ class _Watcher:
             self._process = 0
 
     def _watch(self, reader: int) -> NoReturn:
-        """Read until nobody can write any more, which is when the other process has ended."""
+        """Read until all has been said, or until nobody can write any more: then the other process has ended.
+
+        Not only until the latter: processes that an environment has forked may write as well, and live on."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         told = b""
         try:
-            while piece := os.read(reader, 4096):
+            while _ENDED not in told and (piece := os.read(reader, 4096)):
                 told += piece
             if _ENDED not in told:
                 self._say(told.count(_CHECKED))

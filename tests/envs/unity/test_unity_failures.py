@@ -212,4 +212,4 @@ def test_a_process_with_a_simulator_starts_others_without_grpc_in_between() -> N
     command = [sys.executable, "-c", FORKS, str(free_port())]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "{0}"
-    assert done.stderr == ""
+    assert "fork" not in done.stderr

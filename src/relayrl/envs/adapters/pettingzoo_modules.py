@@ -67,7 +67,7 @@ def _files(root: Path, module: str) -> tuple[Path, Path]:
 
 def _imports(file: Path, package: str) -> Iterator[str]:
     """What a module imports whenever it is imported itself: absolute names, of modules or of what is in them."""
-    for node in ast.parse(file.read_text()).body:
+    for node in ast.parse(file.read_bytes()).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
