@@ -35,12 +35,17 @@ def fastest_device_update(
     if importlib.util.find_spec("triton") is None:
         _log.warning("Triton is not installed, so that networks are trained by torch; install it: pip install triton")
         return reference_device_update(*parts)
+    from relayrl.accelerator.gpu.convolutions.fused_images import fused_image_update
     from relayrl.accelerator.gpu.fused_update import fused_update
     from relayrl.accelerator.gpu.mlp_tiles import Precision
     from relayrl.accelerator.gpu.recurrent.fused_recurrent import fused_recurrent_update
 
     precision = Precision.TF32 if tf32 else None
-    fused = fused_recurrent_update(*parts, precision) if policy.has_memory else fused_update(*parts, precision)
+    fused: DeviceUpdate | None
+    if policy.image_encoder is not None:
+        fused = fused_image_update(*parts)
+    else:
+        fused = fused_recurrent_update(*parts, precision) if policy.has_memory else fused_update(*parts, precision)
     if fused is None:
         _log.info("the policy is none that the GPU's kernels know; torch trains it")
         return reference_device_update(*parts)

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from relayrl.accelerator.gpu.acting_kernels import MAX_FUSED_WIDTH, ForwardPlan
-from relayrl.accelerator.gpu.advantage_kernels import gae, normalize, truncated_rows
-from relayrl.accelerator.gpu.clipped_adam import REDUCE_COLUMNS, FusedAdam
+from relayrl.accelerator.gpu.clipped_adam import REDUCE_COLUMNS
 from relayrl.accelerator.gpu.gradient_plans import GradientPlan, PersistentPlan, gradient_plan
 from relayrl.accelerator.gpu.gradient_terms import HeadShape, Network, PolicyTerms, ValueTerms
-from relayrl.accelerator.gpu.minibatch_kernels import shuffled_rows, step_both
+from relayrl.accelerator.gpu.minibatch_kernels import step_both
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, Precision, is_trained_float32, mlp_shape
+from relayrl.accelerator.gpu.row_kernels import RowKernels
 from relayrl.algorithms.losses import ClippedSurrogate, LogLikelihood, Objective
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.updates.device_update import DeviceBatch, DeviceUpdate
+from relayrl.algorithms.updates.device_update import DeviceBatch
 from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.box_heads import GaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
@@ -83,11 +83,8 @@ def _head_shape(head: ActionHead) -> HeadShape:
     return HeadShape(described.part_sizes, described.starts)
 
 
-class FusedUpdate(DeviceUpdate):
+class FusedUpdate(RowKernels):
     """Acts, values, differentiates and steps; made by `fused_update`, which knows for what."""
-
-    pi_adam: FusedAdam
-    vf_adam: FusedAdam
 
     def __init__(
         self,
@@ -99,7 +96,6 @@ class FusedUpdate(DeviceUpdate):
         precision: Precision,
     ) -> None:
         super().__init__(policy, objective, *optimizers)
-        self.pi_adam, self.vf_adam = (FusedAdam(optimizer) for optimizer in optimizers)
         self.precision, self._head, self._shapes = precision, head, shapes
         self._scales = (None, None) if head.parts else (policy.action_scale, policy.action_center)
         self._actor, self._critic = (ForwardPlan(shape, precision) for shape in shapes)
@@ -130,26 +126,6 @@ class FusedUpdate(DeviceUpdate):
         moments = self.policy.return_normalizer.shift, self.policy.return_normalizer.scale
         self._critic.values(self.vf_adam.flat.vector, critic_features.contiguous(), moments, value)
         return value
-
-    def truncated_rows(self, truncated: Tensor, num_slots: int) -> Tensor:
-        return truncated_rows(truncated, num_slots)
-
-    def normalized(self, advantage: Tensor, value: Tensor, sums: Tensor) -> Tensor:
-        return normalize(advantage, value, sums)
-
-    def shuffled(self, num_rows: int, generator: torch.Generator) -> Tensor:
-        """By a random bijection, without a sort."""
-        return shuffled_rows(num_rows, generator)
-
-    def advantages(
-        self,
-        reward: Tensor,
-        values: tuple[Tensor, Tensor, Tensor],
-        flags: tuple[Tensor, Tensor],
-        gamma: float,
-        lam: float,
-    ) -> Tensor:
-        return gae(reward, values, flags, gamma=gamma, lam=lam)
 
     def gradients(
         self, batch: DeviceBatch, where: Tensor | None, *, trains_pi: bool, trains_vf: bool

@@ -60,7 +60,8 @@ class LaneBatch(DeviceBatch):
         """Some of the lanes; all of them for None."""
         if where is None:
             return self
-        columns = [None if column is None else column[:, where] for column in self.columns()]
+        taken = {id(column): column[:, where] for column in self.columns() if column is not None}
+        columns = [taken.get(id(column)) for column in self.columns()]
         starts = {"actor_starts": self.actor_starts.lanes(where), "critic_starts": self.critic_starts.lanes(where)}
         return LaneBatch(*columns, **starts)  # type: ignore[arg-type]
 
@@ -78,7 +79,7 @@ class RecurrentDeviceUpdate(DeviceUpdate):
     def act_remembering(self, obs: Tensor, noise: Tensor, memory: Tensor, out: tuple[Tensor, Tensor]) -> None:
         """`act_into` with the actor's `memory` [L, M], which becomes what is remembered after."""
         policy = self.policy
-        outputs, after = policy.actor.step(policy.features(obs), memory)
+        outputs, after = policy.actor.step(self.encoded(self.features(obs)), memory)
         distribution = policy.distribution_of(outputs, None)
         action = policy.head.sample_torch(distribution, noise, policy.constants)
         memory.copy_(after)

@@ -6,7 +6,7 @@ graph: the KL limit is a factor of the steps instead of a branch. The accelerato
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,7 +55,8 @@ class DeviceBatch:
         """Some of the rows; all of them for None."""
         if where is None:
             return self
-        return DeviceBatch(*[None if column is None else column[where] for column in self.columns()])  # type: ignore[arg-type]
+        taken = {id(column): column[where] for column in self.columns() if column is not None}
+        return DeviceBatch(*[taken.get(id(column)) for column in self.columns()])  # type: ignore[arg-type]
 
     def flat(self) -> DeviceBatch:
         """The rows as losses see them, one after the other."""
@@ -216,24 +217,29 @@ class DeviceImageUpdate(DeviceUpdate):
         """Observations as they are: bytes, until they are encoded."""
         return obs
 
+    def encode(self, obs: Tensor) -> Tensor:
+        """[M, E] what the networks see of observations, with a gradient; the accelerator has a twin of it."""
+        return self.policy.features(obs)
+
     @torch.no_grad()
     def act(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        return super().act(self.policy.features(features), noise)
+        return super().act(self.encode(features), noise)
 
     @torch.no_grad()
     def encoded(self, features: Tensor) -> Tensor:
-        return torch.cat([self.policy.features(piece) for piece in _pieces(features)])
+        return torch.cat([self.encode(piece) for piece in _pieces(features)])
 
     @torch.no_grad()
     def values(self, critic_features: Tensor) -> Tensor:
-        return torch.cat([self.policy.value(self.policy.features(piece)) for piece in _pieces(critic_features)])
+        return torch.cat([self.policy.value(self.encode(piece)) for piece in _pieces(critic_features)])
 
     def gradients(
         self, batch: DeviceBatch, where: Tensor | None, *, trains_pi: bool, trains_vf: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        rows, policy = batch.rows(where), self.policy
+        # Both networks see the same images, which are taken once.
+        rows, policy = replace(batch, critic_features=batch.features).rows(where), self.policy
         with torch.set_grad_enabled(trains_pi):
-            seen = policy.features(rows.flat().features)
+            seen = self.encode(rows.flat().features)
         value_loss = self._value_loss(seen, rows) if trains_vf else None
         metrics = None
         if trains_pi:

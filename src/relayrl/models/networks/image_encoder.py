@@ -41,11 +41,11 @@ class ImageEncoder(nn.Module):
     def __init__(self, encodings: Sequence[LeafEncoding], network: NetworkSettings, generator: torch.Generator) -> None:
         """One for observations whose leaves are read as `encodings` say."""
         super().__init__()
-        self._encodings = list(encodings)
-        self._layouts = [encoding.image_layout(network.image_layout) for encoding in encodings]
+        self.encodings = list(encodings)
+        self.layouts = [encoding.image_layout(network.image_layout) for encoding in encodings]
         self.convolutions = nn.ModuleDict()
         self.num_outputs = 0
-        for i, (layout, encoding) in enumerate(zip(self._layouts, encodings, strict=True)):
+        for i, (layout, encoding) in enumerate(zip(self.layouts, encodings, strict=True)):
             if layout is not None:
                 self.convolutions[str(i)] = _convolutions(layout, network, generator)
             self.num_outputs += encoding.width if layout is None else network.encoder_size
@@ -57,46 +57,47 @@ class ImageEncoder(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[..., E] of features [..., F] that an `ObservationEncoder` made."""
-        parts = features.split([encoding.width for encoding in self._encodings], -1)  # type: ignore[no-untyped-call]
-        return self._joined(
+        parts = features.split([encoding.width for encoding in self.encodings], -1)  # type: ignore[no-untyped-call]
+        return self.joined(
             part if layout is None else self._convolved(i, part.unflatten(-1, layout.shape), is_scaled=True)
-            for i, (part, layout) in enumerate(zip(parts, self._layouts, strict=True))
+            for i, (part, layout) in enumerate(zip(parts, self.layouts, strict=True))
         )
 
     def of_leaves(self, leaves: Sequence[Tensor]) -> Tensor:
         """[..., E] of an observation's leaves: images become real numbers here, and nowhere before."""
-        parts = zip(leaves, self._encodings, self._layouts, strict=True)
-        return self._joined(
-            ObservationEncoder.encode_leaf(leaf, encoding)
-            if layout is None
-            else self._convolved(i, leaf, is_scaled=False)
-            for i, (leaf, encoding, layout) in enumerate(parts)
-        )
+        return self.joined(self.of_leaf(i, leaf) for i, leaf in enumerate(leaves))
+
+    def of_leaf(self, i: int, leaf: Tensor) -> Tensor:
+        """[..., E] of the observation's leaf `i`."""
+        if self.layouts[i] is None:
+            return ObservationEncoder.encode_leaf(leaf, self.encodings[i])
+        return self._convolved(i, leaf, is_scaled=False)
 
     def _convolved(self, i: int, leaf: Tensor, *, is_scaled: bool) -> Tensor:
         """[..., E] of one image [..., *shape]."""
-        layout, encoding = self._layouts[i], self._encodings[i]
+        layout, encoding = self.layouts[i], self.encodings[i]
         assert layout is not None
         leading = leaf.shape[: leaf.ndim - len(layout.shape)]
-        images = channels_last(leaf.reshape(-1, *layout.shape), layout)
+        images = channels_last(leaf.reshape(-1, *layout.shape), layout).permute(0, 3, 1, 2)
         features: Tensor = self.convolutions[str(i)](images if is_scaled else encoding.scaled(images))
         # Exporters would write the number of rows into a file where there is nothing to be reshaped.
         return features if len(leading) == 1 else features.reshape(*leading, features.shape[-1])
 
     @staticmethod
-    def _joined(parts: Iterator[Tensor]) -> Tensor:
+    def joined(parts: Iterator[Tensor]) -> Tensor:
+        """[..., E] what the leaves gave, side by side."""
         found = list(parts)
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 def channels_last(images: Tensor, layout: ImageLayout) -> Tensor:
-    """[M, C, H, W] of images [M, *shape], of which memory holds the channels last."""
+    """[M, H, W, C] of images [M, *shape], in this order in memory."""
     front = range(layout.height_axis)
     behind = range(layout.height_axis + 2, len(layout.shape))
     order = (layout.height_axis, layout.height_axis + 1, *front, *behind)
     channels, height, width = layout.channels_first
     in_memory = images.permute(0, *(1 + axis for axis in order)).reshape(-1, height, width, channels)
-    return in_memory.contiguous().permute(0, 3, 1, 2)
+    return in_memory.contiguous()
 
 
 def _convolutions(layout: ImageLayout, network: NetworkSettings, generator: torch.Generator) -> nn.Sequential:

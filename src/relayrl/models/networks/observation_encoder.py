@@ -39,10 +39,10 @@ class LeafEncoding:
             raise ConfigError(
                 f"observation space {space} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary"
             )
-        has_pixels = isinstance(space, spaces.Box) and space.dtype == np.uint8
-        self.is_continuous = isinstance(space, spaces.Box) and not has_pixels
+        self.has_pixels = isinstance(space, spaces.Box) and space.dtype == np.uint8
+        self.is_continuous = isinstance(space, spaces.Box) and not self.has_pixels
         # Real numbers in two axes may be anything, such as a history of vectors.
-        self.may_be_image = has_pixels or (self.is_continuous and self.num_axes > 2)
+        self.may_be_image = self.has_pixels or (self.is_continuous and self.num_axes > 2)
         self.divisor = _image_maximum(space) if isinstance(space, spaces.Box) and self.may_be_image else 1.0
         self.width = int(np.prod(space.shape or (1,))) if self.categories is None else int(self.categories.sum())
         if self.categories is not None:
