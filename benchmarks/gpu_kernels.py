@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check every GPU kernel against float64 references and time it against plain torch, on one CUDA device.
 
-    python benchmarks/gpu_kernels.py [--only rest,0,recurrent] [--variants]
+    python benchmarks/gpu_kernels.py [--only rest,0,recurrent,convolutions] [--variants]
 
 Errors are ‖own − reference‖ / ‖reference‖. Times are medians of CUDA graph replays; "torch" is the same in float32 torch (tf32
 products beside tf32 kernels), also in a CUDA graph. The floor is the arithmetic at the measured rate of a large tf32 product.
@@ -491,6 +491,44 @@ def recurrent(kind: str, size: int, num_steps: int, num_lanes: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def convolutions(num_images: int) -> None:
+    """Nature's layers on 84×84×4 bytes, forward and with the gradients of all parameters; torch's round to tf32 as well."""
+    from relayrl.accelerator.gpu.convolutions.fused_images import fused_encoder
+    from relayrl.models.networks.image_encoder import ImageEncoder
+    from relayrl.models.networks.observation_encoder import ObservationEncoder
+
+    encodings = ObservationEncoder(spaces.Box(0, 255, (84, 84, 4), np.uint8)).encodings
+    encoder = ImageEncoder(encodings, NetworkSettings(encoder="nature_cnn"), torch.Generator().manual_seed(0)).to(
+        "cuda"
+    )
+    own = fused_encoder(encoder)
+    assert own is not None
+    images = torch.randint(0, 256, (num_images, 84, 84, 4), dtype=torch.uint8, device="cuda")
+    parameters = list(encoder.parameters())
+    given = torch.randn(num_images, encoder.num_outputs, device="cuda")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+
+    def gradients(module: Any, of: list[Any], upper: Tensor) -> Tensor:
+        return flat(torch.autograd.grad(module.of_leaves([images]), of, upper))
+
+    few = images[:512]
+    exact = copy.deepcopy(encoder).double().convolutions["0"]
+    pixels = few.permute(0, 3, 1, 2).double() / 255
+    expected = flat(torch.autograd.grad(exact(pixels), list(exact.parameters()), given[:512].double()))
+    found = flat(torch.autograd.grad(own.of_leaves([few]), parameters, given[:512]))
+    plain = flat(torch.autograd.grad(encoder.of_leaves([few]), parameters, given[:512]))
+    name = f"Nature's convolutions, {num_images} images"
+    for kind, ours, theirs in (
+        ("forward", lambda: own.of_leaves([images]), lambda: encoder.of_leaves([images])),
+        ("both ways", lambda: gradients(own, parameters, given), lambda: gradients(encoder, parameters, given)),
+    ):
+        with torch.set_grad_enabled(kind == "both ways"):
+            times = graph_us(ours, 5), graph_us(theirs, 3)
+        row(f"{name}, {kind} (torch {error(plain, expected):.0e})", "tf32", error(found, expected), *times, None)
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
 def jobs_of(part: str, variants: bool) -> list[Callable[[], None]]:
     """What one process measures; the precision that is least used comes last."""
     if part == "rest":
@@ -503,6 +541,8 @@ def jobs_of(part: str, variants: bool) -> list[Callable[[], None]]:
         runs = ("CartPole", 16_384, 32), ("CartPole", 4, 128), ("simple_spread", 4_096, 128), ("Pendulum", 4_096, 32)
         chosen = Precision.TF32, Precision.NEAR_FLOAT32, Precision.BF16X3
         return [lambda run=run, p=p: rollouts(*run, (64, 64), p) for p in chosen for run in runs]
+    if part == "convolutions":
+        return [lambda: convolutions(8_192)]
     if part == "recurrent":
         return [lambda: recurrent("gru", 128, 128, 4_096), lambda: recurrent("lstm", 128, 128, 1_024)]
     from relayrl.accelerator.gpu.mlp_tiles import Precision
@@ -534,7 +574,7 @@ MARK = "=== table\n"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ["rest", "rollouts", *map(str, range(len(CASES))), "recurrent"]
+    parts = ["rest", "rollouts", *map(str, range(len(CASES))), "recurrent", "convolutions"]
     parser.add_argument("--only", default=",".join(parts), help="parts to measure: " + ", ".join(parts))
     parser.add_argument("--part", help="measure one part in this process")
     parser.add_argument("--variants", action="store_true")

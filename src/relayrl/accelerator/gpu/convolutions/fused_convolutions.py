@@ -24,14 +24,14 @@ from relayrl.accelerator.gpu.gradient_terms import MULTIPROCESSORS
 FORWARD, INPUT, WEIGHT = (
     {"BM": 128, "num_warps": 4, "num_stages": 3},
     {"BM": 64, "num_warps": 4, "num_stages": 3},
-    {"BK": 128, "BR": 64, "num_warps": 4, "num_stages": 2},
+    {"BK": 128, "BR": 64, "num_warps": 4, "num_stages": 3},
 )
 """Blocks that measured fastest on an H200, of Nature's layers."""
 MAX_BLOCK, MAX_COLUMNS = 64, 128
 MAX_FILTERS = 128
 """What one block holds."""
-BYTES_BLOCK = 32
-"""Numbers of a patch at a time, where they are bytes."""
+BYTES_BLOCK, BYTES_STAGES = 32, {"num_stages": 2}
+"""Numbers of a patch at a time, and stages of the weight's gradient, where they are bytes: those pass through registers."""
 NUMBERS = 4096
 WEIGHT_PROGRAMS = 4 * MULTIPROCESSORS
 
@@ -140,6 +140,7 @@ def parameter_gradients(layer: Convolution, x: Tensor, slopes: Slopes, x_scale: 
     blocks, steps_of_all = triton.cdiv(patch, WEIGHT["BK"]), triton.cdiv(num_rows, WEIGHT["BR"])
     steps = triton.cdiv(steps_of_all, max(1, WEIGHT_PROGRAMS // blocks))
     parts = torch.empty((triton.cdiv(steps_of_all, steps), filters * (patch + 1)), device=x.device)
+    options = WEIGHT | (BYTES_STAGES if x.dtype == torch.uint8 else {})
     weight_kernel[(blocks, len(parts))](
         x,
         slopes.d,
@@ -150,7 +151,7 @@ def parameter_gradients(layer: Convolution, x: Tensor, slopes: Slopes, x_scale: 
         STEPS=steps,
         **layer.constants,
         BN=padded(filters),
-        **WEIGHT,
+        **options,
     )
     weight, bias = torch.empty(filters * patch, device=x.device), torch.empty(filters, device=x.device)
     reduce_partials(parts, weight, bias)
