@@ -18,6 +18,7 @@ from relayrl.accelerator.gpu.mlp_tiles import (
     tile_places,
     zero_tile,
 )
+from relayrl.accelerator.gpu.rehearsal import Kernel
 
 
 @triton.jit
@@ -167,7 +168,7 @@ def value_program(
     tl.store(OUT + end, tl.sum(losses, 0) / num_rows)
 
 
-@triton.jit
+@Kernel
 def gradients_kernel(
     P, X, ACTION, MASK, LOGP, ADVANTAGE, SCALE, CENTER, OUT, stride, clip_ratio, entropy_coef,
     V, VX, OLD_VALUE, TARGET, V_OUT, v_stride, clip, ROWS, num_rows, num_policy,

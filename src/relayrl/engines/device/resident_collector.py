@@ -57,6 +57,11 @@ class ResidentCollector(RolloutCollector):
         """Episodes that ended and were not kept for `take_ended`, so far."""
         env.reset(seed=seed)
 
+    @property
+    def fills_by_a_kernel(self) -> bool:
+        """Whether a whole rollout is one launch."""
+        return self._fused is not None
+
     def fill(self, num_steps: int) -> dict[str, ResidentRollout]:
         """Step every environment so many times; gives the columns that were written."""
         rollouts = {name: rollout.rows(num_steps) for name, rollout in self.rollouts.items()}

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.environments.stream_kernels import count_step, symmetric
+from relayrl.accelerator.gpu.rehearsal import Kernel
 from relayrl.envs.native.classic import cart_pole, pendulum
 
 LEVER = tl.constexpr(cart_pole.POLE_MOMENT / cart_pole.TOTAL_MASS)
@@ -93,7 +94,7 @@ def pendulum_step(
     tl.store(OBS + at + 2, spin, mask=ok)
 
 
-@triton.jit
+@Kernel
 def cart_pole_kernel(
     MOTION, ACTION, OBS, FINAL, REWARD, ELAPSED, EPISODE, KEY, TERMINATED, TRUNCATED, OVER, num_envs, limit,
     SUTTON_BARTO: tl.constexpr, BLOCK: tl.constexpr,
@@ -105,7 +106,7 @@ def cart_pole_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@Kernel
 def pendulum_kernel(
     MOTION, PULL, ACTION, OBS, FINAL, REWARD, ELAPSED, EPISODE, KEY, TERMINATED, TRUNCATED, OVER, num_envs, limit,
     BLOCK: tl.constexpr,
