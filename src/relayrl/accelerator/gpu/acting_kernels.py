@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from relayrl.accelerator.gpu.action_tiles import choice_probabilities, masked_logits, normal_constants, normal_log_prob
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.gradient_terms import HeadShape
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, Precision, activate, load_bias, load_features, load_tile
-from relayrl.accelerator.gpu.rehearsal import Kernel
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
 
 MAX_FUSED_WIDTH = {Precision.TF32: 128, Precision.BF16X3: 64, Precision.NEAR_FLOAT32: 64}

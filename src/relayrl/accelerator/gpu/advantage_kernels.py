@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relayrl.accelerator.gpu.rehearsal import Kernel
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 
 LANES = 64
 MOMENT_BLOCK = 1024

@@ -23,7 +23,7 @@ from relayrl.accelerator.gpu.clipped_adam import (
     column_sums,
     norm_of,
 )
-from relayrl.accelerator.gpu.rehearsal import Kernel
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 
 ROUNDS = tl.constexpr(6)
 ORDER_BLOCK = 1024

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.action_tiles import policy_slopes, value_slope
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.mlp_tiles import (
     forward,
     load_features,
@@ -18,7 +19,6 @@ from relayrl.accelerator.gpu.mlp_tiles import (
     tile_places,
     zero_tile,
 )
-from relayrl.accelerator.gpu.rehearsal import Kernel
 
 
 @triton.jit

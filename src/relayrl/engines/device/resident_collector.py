@@ -57,11 +57,6 @@ class ResidentCollector(RolloutCollector):
         """Episodes that ended and were not kept for `take_ended`, so far."""
         env.reset(seed=seed)
 
-    @property
-    def fills_by_a_kernel(self) -> bool:
-        """Whether a whole rollout is one launch."""
-        return self._fused is not None
-
     def fill(self, num_steps: int) -> dict[str, ResidentRollout]:
         """Step every environment so many times; gives the columns that were written."""
         rollouts = {name: rollout.rows(num_steps) for name, rollout in self.rollouts.items()}
@@ -73,6 +68,16 @@ class ResidentCollector(RolloutCollector):
             self._fill_row_by_row(rollouts, noise, num_steps)
         self._episodes.add(rollouts)
         return rollouts
+
+    def rehearse(self, num_steps: int) -> dict[str, ResidentRollout]:
+        """What of `fill` is no user's code, for a rehearsal: all of it where a kernel fills the rollout, else a row's acting."""
+        if self._fused is not None:
+            return self.fill(num_steps)
+        for name, rollout in self.rollouts.items():
+            actor = self._actors[name]
+            self._act(actor, rollout, 0, self._noise(actor.policy.head, name, 1)[0])
+        self._episodes.add(self.rollouts)
+        return self.rollouts
 
     def _fill_row_by_row(
         self, rollouts: Mapping[str, ResidentRollout], noise: Mapping[str, Tensor], num_steps: int

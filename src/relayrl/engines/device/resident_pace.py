@@ -134,8 +134,7 @@ class OnPolicyPace(ResidentPace):
             compile_kernels_of(self._known_work, [self._resident.generator])
 
     def _known_work(self) -> None:
-        collector = self._resident
-        rollouts = collector.fill(self._block_steps) if collector.fills_by_a_kernel else collector.rollouts
+        rollouts = self._resident.rehearse(self._block_steps)
         for name, learner in self._learners.items():
             learner.learn(name, rollouts)
 

@@ -7,8 +7,8 @@ import math
 import triton
 import triton.language as tl
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.environments.stream_kernels import count_step, symmetric
-from relayrl.accelerator.gpu.rehearsal import Kernel
 from relayrl.envs.native.classic import cart_pole, pendulum
 
 LEVER = tl.constexpr(cart_pole.POLE_MOMENT / cart_pole.TOTAL_MASS)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relayrl.accelerator.gpu.rehearsal import Kernel
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 
 MAX_AGENTS = 8
 

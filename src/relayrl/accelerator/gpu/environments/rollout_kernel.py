@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.acting_kernels import outputs_of_features, store_draw
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.environments.classic_kernels import cart_pole_step, pendulum_step
 from relayrl.accelerator.gpu.environments.spread_kernel import spread_step
 from relayrl.accelerator.gpu.mlp_tiles import forward, load_layers
-from relayrl.accelerator.gpu.rehearsal import Kernel
 
 
 @triton.jit

@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.environments.stream_kernels import count_step, symmetric
-from relayrl.accelerator.gpu.rehearsal import Kernel
 from relayrl.envs.native.particles import geometry, particle_worlds
 from relayrl.envs.native.particles.scenarios import simple_spread
 

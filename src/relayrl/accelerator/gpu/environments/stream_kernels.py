@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relayrl.accelerator.gpu.rehearsal import Kernel
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 
 DRAW_BLOCK = 256
 GAMMA = tl.constexpr(0x9E37_79B9_7F4A_7C15 - (1 << 64))

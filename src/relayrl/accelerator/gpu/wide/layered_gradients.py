@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.action_tiles import policy_slopes, value_slope
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.mlp_tiles import activate, slope
-from relayrl.accelerator.gpu.rehearsal import Kernel
 
 
 @triton.jit

@@ -7,8 +7,9 @@ is rehearsed keeps its state in tensors and generators alone: what it changes in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from relayrl.accelerator.gpu.compilation.compiler_start import started_compiler
 from relayrl.compiled.usable_cores import num_cores
 
 Schedule = Callable[["Kernel", tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
@@ -31,7 +33,6 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = triton.jit(function)
-        self.name: str = function.__name__
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         schedule = _schedule.get()
@@ -45,20 +46,28 @@ def _scheduled(schedule: Schedule, kernel: Kernel, grid: tuple[int, ...], *args:
     schedule(kernel, grid, args, kwargs)
 
 
+@contextmanager
+def launches_given_to(schedule: Schedule) -> Iterator[None]:
+    """Launches of this thread happen as `schedule` has them."""
+    token = _schedule.set(schedule)
+    try:
+        yield
+    finally:
+        _schedule.reset(token)
+
+
 def rehearse(work: Callable[[], None], generators: Sequence[torch.Generator], schedule: Schedule) -> None:
     """Do `work`, whose random numbers are those of `generators`, with launches given to `schedule` and without any effect."""
     before = [generator.get_state() for generator in generators]
-    token = _schedule.set(schedule)
     try:
-        with _NothingWritten():
+        with launches_given_to(schedule), _NothingWritten():  # type: ignore[no-untyped-call]
             work()
     finally:
-        _schedule.reset(token)
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
 
 
-class _NothingWritten(TorchDispatchMode):
+class _NothingWritten(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operations that write to a tensor are skipped; all others are done, and give zeros for memory that nobody wrote to."""
 
     @classmethod
@@ -88,6 +97,7 @@ def _as_if_written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def compile_together(work: Callable[[], None], generators: Sequence[torch.Generator]) -> int:
     """Compile all kernels that `work` launches, as many at a time as there are cores; gives how many there were. A kernel that
     cannot be compiled raises as its launch would."""
+    started_compiler().result()
     return copy_context().run(_compiled, work, generators)  # Triton leaves its mode behind where a kernel fails
 
 
