@@ -86,11 +86,11 @@ def numbers_of(parts):
             tensors += [adam.num_steps, adam.flat.vector, adam.flat.gradient, adam.flat.first_moment]
         found |= {f"{name}/{i}": tensor.clone() for i, tensor in enumerate(tensors)}
     for name, rollout in parts.collector.rollouts.items():
-        found |= {
-            f"{name}/{key}": own.clone() for key, own in vars(rollout).items() if isinstance(own, torch.Tensor)
-        }
+        found |= {f"{name}/{key}": own.clone() for key, own in vars(rollout).items() if isinstance(own, torch.Tensor)}
     state = parts.collector.state_dict()
-    found |= {f"env/{key}": torch.as_tensor(own) for key, own in state["environment"].items() if not isinstance(own, dict)}
+    found |= {
+        f"env/{key}": torch.as_tensor(own) for key, own in state["environment"].items() if not isinstance(own, dict)
+    }
     found |= {f"episodes/{key}": torch.as_tensor(own) for key, own in state["episodes"].items()}
     return {key: own.clone() for key, own in {**found, "generator": state["generator"]}.items()}
 

@@ -70,7 +70,7 @@ class ResidentCollector(RolloutCollector):
         return rollouts
 
     def rehearse(self, num_steps: int) -> dict[str, ResidentRollout]:
-        """What of `fill` is no user's code, for a rehearsal: all of it where a kernel fills the rollout, else a row's acting."""
+        """What of `fill` is no user's code, for a rehearsal: all where a kernel fills the rollout, else the acting of a row."""
         if self._fused is not None:
             return self.fill(num_steps)
         for name, rollout in self.rollouts.items():

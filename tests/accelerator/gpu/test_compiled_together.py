@@ -1,0 +1,78 @@
+"""Kernels are compiled by several threads for a GPU that need not be there, and one that cannot be compiled raises."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+START = """
+import sys, threading
+from types import SimpleNamespace
+import torch, triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime._async_compile import active_mode
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel, compile_together
+
+launchers = []
+driver.set_active(SimpleNamespace(
+    get_current_target=lambda: GPUTarget("cuda", 90, 32),
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device: 0,
+    launcher_cls=lambda src, metadata: launchers.append(src.fn.__name__),
+))
+
+@Kernel
+def double_kernel(X, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(X + i, 2.0 * tl.load(X + i, mask=i < n, other=0.0), mask=i < n)
+
+@Kernel
+def wrong_kernel(X, BLOCK: tl.constexpr):
+    tl.store(X + tl.arange(0, BLOCK), not_defined_anywhere)
+
+x, compiled_by = torch.ones(64), []
+triton.knobs.compilation.listener = lambda **found: compiled_by.append(threading.current_thread().name)
+"""
+
+
+def run(code, folder):
+    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environ |= {"TRITON_CACHE_DIR": str(folder)}
+    file = folder / "program.py"  # Triton reads the source of kernels
+    file.write_text(START + code)
+    done = subprocess.run([sys.executable, str(file)], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_each_kernel_is_compiled_once_with_what_launches_it(tmp_path):
+    code = """
+def work():
+    for block in (16, 32, 16, 32, 64):
+        double_kernel[(4,)](x, 64, BLOCK=block)
+
+print(compile_together(work, []), len(compiled_by), len(launchers), threading.current_thread().name in compiled_by)
+print(sorted(len(cache[0]) for cache in double_kernel.function.device_caches.values()))
+print(compile_together(work, []), len(compiled_by), x.eq(1.0).all().item())
+"""
+    assert run(code, tmp_path) == ["3 3 3 False", "[3]", "0 3 True"]
+
+
+def test_a_kernel_that_cannot_be_compiled_raises_as_its_launch_would(tmp_path):
+    code = """
+def work():
+    double_kernel[(4,)](x, 64, BLOCK=16)
+    wrong_kernel[(1,)](x, BLOCK=16)
+
+for _ in range(2):
+    try:
+        compile_together(work, [])
+    except triton.CompilationError as error:
+        print("not_defined_anywhere" in str(error), active_mode.get())
+print(compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=32), []), [t.name for t in threading.enumerate()])
+"""
+    assert run(code, tmp_path) == ["True None", "True None", "1 ['MainThread']"]
