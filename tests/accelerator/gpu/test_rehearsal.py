@@ -128,9 +128,8 @@ def test_a_rehearsal_leaves_no_trace(kernels_on_the_host, env, algo, extra):
     rehearsed = partial(iteration, ours, ours.collector.rehearse)
     rehearse(rehearsed, [ours.collector.generator], lambda *_: None)
     assert_equal(before, numbers_of(ours))
-    for _ in range(2):
-        iteration(ours, ours.collector.fill)
-        iteration(theirs, theirs.collector.fill)
+    for parts in (ours, theirs):
+        iteration(parts, parts.collector.fill)
     after = numbers_of(ours)
     assert_equal(after, numbers_of(theirs))
     assert any(not torch.equal(own, before[key]) for key, own in after.items())

@@ -24,6 +24,8 @@ from relayrl.compiled.usable_cores import num_cores
 Schedule = Callable[["Kernel", tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
 """What happens in a rehearsal to a launch: of a kernel, on a grid, with arguments."""
 _schedule: ContextVar[Schedule | None] = ContextVar("schedule", default=None)
+POINTER_ALIGNMENT = 16
+"""Bytes: addresses that are multiples of it have machine code of their own."""
 _aten = torch.ops.aten
 _EMPTY = frozenset({_aten.empty, _aten.empty_like, _aten.new_empty, _aten.empty_strided, _aten.new_empty_strided})
 
@@ -102,13 +104,24 @@ def compile_together(work: Callable[[], None], generators: Sequence[torch.Genera
 
 
 def _compiled(work: Callable[[], None], generators: Sequence[torch.Generator]) -> int:
+    # Not during the rehearsal: whenever an operation let go of the GIL, a thread that compiles would take it for 5 ms.
+    launches: dict[Any, Callable[[], Any]] = {}
+
+    def keep(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        key = kernel, tuple(_kind(arg) for arg in args), tuple(kwargs.items())
+        launches.setdefault(key, partial(kernel.function.warmup, *args, grid=grid, **kwargs))
+
+    rehearse(work, generators, keep)
     with _Compilers(num_cores()) as compilers, triton.AsyncCompileMode(compilers) as mode:
-        rehearse(work, generators, _compile)
+        # Those of many parameters take the longest: they begin first.
+        for _, schedule in sorted(launches.items(), key=lambda each: -len(each[0][0].function.arg_names)):
+            schedule()
     return len(mode.raw_futures)
 
 
-def _compile(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    kernel.function.warmup(*args, grid=grid, **kwargs)
+def _kind(arg: Any) -> Any:
+    """What decides, with an argument's place, which machine code is needed."""
+    return (arg.dtype, arg.data_ptr() % POINTER_ALIGNMENT) if isinstance(arg, torch.Tensor) else (type(arg), arg)
 
 
 class _Compilers(ThreadPoolExecutor):
