@@ -106,7 +106,7 @@ def is_exactly_known(update: DeviceUpdate) -> bool:
 def compile_kernels_of(work: Callable[[], None], generators: Sequence[torch.Generator]) -> None:
     """Compile the kernels that `work` on a CUDA device launches, several at a time, before it is done. It is rehearsed without
     an effect on tensors and `generators`; it must have no other state."""
-    from relayrl.accelerator.gpu.compilation.rehearsal import compile_together
+    from relayrl.accelerator.gpu.compilation.compiling import compile_together
 
     started = time.perf_counter()
     if num_kernels := compile_together(work, generators):

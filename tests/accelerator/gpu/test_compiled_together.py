@@ -1,4 +1,4 @@
-"""Kernels are compiled by several threads for a GPU that need not be there, and one that cannot be compiled raises."""
+"""Kernels are compiled by several processes, for a GPU that need not be there; one that cannot be compiled raises."""
 
 import os
 import subprocess
@@ -9,20 +9,23 @@ import pytest
 pytest.importorskip("triton")
 
 START = """
-import sys, threading
+import os, sys
 from types import SimpleNamespace
 import torch, triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime._async_compile import active_mode
-from relayrl.accelerator.gpu.compilation.rehearsal import Kernel, compile_together
+from relayrl.accelerator.gpu.compilation import compiling
+from relayrl.accelerator.gpu.compilation.compiling import compile_together
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 
-launchers = []
+main, folder = os.getpid(), os.environ["TRITON_CACHE_DIR"]
+compiling.num_cores = lambda: 3
 driver.set_active(SimpleNamespace(
     get_current_target=lambda: GPUTarget("cuda", 90, 32),
     get_current_device=lambda: 0,
     get_current_stream=lambda device: 0,
-    launcher_cls=lambda src, metadata: launchers.append(src.fn.__name__),
+    launcher_cls=lambda src, metadata: open(f"{folder}/{metadata.hash}.launcher", "a").write(str(os.getpid() == main)),
 ))
 
 @Kernel
@@ -34,8 +37,8 @@ def double_kernel(X, n, BLOCK: tl.constexpr):
 def wrong_kernel(X, BLOCK: tl.constexpr):
     tl.store(X + tl.arange(0, BLOCK), not_defined_anywhere)
 
-x, compiled_by = torch.ones(64), []
-triton.knobs.compilation.listener = lambda **found: compiled_by.append(threading.current_thread().name)
+x, were_there = torch.ones(64), []
+triton.knobs.compilation.listener = lambda **found: were_there.append(found["cache_hit"])
 """
 
 
@@ -55,11 +58,27 @@ def work():
     for block in (16, 32, 16, 32, 64):
         double_kernel[(4,)](x, 64, BLOCK=block)
 
-print(compile_together(work, []), len(compiled_by), len(launchers), threading.current_thread().name in compiled_by)
+print(compile_together(work, []), were_there)
 print(sorted(len(cache[0]) for cache in double_kernel.function.device_caches.values()))
-print(compile_together(work, []), len(compiled_by), x.eq(1.0).all().item())
+print(compile_together(work, []), len(were_there), x.eq(1.0).all().item())
+print([open(f"{folder}/{name}").read() for name in os.listdir(folder) if name.endswith(".launcher")])
 """
-    assert run(code, tmp_path) == ["3 3 3 False", "[3]", "0 3 True"]
+    assert run(code, tmp_path) == ["3 [True, True, True]", "[3]", "0 3 True", "['False', 'False', 'False']"]
+
+
+def test_where_no_process_can_begin_kernels_are_compiled_one_after_the_other(tmp_path):
+    code = """
+def work():
+    for block in (16, 32):
+        double_kernel[(4,)](x, 64, BLOCK=block)
+
+def fork():
+    raise BlockingIOError("no place for a process")
+
+os.fork = fork
+print(compile_together(work, []), were_there)
+"""
+    assert run(code, tmp_path) == ["2 [False, False]"]
 
 
 def test_a_kernel_that_cannot_be_compiled_raises_as_its_launch_would(tmp_path):
@@ -73,6 +92,6 @@ for _ in range(2):
         compile_together(work, [])
     except triton.CompilationError as error:
         print("not_defined_anywhere" in str(error), active_mode.get())
-print(compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=32), []), [t.name for t in threading.enumerate()])
+print(compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=32), []))
 """
-    assert run(code, tmp_path) == ["True None", "True None", "1 ['MainThread']"]
+    assert run(code, tmp_path) == ["True None", "True None", "1"]

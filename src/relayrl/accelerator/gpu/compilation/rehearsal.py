@@ -1,16 +1,15 @@
 """Kernels that are compiled together: a rehearsal of work finds all that it launches, before it is done for the first time.
 
-Triton compiles a kernel at its first launch, so that kernels wait for one another. In a rehearsal, launches are scheduled for
-compilation in threads, nothing is written to a tensor, and new memory is zeros, so that indices stay in their bounds. Work that
-is rehearsed keeps its state in tensors and generators alone: what it changes in Python is changed.
+Triton compiles a kernel at its first launch, so that kernels wait for one another. In a rehearsal, launches are noted,
+nothing is written to a tensor, and new memory is zeros, so that indices stay in their bounds. Work that is rehearsed keeps its
+state in tensors and generators alone: what it changes in Python is changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -18,14 +17,9 @@ import torch
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relayrl.accelerator.gpu.compilation.compiler_start import started_compiler
-from relayrl.compiled.usable_cores import num_cores
-
 Schedule = Callable[["Kernel", tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
 """What happens in a rehearsal to a launch: of a kernel, on a grid, with arguments."""
 _schedule: ContextVar[Schedule | None] = ContextVar("schedule", default=None)
-POINTER_ALIGNMENT = 16
-"""Bytes: addresses that are multiples of it have machine code of their own."""
 _aten = torch.ops.aten
 _EMPTY = frozenset({_aten.empty, _aten.empty_like, _aten.new_empty, _aten.empty_strided, _aten.new_empty_strided})
 
@@ -94,45 +88,3 @@ def _as_if_written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if not schema.returns:
         return None
     return written[0] if len(schema.returns) == 1 else tuple(written)
-
-
-def compile_together(work: Callable[[], None], generators: Sequence[torch.Generator]) -> int:
-    """Compile all kernels that `work` launches, as many at a time as there are cores; gives how many there were. A kernel that
-    cannot be compiled raises as its launch would."""
-    started_compiler().result()
-    return copy_context().run(_compiled, work, generators)  # Triton leaves its mode behind where a kernel fails
-
-
-def _compiled(work: Callable[[], None], generators: Sequence[torch.Generator]) -> int:
-    # Not during the rehearsal: whenever an operation let go of the GIL, a thread that compiles would take it for 5 ms.
-    launches: dict[Any, Callable[[], Any]] = {}
-
-    def keep(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        key = kernel, tuple(_kind(arg) for arg in args), tuple(kwargs.items())
-        launches.setdefault(key, partial(kernel.function.warmup, *args, grid=grid, **kwargs))
-
-    rehearse(work, generators, keep)
-    with _Compilers(num_cores()) as compilers, triton.AsyncCompileMode(compilers) as mode:
-        # Those of many parameters take the longest: they begin first.
-        for _, schedule in sorted(launches.items(), key=lambda each: -len(each[0][0].function.arg_names)):
-            schedule()
-    return len(mode.raw_futures)
-
-
-def _kind(arg: Any) -> Any:
-    """What decides, with an argument's place, which machine code is needed."""
-    return (arg.dtype, arg.data_ptr() % POINTER_ALIGNMENT) if isinstance(arg, torch.Tensor) else (type(arg), arg)
-
-
-class _Compilers(ThreadPoolExecutor):
-    """Threads that compile kernels. Triton's passes, LLVM and the assembler run without the GIL."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(_with_launcher, fn, *args, **kwargs)
-
-
-def _with_launcher(compiling: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Compile a kernel and, into Triton's cache, the C code that its first launch would compile."""
-    kernel = compiling(*args, **kwargs)
-    triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
-    return kernel
