@@ -12,7 +12,8 @@ from relayrl.accelerator.gpu.environments.episode_kernels import add_episodes
 from relayrl.accelerator.gpu.environments.fused_rollouts import known_rollout
 from relayrl.accelerator.gpu.fused_update import FusedUpdate, known_update
 from relayrl.accelerator.gpu.mlp_tiles import Precision
-from relayrl.engines.device import ended_episodes, resident_collector, resident_run
+from relayrl.api import train
+from relayrl.engines.device import ended_episodes, resident_collector, resident_pace, resident_run
 from relayrl.engines.device.resident_run import build_resident
 from relayrl.engines.settings.run_settings import build_run_settings
 
@@ -133,6 +134,43 @@ def test_a_rehearsal_leaves_no_trace(kernels_on_the_host, env, algo, extra):
     after = numbers_of(ours)
     assert_equal(after, numbers_of(theirs))
     assert any(not torch.equal(own, before[key]) for key, own in after.items())
+
+
+@pytest.mark.parametrize("env", ["native:CartPole", "native:Pendulum"])
+def test_a_run_is_rehearsed_once_and_learns_the_same(kernels_on_the_host, monkeypatch, tmp_path, env):
+    settings = {
+        "trainer.time_horizon": 4,
+        "params.train_pi_iters": 1,
+        "params.train_vf_iters": 1,
+        "evaluation.episodes": 0,
+    }
+    settings |= {"params.num_minibatches": 2, "network.hidden_sizes": (8, 8), "params.normalize_returns": True}
+    hashes, rehearsals = [], []
+
+    def noted(work, generators):
+        rehearsals.append(0)
+
+        def count(*_):
+            rehearsals[-1] += 1
+
+        rehearse(work, generators, count)
+
+    monkeypatch.setattr(resident_pace, "compile_kernels_of", noted)
+    for is_known in (False, True):
+        monkeypatch.setattr(resident_pace, "is_exactly_known", lambda update, known=is_known: known)
+        run = train(
+            env,
+            steps=30,
+            num_envs=2,
+            device="cpu:0",
+            settings=settings,
+            run_dir=tmp_path / str(is_known),
+            progress=False,
+        )
+        hashes.append(run.result.parameter_hash)
+    assert hashes[0] == hashes[1]
+    assert len(rehearsals) == 1
+    assert rehearsals[0] > 10
 
 
 def test_nothing_is_written_and_new_memory_is_zeros():

@@ -82,4 +82,6 @@ class _Compilers(Executor):
 def _with_launcher(compiling: Callable[[], Any]) -> None:
     """Compile a kernel and, into Triton's cache as well, the C code that its first launch would compile."""
     kernel = compiling()
-    triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
+    launcher = getattr(triton.runtime.driver.active, "launcher_cls", None)
+    if launcher is not None:  # a part of Triton's drivers that other versions may not have
+        launcher(kernel.src, kernel.metadata)

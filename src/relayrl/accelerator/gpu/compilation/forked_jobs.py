@@ -40,7 +40,7 @@ def do_in_forks(jobs: Sequence[Callable[[], object]], num_processes: int, deadli
         os.close(numbers)
         for child in children:  # late, or of a caller who was interrupted
             os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            _status(child, 0)
 
 
 def _forked(numbers: int, jobs: Sequence[Callable[[], object]]) -> int | None:
@@ -70,9 +70,18 @@ def _ended(children: set[int], deadline: float) -> int:
     num_failed = 0
     while children and time.monotonic() < deadline:
         for child in list(children):
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
+            status = _status(child, os.WNOHANG)
+            if status is not None:
                 children.remove(child)
                 num_failed += status != 0
         time.sleep(POLL_S)
     return num_failed + len(children)
+
+
+def _status(child: int, options: int) -> int | None:
+    """How a process ended; None where it goes on. Where the program ignores SIGCHLD nobody keeps how: it counts as failed."""
+    try:
+        pid, status = os.waitpid(child, options)
+    except ChildProcessError:
+        return 1
+    return status if pid else None
