@@ -42,14 +42,22 @@ triton.knobs.compilation.listener = lambda **found: were_there.append(found["cac
 """
 
 
-def run(code, folder):
+def start(code, folder):
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environ |= {"TRITON_CACHE_DIR": str(folder)}
     file = folder / "program.py"  # Triton reads the source of kernels
     file.write_text(START + code)
-    done = subprocess.run([sys.executable, str(file)], env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return subprocess.Popen([sys.executable, str(file)], env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def lines_of(process):
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return out.splitlines()
+
+
+def run(code, folder):
+    return lines_of(start(code, folder))
 
 
 def test_each_kernel_is_compiled_once_with_what_launches_it(tmp_path):
@@ -95,3 +103,20 @@ for _ in range(2):
 print(compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=32), []))
 """
     assert run(code, tmp_path) == ["True None", "True None", "1"]
+
+
+def test_processes_share_a_cache_also_with_one_that_was_killed(tmp_path):
+    code = """
+def work():
+    for block in (16, 32, 64, 128):
+        double_kernel[(4,)](x, 64, BLOCK=block)
+
+print("begins", flush=True)
+print(compile_together(work, []), sorted(len(cache[0]) for cache in double_kernel.function.device_caches.values()))
+"""
+    killed = start(code, tmp_path)
+    assert killed.stdout.readline() == "begins\n"
+    killed.kill()
+    killed.communicate()
+    both = [start(code, tmp_path) for _ in range(2)]
+    assert [lines_of(each) for each in both] == [["begins", "4 [4]"]] * 2

@@ -45,6 +45,7 @@ def do_in_forks(jobs: Sequence[Callable[[], object]], num_processes: int, deadli
 
 def _forked(numbers: int, jobs: Sequence[Callable[[], object]]) -> int | None:
     """The process, or None where the system has no memory or no place for one."""
+    parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that threads are not forked is known here
         try:
@@ -58,7 +59,7 @@ def _forked(numbers: int, jobs: Sequence[Callable[[], object]]) -> int | None:
         gc.disable()  # nothing of the GPU's may be freed here
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        while number := os.read(numbers, NUMBER_BYTES):
+        while os.getppid() == parent and (number := os.read(numbers, NUMBER_BYTES)):
             jobs[int.from_bytes(number)]()
         status = 0
     finally:
