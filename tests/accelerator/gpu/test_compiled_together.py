@@ -105,6 +105,22 @@ print(compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=32), []))
     assert run(code, tmp_path) == ["True None", "True None", "1"]
 
 
+def test_who_is_interrupted_while_kernels_are_compiled_waits_for_nothing(tmp_path):
+    code = """
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+compiling.do_in_forks, compile_all = interrupted, compiling.do_in_forks
+try:
+    compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=16), [])
+except KeyboardInterrupt:
+    print("interrupted", active_mode.get())
+compiling.do_in_forks = compile_all
+print(compile_together(lambda: double_kernel[(4,)](x, 64, BLOCK=16), []))
+"""
+    assert run(code, tmp_path) == ["interrupted None", "1"]
+
+
 def test_processes_share_a_cache_also_with_one_that_was_killed(tmp_path):
     code = """
 def work():

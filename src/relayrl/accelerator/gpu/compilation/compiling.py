@@ -50,9 +50,13 @@ def _kind(arg: Any) -> Any:
 def _compiled(schedules: Sequence[Callable[[], Any]]) -> int:
     compilers = _Compilers()
     with triton.AsyncCompileMode(compilers):
-        for schedule in schedules:
-            schedule()
-        compilers.compile()
+        try:
+            for schedule in schedules:
+                schedule()
+            compilers.compile()
+        except BaseException as error:
+            compilers.abandon(error)  # the mode waits for every future when it ends
+            raise
     return len(compilers.jobs)
 
 
@@ -76,6 +80,12 @@ class _Compilers(Executor):
             try:
                 future.set_result(job())
             except Exception as error:  # noqa: BLE001 - raised where the future is asked, which is at once
+                future.set_exception(error)
+
+    def abandon(self, error: BaseException) -> None:
+        """Give every future that has no result an error."""
+        for _, future in self.jobs:
+            if not future.done():
                 future.set_exception(error)
 
 
