@@ -14,6 +14,7 @@ from relayrl.engines.device.recurrent_learner import RecurrentLearner
 from relayrl.engines.device.resident_run import build_resident
 from relayrl.engines.settings.run_settings import build_run_settings
 
+AFTER_THE_FIRST = ("second update, captured", "third update")
 TINY = Bench("cpu", 1, 250.0, is_tiny=True, environ={"OMP_NUM_THREADS": "1"})
 
 
@@ -140,6 +141,16 @@ def test_the_clock_leaves_the_warm_up_out(monkeypatch):
 def test_a_run_without_timed_updates_has_no_rate():
     with pytest.raises(RuntimeError, match="too few updates"):
         _ = gpu_worker.UpdateClock(200, "cpu").env_steps_per_s
+
+
+def test_phases_of_the_start_add_up_to_the_first_update():
+    figures = TINY.ours(STARTUP, "cpu", 1)
+    phases = figures["phases_s"]
+    assert phases["import torch"] > 0.1
+    assert phases["compilation"] == 0.0
+    until_first = [seconds for name, seconds in phases.items() if name not in AFTER_THE_FIRST]
+    assert sum(until_first) == pytest.approx(figures["seconds_to_first_update"], abs=0.05)
+    assert all(phases[name] >= 0.0 for name in AFTER_THE_FIRST)
 
 
 @pytest.mark.slow

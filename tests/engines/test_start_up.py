@@ -33,3 +33,17 @@ def test_a_session_module_loads_nothing_heavy():
 
 def test_a_run_that_records_nothing_loads_no_arrow():
     assert run("import sys, relayrl.engines.local.local_engine; print('pyarrow' in sys.modules)") == "False"
+
+
+def test_a_run_on_the_cpu_neither_loads_triton_nor_rehearses(tmp_path):
+    code = (
+        "import sys, relayrl\n"
+        "from relayrl.engines.device import resident_pace\n"
+        "def never(*_): raise SystemExit('it was rehearsed')\n"
+        "resident_pace.compile_kernels_of = never\n"
+        "settings = {'trainer.time_horizon': 4, 'params.num_minibatches': 1, 'evaluation.episodes': 0}\n"
+        "given = {'steps': 16, 'num_envs': 2, 'device': 'cpu:0', 'settings': settings, 'progress': False}\n"
+        f"relayrl.train('native:CartPole', run_dir={str(tmp_path / 'run')!r}, **given)\n"
+        "print('triton' in sys.modules)\n"
+    )
+    assert run(code) == "False"

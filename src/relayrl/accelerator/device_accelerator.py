@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from relayrl.algorithms.updates.device_adam import DeviceAdam
@@ -88,3 +89,30 @@ def fused_rollout_of(env: BatchedEnvironment, actors: Mapping[str, Any]) -> Call
     from relayrl.accelerator.gpu.environments.fused_rollouts import fused_rollout
 
     return fused_rollout(env, next(iter(actors.values())))
+
+
+def start_compiler(device: str) -> None:
+    """Have the GPU's compiler get ready in a thread, while a run on a CUDA device is built."""
+    if device.startswith("cuda") and importlib.util.find_spec("triton") is not None:
+        from relayrl.accelerator.gpu.compilation.compiler_start import started_compiler
+
+        started_compiler()
+
+
+def is_exactly_known(update: DeviceUpdate) -> bool:
+    """Whether nothing but RelayRL's own code runs in an update, so that it may be rehearsed."""
+    if update.pi_adam.lr.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    from relayrl.accelerator.gpu.fused_update import FusedUpdate
+
+    return type(update) is FusedUpdate and update.sees_plainly
+
+
+def compile_kernels_of(work: Callable[[], None], generators: Sequence[torch.Generator]) -> None:
+    """Compile the kernels that `work` on a CUDA device launches, several at a time, before it is done. It is rehearsed without
+    an effect on tensors and `generators`; it must have no other state."""
+    from relayrl.accelerator.gpu.compilation.compiling import compile_together
+
+    started = time.perf_counter()
+    if num_kernels := compile_together(work, generators):
+        _log.info("compiled %d kernels in %.1f s", num_kernels, time.perf_counter() - started)

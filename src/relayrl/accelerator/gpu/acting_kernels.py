@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relayrl.accelerator.gpu.action_tiles import choice_probabilities, masked_logits, normal_constants, normal_log_prob
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.gradient_terms import HeadShape
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, Precision, activate, load_bias, load_features, load_tile
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
@@ -96,7 +97,7 @@ def store_value(y, lane, ok, SHIFT, UNIT, VALUE, W: tl.constexpr):
     tl.store(VALUE + lane, value / tl.load(UNIT) + tl.load(SHIFT), mask=ok)
 
 
-@triton.jit
+@Kernel
 def act_kernel(
     ACTOR, X, MASK, NOISE, SCALE, CENTER, ACTION, LOGP, num_lanes,
     SIZES: tl.constexpr, WIDTHS: tl.constexpr, OFFSETS: tl.constexpr, IS_TANH: tl.constexpr,
@@ -115,7 +116,7 @@ def act_kernel(
     )
 
 
-@triton.jit
+@Kernel
 def values_kernel(
     CRITIC, X, SHIFT, UNIT, VALUE, num_rows, SIZES: tl.constexpr, WIDTHS: tl.constexpr, OFFSETS: tl.constexpr,
     IS_TANH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
@@ -126,7 +127,7 @@ def values_kernel(
     store_value(y, row, ok, SHIFT, UNIT, VALUE, WIDTHS[len(SIZES) - 1])
 
 
-@triton.jit
+@Kernel
 def draw_kernel(
     ACTOR, H, MASK, NOISE, SCALE, CENTER, ACTION, LOGP, num_lanes, START: tl.constexpr, FAN_IN: tl.constexpr,
     K: tl.constexpr, W: tl.constexpr, PARTS: tl.constexpr, BEGINS: tl.constexpr, STARTS: tl.constexpr,
@@ -141,7 +142,7 @@ def draw_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@Kernel
 def last_value_kernel(
     CRITIC, H, SHIFT, UNIT, VALUE, num_lanes, START: tl.constexpr, FAN_IN: tl.constexpr, K: tl.constexpr, W: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,

@@ -7,12 +7,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
+
 LANES = 64
 MOMENT_BLOCK = 1024
 MAX_MOMENTS = 1024
 
 
-@triton.jit
+@Kernel
 def truncated_rows_kernel(TRUNCATED, ROWS, num_lanes, T: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr):
     """ROWS [S, L]: each truncation's row, in order, behind which there are zeros."""
     lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -26,7 +28,7 @@ def truncated_rows_kernel(TRUNCATED, ROWS, num_lanes, T: tl.constexpr, S: tl.con
         slot += is_cut.to(tl.int32)
 
 
-@triton.jit
+@Kernel
 def gae_kernel(
     REWARD, VALUE, LAST, FINAL, TERMINATED, TRUNCATED, ADVANTAGE, num_lanes, gamma, lam,
     T: tl.constexpr, BLOCK: tl.constexpr,
@@ -61,7 +63,7 @@ def store_moments(OUT, first, total, squares, n):
     tl.store(OUT + 1, tl.sum(squares, 0) - n * mean * mean)
 
 
-@triton.jit
+@Kernel
 def moments_kernel(ADVANTAGE, VALUE, MOMENTS, num_rows, STEPS: tl.constexpr, BLOCK: tl.constexpr):
     """Each program's count, and mean and sum of squared deviations (Chan et al., 1979) of advantages, targets and values, of a
     stretch of rows. Differences are from the first row's, so that squares stay small."""
@@ -99,7 +101,7 @@ def merged_moments(MOMENTS, AT: tl.constexpr, num_rows, num_moments, MOMENTS_BLO
     return mean, tl.sum(deviations + n * (means - mean) * (means - mean), 0) / num_rows
 
 
-@triton.jit
+@Kernel
 def normalize_kernel(X, OUT, MOMENTS, SUMS, num_rows, num_moments, MOMENTS_BLOCK: tl.constexpr, BLOCK: tl.constexpr):
     """(x − mean) / (std + 1e-8); the first program adds explained variance, mean value and 1 to SUMS."""
     mean, variance = merged_moments(MOMENTS, 1, num_rows, num_moments, MOMENTS_BLOCK)

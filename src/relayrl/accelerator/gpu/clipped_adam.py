@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
 from relayrl.algorithms.updates.device_adam import DeviceAdam
 
@@ -39,7 +40,7 @@ def column_sums(PARTIALS, stride, c, is_column, G, STEPS: tl.constexpr, R: tl.co
     return tl.sum(total, 0)
 
 
-@triton.jit
+@Kernel
 def reduce_kernel(
     PARTIALS, OUT, EXTRA, stride, num_parameters, num_extra, G, STEPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):
@@ -51,7 +52,7 @@ def reduce_kernel(
     tl.store(EXTRA + c - num_parameters, sums, mask=is_column & (c >= num_parameters))
 
 
-@triton.jit
+@Kernel
 def squares_kernel(GRADIENT, SQUARES, COUNT, KEEP, num_parameters, BLOCK: tl.constexpr):
     """Sums of the gradient's squares, block by block; the first program counts the step."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -90,7 +91,7 @@ def adam_block(
     tl.store(VECTOR + i, at - tl.load(LR) / correction1 * m / denominator, mask=ok)
 
 
-@triton.jit
+@Kernel
 def adam_kernel(
     VECTOR, GRADIENT, FIRST, SECOND, SQUARES, COUNT, LR, KEEP, NORM, num_parameters, num_blocks, max_norm, epsilon,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BLOCKS: tl.constexpr,

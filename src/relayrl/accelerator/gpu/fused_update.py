@@ -24,12 +24,14 @@ from relayrl.models.heads.action_head import ActionHead
 from relayrl.models.heads.box_heads import GaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 from relayrl.models.policy import ActorCritic
 
 MAX_OUTPUTS = 64
 _POLICIES, _HEADS = BuiltIns(ActorCritic), BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 _CLIPPED, _PLAIN, _OBJECTIVES = BuiltIns(ClippedSurrogate), BuiltIns(LogLikelihood), BuiltIns(Objective)
 _OPTIMIZERS = BuiltIns(FlatAdam)
+_ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)
 
 
 def fused_update(
@@ -102,6 +104,12 @@ class FusedUpdate(RowKernels):
         self._plans: dict[int, GradientPlan] = {}
         self._squares = _squares(optimizers[0]), _squares(optimizers[1])
         self._everything: Tensor | None = None
+
+    @property
+    def sees_plainly(self) -> bool:
+        """Whether what the networks see comes from RelayRL's own encoder and normaliser."""
+        normalizer = self.policy.normalizer
+        return self.policy.encoder in _ENCODERS and (normalizer is None or normalizer in _NORMALIZERS)
 
     def act(self, features: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         lanes, device, several = features.shape[0], features.device, self.policy.head in _SEVERAL

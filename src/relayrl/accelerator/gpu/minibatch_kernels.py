@@ -23,6 +23,7 @@ from relayrl.accelerator.gpu.clipped_adam import (
     column_sums,
     norm_of,
 )
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 
 ROUNDS = tl.constexpr(6)
 ORDER_BLOCK = 1024
@@ -39,7 +40,7 @@ def mixed(x, KEYS, BITS: tl.constexpr):
     return x
 
 
-@triton.jit
+@Kernel
 def order_kernel(KEYS, ORDER, num_rows, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """A permutation of the numbers below num_rows: what leaves them is mixed again until it is back (cycle walking)."""
     i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
@@ -70,7 +71,7 @@ def gradient_block(
     tl.store(SQUARES + p, tl.sum(sums * sums, 0))
 
 
-@triton.jit
+@Kernel
 def sums_kernel(
     PARTIALS, GRADIENT, SQUARES, COUNT, stride, num_parameters, num_blocks, POLICY_SUMS, KEEP, kl_limit,
     V_PARTIALS, V_GRADIENT, V_SQUARES, V_COUNT, v_stride, num_v_parameters, num_v_blocks, VALUE_SUMS, G,
@@ -100,7 +101,7 @@ def sums_kernel(
         tl.store(V_COUNT, tl.load(V_COUNT) + 1.0)
 
 
-@triton.jit
+@Kernel
 def steps_kernel(
     VECTOR, GRADIENT, FIRST, SECOND, SQUARES, COUNT, LR, num_parameters, num_blocks, max_norm, epsilon, POLICY_SUMS, KEEP,
     V_VECTOR, V_GRADIENT, V_FIRST, V_SECOND, V_SQUARES, V_COUNT, V_LR, num_v_parameters, num_v_blocks, v_max_norm, v_epsilon,

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.action_tiles import policy_slopes, value_slope
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.mlp_tiles import (
     forward,
     load_features,
@@ -167,7 +168,7 @@ def value_program(
     tl.store(OUT + end, tl.sum(losses, 0) / num_rows)
 
 
-@triton.jit
+@Kernel
 def gradients_kernel(
     P, X, ACTION, MASK, LOGP, ADVANTAGE, SCALE, CENTER, OUT, stride, clip_ratio, entropy_coef,
     V, VX, OLD_VALUE, TARGET, V_OUT, v_stride, clip, ROWS, num_rows, num_policy,

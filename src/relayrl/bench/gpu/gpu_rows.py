@@ -129,9 +129,11 @@ def _startup_rows(bench: Bench) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         cold = replace(bench, num_repeats=1, environ={"TRITON_CACHE_DIR": folder})
         try:
-            seconds = cold.ours(STARTUP, bench.device, 1)["seconds_to_first_update"]
+            ours = cold.ours(STARTUP, bench.device, 1)
         except MeasurementError as error:
             return [Row(f"{title}: {error}", 0.0, "s", "target", 0.0, 0.0, 1.0)]
+        seconds = ours["seconds_to_first_update"]
+        print(", ".join(f"{phase} {phase_s:.2f} s" for phase, phase_s in ours["phases_s"].items()))
         rows = [Row(title, seconds, "s", "target", STARTUP_BUDGET_S, STARTUP_BUDGET_S / seconds, 1.0)]
         if peer is None:
             return rows

@@ -4,7 +4,8 @@
     python -m relayrl.bench.gpu.gpu_worker cartpole_large --device cpu --repeats 1 --tiny
 
 A rate counts environment steps from the warm-up's last update to the run's last one, with the device waited for at both. What
-compiles and captures does so in the warm-up; the first update's time since the process began has it all.
+compiles and captures does so in the warm-up; the first update's time since the process began has it all, and `phases_s` of the
+work `startup` has its parts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -20,15 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayrl.bench.gpu.gpu_works import STARTUP, STARTUP_WORK, WORKS, GpuWork
+from relayrl.bench.gpu.start_up_clock import StartUpClock, process_seconds
 
 if TYPE_CHECKING:
     from relayrl.engines.callbacks.live_run import LiveRun
-
-
-def process_seconds() -> float:
-    """Seconds since this process began, the interpreter's own start included (Linux)."""
-    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
-    return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 class UpdateClock:
@@ -43,7 +38,7 @@ class UpdateClock:
     def __call__(self, run: LiveRun) -> None:
         num_steps = run.num_env_steps
         if self.first_update_s is None and run.policy_version > 0:
-            self._wait()
+            self.wait()
             self.first_update_s = process_seconds()
         if self._start is None and num_steps >= self._num_warm_up_steps:
             self._start = (num_steps, self._now())
@@ -58,17 +53,24 @@ class UpdateClock:
         return (self._end[0] - self._start[0]) / (self._end[1] - self._start[1])
 
     def _now(self) -> float:
-        self._wait()
+        self.wait()
         return time.perf_counter()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the device."""
         if self._is_cuda:
             import torch
 
             torch.cuda.synchronize()
 
 
-def measure(work: GpuWork, device: str, num_repeats: int) -> dict[str, Any]:
+def measure_start_up(work: GpuWork, device: str) -> dict[str, Any]:
+    """Train once, from the beginning of this process; the figures have the seconds of each phase."""
+    start_up = StartUpClock(UpdateClock(work.num_warm_up_steps, device).wait)
+    return {**measure(work, device, 1, start_up), "phases_s": start_up.phases_s()}
+
+
+def measure(work: GpuWork, device: str, num_repeats: int, start_up: StartUpClock | None = None) -> dict[str, Any]:
     """Train that often, with another seed each."""
     from relayrl.api import train
 
@@ -86,7 +88,7 @@ def measure(work: GpuWork, device: str, num_repeats: int) -> dict[str, Any]:
                 seed=seed,
                 run_dir=Path(folder) / "run",
                 settings=work.run_settings(device),
-                callbacks=[clock],
+                callbacks=[clock] if start_up is None else [start_up.callback(), clock],
                 progress=False,
             )
             if math.isfinite(run.result.mean_return):
@@ -116,7 +118,11 @@ def main() -> None:
     work = work.tiny() if arguments.tiny else work
     if arguments.device == "cpu" and work.num_cpu_iterations:
         work = work.on_cpu()
-    print(json.dumps(measure(work, arguments.device, arguments.repeats)), flush=True)
+    if arguments.work == STARTUP:
+        figures = measure_start_up(work, arguments.device)
+    else:
+        figures = measure(work, arguments.device, arguments.repeats)
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,16 @@ class ResidentCollector(RolloutCollector):
         self._episodes.add(rollouts)
         return rollouts
 
+    def rehearse(self, num_steps: int) -> dict[str, ResidentRollout]:
+        """What of `fill` is no user's code, for a rehearsal: all where a kernel fills the rollout, else the acting of a row."""
+        if self._fused is not None:
+            return self.fill(num_steps)
+        for name, rollout in self.rollouts.items():
+            actor = self._actors[name]
+            self._act(actor, rollout, 0, self._noise(actor.policy.head, name, 1)[0])
+        self._episodes.add(self.rollouts)
+        return self.rollouts
+
     def _fill_row_by_row(
         self, rollouts: Mapping[str, ResidentRollout], noise: Mapping[str, Tensor], num_steps: int
     ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from relayrl.accelerator.device_accelerator import compile_kernels_of, is_exactly_known
 from relayrl.engines.device.graphed import Graphed
 from relayrl.engines.local.overlap import Pace
 from relayrl.runtime.collector import EndedEpisodes
@@ -105,6 +106,7 @@ class OnPolicyPace(ResidentPace):
         for learner in learners.values():
             learner.resume()
         self._whole = self._graphed()
+        self._is_rehearsed = False
 
     def _iterate(self, num_steps: int) -> None:
         trainer = self._trainer
@@ -112,6 +114,8 @@ class OnPolicyPace(ResidentPace):
         has_changed = [learner.take_params(progress) for learner in self._learners.values()]
         if any(has_changed):
             self._whole = self._graphed()
+        if not self._is_rehearsed:
+            self._rehearse()
         if num_steps == self._block_steps:
             self._whole()
         else:
@@ -122,6 +126,17 @@ class OnPolicyPace(ResidentPace):
     def _graphed(self) -> Graphed:
         device = torch.device(self._resident.env.device)
         return Graphed(lambda: self._learn_from(self._block_steps), device, [self._resident.generator])
+
+    def _rehearse(self) -> None:
+        """Have compiled together what the first iteration launches, as far as no code of a user's is in it."""
+        self._is_rehearsed = True
+        if all(is_exactly_known(learner.update) for learner in self._learners.values()):
+            compile_kernels_of(self._known_work, [self._resident.generator])
+
+    def _known_work(self) -> None:
+        rollouts = self._resident.rehearse(self._block_steps)
+        for name, learner in self._learners.items():
+            learner.learn(name, rollouts)
 
     def _learn_from(self, num_steps: int) -> None:
         rollouts = self._resident.fill(num_steps)

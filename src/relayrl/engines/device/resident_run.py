@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from relayrl.accelerator.device_accelerator import fastest_device_update
+from relayrl.accelerator.device_accelerator import fastest_device_update, start_compiler
 from relayrl.algorithms.params import OffPolicyParams
 from relayrl.algorithms.ppo import PPO
 from relayrl.config.plugin_registry import plugin_environment
@@ -72,6 +72,8 @@ def why_not(settings: RunSettings) -> str | None:
 def build_resident(settings: RunSettings) -> RunParts | None:
     """The parts of a run that stays on its device; None where it cannot, with the reason in the log."""
     reason = why_not(settings)
+    if reason is None:
+        start_compiler(settings.device)
     env = None if reason is not None else _environment(settings)
     if reason is None and env is None:
         reason = "what makes the environment makes no BatchedEnvironment there"

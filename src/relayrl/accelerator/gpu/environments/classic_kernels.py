@@ -7,6 +7,7 @@ import math
 import triton
 import triton.language as tl
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.environments.stream_kernels import count_step, symmetric
 from relayrl.envs.native.classic import cart_pole, pendulum
 
@@ -93,7 +94,7 @@ def pendulum_step(
     tl.store(OBS + at + 2, spin, mask=ok)
 
 
-@triton.jit
+@Kernel
 def cart_pole_kernel(
     MOTION, ACTION, OBS, FINAL, REWARD, ELAPSED, EPISODE, KEY, TERMINATED, TRUNCATED, OVER, num_envs, limit,
     SUTTON_BARTO: tl.constexpr, BLOCK: tl.constexpr,
@@ -105,7 +106,7 @@ def cart_pole_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@Kernel
 def pendulum_kernel(
     MOTION, PULL, ACTION, OBS, FINAL, REWARD, ELAPSED, EPISODE, KEY, TERMINATED, TRUNCATED, OVER, num_envs, limit,
     BLOCK: tl.constexpr,

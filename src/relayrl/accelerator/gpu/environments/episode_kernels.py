@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
+
 MAX_AGENTS = 8
 
 
@@ -24,7 +26,7 @@ def ends_of(TERMINATED, TRUNCATED, t, b, ok, num_envs, N: tl.constexpr):
     return (terminated | (tl.load(TRUNCATED + at, mask=ok, other=0) != 0)).to(tl.int32)
 
 
-@triton.jit
+@Kernel
 def ends_kernel(TERMINATED, TRUNCATED, COUNTS, num_envs, num_blocks, N: tl.constexpr, BLOCK: tl.constexpr):
     """COUNTS [T, blocks]; programs are blocks of environments by rows."""
     p, t = tl.program_id(0), tl.program_id(1)
@@ -33,7 +35,7 @@ def ends_kernel(TERMINATED, TRUNCATED, COUNTS, num_envs, num_blocks, N: tl.const
     tl.store(COUNTS + t * num_blocks + p, tl.sum(ended, 0))
 
 
-@triton.jit
+@Kernel
 def episodes_kernel(
     REWARD, TERMINATED, TRUNCATED, PLACES, SUMS, RING, COUNT, num_envs, num_blocks,
     N: tl.constexpr, T: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,

@@ -20,14 +20,11 @@ from relayrl.accelerator.gpu.gradient_terms import MULTIPROCESSORS
 from relayrl.envs.native.classic.cart_pole import CartPoleWorlds
 from relayrl.envs.native.classic.pendulum import PendulumWorlds
 from relayrl.envs.native.particles.scenarios.simple_spread import SimpleSpreadWorlds
-from relayrl.models.networks.built_in import BuiltIns
-from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
 if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment
 
 _WORLDS: dict[type, int] = {CartPoleWorlds: 0, PendulumWorlds: 1, SimpleSpreadWorlds: 2}
-_ENCODERS, _NORMALIZERS = BuiltIns(ObservationEncoder), BuiltIns(RunningNormalizer)
 
 
 def fused_rollout(env: BatchedEnvironment, update: object) -> FusedRollout | None:
@@ -40,13 +37,8 @@ def known_rollout(env: BatchedEnvironment, update: object) -> FusedRollout | Non
     if type(update) is not FusedUpdate or known_step(env) is None:
         return None
     policy = update.policy
-    is_seen_plainly = policy.encoder in _ENCODERS and all(e.categories is None for e in policy.encoder.encodings)
-    is_normalized_plainly = policy.normalizer is None or policy.normalizer in _NORMALIZERS
-    if (
-        not is_seen_plainly
-        or not is_normalized_plainly
-        or max(update._shapes[0].widths) > MAX_FUSED_WIDTH[update.precision]
-    ):
+    has_numbers = update.sees_plainly and all(e.categories is None for e in policy.encoder.encodings)
+    if not has_numbers or max(update._shapes[0].widths) > MAX_FUSED_WIDTH[update.precision]:
         return None
     return FusedRollout(env, update)
 

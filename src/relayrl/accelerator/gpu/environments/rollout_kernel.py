@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.acting_kernels import outputs_of_features, store_draw
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.environments.classic_kernels import cart_pole_step, pendulum_step
 from relayrl.accelerator.gpu.environments.spread_kernel import spread_step
 from relayrl.accelerator.gpu.mlp_tiles import forward, load_layers
@@ -31,7 +32,7 @@ def seen_features(
     return tl.where(c == F, 1.0, x)
 
 
-@triton.jit
+@Kernel
 def rollout_kernel(
     P, SCALE, CENTER, SHIFT, UNIT, bound, NOISE, NOW, OBS, ACTION, LOGP, REWARD, TERMINATED, TRUNCATED, NEXT_OBS,
     STATE, MORE_STATE, OFFSET, DISTANCE, ELAPSED, EPISODE, KEY, WORLD_TERMINATED, WORLD_TRUNCATED, OVER,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.environments.stream_kernels import count_step, symmetric
 from relayrl.envs.native.particles import geometry, particle_worlds
 from relayrl.envs.native.particles.scenarios import simple_spread
@@ -129,7 +130,7 @@ def spread_step(
     keep_geometry(OFFSET, DISTANCE, b, ok, num_envs, new_x, new_y, N)
 
 
-@triton.jit
+@Kernel
 def spread_kernel(
     POSITION, VELOCITY, OFFSET, DISTANCE, ACTION, OBS, FINAL, REWARD, ELAPSED, EPISODE, KEY, TERMINATED, TRUNCATED, OVER,
     AGENT_TERMINATED, AGENT_TRUNCATED, num_envs, limit, local_ratio, acceleration,

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
+
 DRAW_BLOCK = 256
 GAMMA = tl.constexpr(0x9E37_79B9_7F4A_7C15 - (1 << 64))
 MIX_1 = tl.constexpr(0xBF58_476D_1CE4_E5B9 - (1 << 64))
@@ -31,7 +33,7 @@ def uniform(stream, DRAW: tl.constexpr):
     return ((bits >> 11) & ((1 << 53) - 1)).to(tl.float64) * (1.0 / (1 << 53))
 
 
-@triton.jit
+@Kernel
 def uniforms_kernel(KEY, EPISODE, OUT, num_worlds, BLOCK: tl.constexpr):
     """OUT [D, B]: draw D of the episodes that begin; programs are blocks of worlds by draws."""
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from relayrl.accelerator.gpu.action_tiles import policy_slopes, value_slope
+from relayrl.accelerator.gpu.compilation.rehearsal import Kernel
 from relayrl.accelerator.gpu.mlp_tiles import activate, slope
 
 
@@ -22,7 +23,7 @@ def rows_of(ROWS, start, num_rows, IS_GATHERED: tl.constexpr, BLOCK: tl.constexp
     return row, ok
 
 
-@triton.jit
+@Kernel
 def layer_kernel(
     P, X, ROWS, H, num_rows, START: tl.constexpr, FAN_IN: tl.constexpr, FAN_OUT: tl.constexpr, IS_GATHERED: tl.constexpr,
     IS_TANH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -66,7 +67,7 @@ def outputs_of(
     return y + tl.load(P + START + K * FAN_IN + n, mask=n < K, other=0.0)[None, :]
 
 
-@triton.jit
+@Kernel
 def policy_loss_kernel(
     P, H, ROWS, ACTION, MASK, LOGP, ADVANTAGE, SCALE, CENTER, DY, SUMS, num_rows, clip_ratio, entropy_coef,
     START: tl.constexpr, FAN_IN: tl.constexpr, K: tl.constexpr, W: tl.constexpr, PARTS: tl.constexpr,
@@ -94,7 +95,7 @@ def policy_loss_kernel(
         tl.store(own + NUM_BEFORE + j, tl.sum(tl.where(ok, numbers[j], 0.0), 0) / num_rows)
 
 
-@triton.jit
+@Kernel
 def value_loss_kernel(
     P, H, ROWS, OLD_VALUE, TARGET, DY, SUMS, num_rows, clip, START: tl.constexpr, FAN_IN: tl.constexpr, K: tl.constexpr,
     W: tl.constexpr, IS_CLIPPED: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -115,7 +116,7 @@ def value_loss_kernel(
     tl.store(SUMS + 2 * p + 1, tl.sum(tl.where(ok, loss, 0.0), 0) / num_rows)
 
 
-@triton.jit
+@Kernel
 def slope_kernel(
     DZ,
     H,
@@ -140,7 +141,7 @@ def slope_kernel(
     tl.store(SUMS + tl.program_id(0) * WIDTH + n, tl.sum(total, 0), mask=n < WIDTH)
 
 
-@triton.jit
+@Kernel
 def back_kernel(
     P, DZ, H, OUT, num_rows, stride_dz, START: tl.constexpr, FAN_IN: tl.constexpr, FAN_OUT: tl.constexpr,
     IS_TANH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -165,7 +166,7 @@ def back_kernel(
     tl.store(OUT + first * FAN_IN + at, total * slope(h, IS_TANH), mask=is_tile)
 
 
-@triton.jit
+@Kernel
 def weight_kernel(
     DZ, X, ROWS, PARTIALS, num_rows, stride_dz, stride, START: tl.constexpr, FAN_IN: tl.constexpr, FAN_OUT: tl.constexpr,
     IS_GATHERED: tl.constexpr, STEPS: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr, BR: tl.constexpr,
