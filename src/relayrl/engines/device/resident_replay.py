@@ -45,12 +45,15 @@ class ResidentReplay:
         num_steps = next(iter(rollouts.values())).num_steps
         if num_steps > self._num_steps:
             raise ConfigError(f"a rollout of {num_steps} steps does not fit the replay; raise params.buffer_size")
-        where = (self._head + torch.arange(num_steps, device=self._generator.device)) % self._num_steps
+        before_end = min(num_steps, self._num_steps - self._head)
         for name, rollout in rollouts.items():
             if name not in self._groups:
                 self._groups[name] = self._allocate(rollout)
             for column, ring in self._groups[name].items():
-                ring[where] = getattr(rollout, column).view(num_steps, *ring.shape[1:])
+                rows = getattr(rollout, column).view(num_steps, *ring.shape[1:])
+                ring[self._head : self._head + before_end].copy_(rows[:before_end])
+                if before_end < num_steps:
+                    ring[: num_steps - before_end].copy_(rows[before_end:])
         self._head = (self._head + num_steps) % self._num_steps
         self._size = min(self._size + num_steps, self._num_steps)
         self._num_rows.fill_(len(self))
