@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from relayrl.accelerator.device_accelerator import fastest_device_adam
+from relayrl.accelerator.device_accelerator import fastest_device_adam, fuse_replay_networks
 from relayrl.algorithms.losses import require_finite
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.engines.device.graphed import Graphed
@@ -35,6 +35,7 @@ class ReplayLearner:
         """All noise comes from `generator`."""
         self._algorithm, self._replay, self._generator = algorithm, replay, generator
         algorithm.device_noise = generator
+        fuse_replay_networks(algorithm)
         self._params: OffPolicyParams = algorithm.params
         self._always = torch.ones(1, device=generator.device)
         self._adams = [fastest_device_adam(optimizer) for optimizer in algorithm.optimizers()]
