@@ -15,6 +15,7 @@ SHAPES = [
     ((4, 32, 32, 1), "relu", 2),
     ((3, 256, 256, 2), "relu", 1),
     ((4, 20, 1), "relu", 2),
+    ((5, 40, 24, 3), "tanh", 2),
     ((3, 24, 17, 40, 2), "tanh", 1),
     ((12, 33, 16, 1), "relu", 2),
     ((40, 16, 12), "tanh", 2),
@@ -57,6 +58,15 @@ def require_close(found, expected, relative=2e-5):
     assert error < relative, error
 
 
+@pytest.fixture(params=[False, True], ids=["float32", "tf32"])
+def tf32(request):
+    """Whether products may be tf32, for which there are kernels; the interpreter's are float32."""
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, request.param
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize(("sizes", "activation", "count"), SHAPES)
 def test_values_and_gradients_are_those_of_float64(sizes, activation, count):
     networks, adam, x, weight = made(sizes, activation, count)
@@ -72,6 +82,7 @@ def test_values_and_gradients_are_those_of_float64(sizes, activation, count):
         torch.testing.assert_close(own(x), found.detach(), rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("tf32")
 def test_those_that_do_not_learn_pass_gradients_on_to_their_inputs_alone():
     networks, adam, x, weight = made((4, 32, 32, 1), "relu", 2)
     _, _, by_x = exact(networks[:1], x, weight[:1])
@@ -82,6 +93,7 @@ def test_those_that_do_not_learn_pass_gradients_on_to_their_inputs_alone():
     assert bool((adam.gradient == 7.0).all())
 
 
+@pytest.mark.usefixtures("tf32")
 def test_gradients_are_the_same_again_bit_for_bit():
     found = []
     for _ in range(2):
