@@ -2,15 +2,19 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from relayrl.accelerator.gpu.replay.fused_evaluation import FusedEvaluation, fuse_known
+from relayrl.accelerator.gpu.replay.fused_heads import chosen, is_known_head
 from relayrl.algorithms.td3 import TD3
 from relayrl.algorithms.updates.replay_actor_critic import Evaluation
 from relayrl.engines.device.resident_run import build_resident
 from relayrl.engines.settings.run_settings import build_run_settings
+from relayrl.models.heads.box_heads import DeterministicHead, SquashedGaussianHead
 
 SETTINGS: dict[str, Any] = {
     "device": "cpu:0",
@@ -80,6 +84,35 @@ def test_first_gradients_are_the_references_to_rounding(algo):
     assert fuse_known(fused.trainer.algorithm)
     for want, got in zip(first_gradients(reference), first_gradients(fused), strict=True):
         assert float((got - want).abs().max() / want.abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("head_class", "num_actions"), [(SquashedGaussianHead, 1), (SquashedGaussianHead, 3), (DeterministicHead, 2)]
+)
+def test_heads_choose_as_their_methods_and_differentiate_so(head_class, num_actions):
+    generator = torch.Generator().manual_seed(0)
+    head = head_class(spaces.Box(-2.0, 3.0, (num_actions,), np.float32))
+    outputs = 3.0 * torch.randn(300, head.num_outputs, generator=generator)
+    if head_class is SquashedGaussianHead:
+        outputs[:20, num_actions:] = 4.0  # above the bound, where no gradient goes on
+        outputs[20:40, :num_actions] = 30.0  # tanh rounds to 1
+    noise = torch.randn(300, num_actions, generator=generator)
+    weight = torch.randn(300, num_actions, generator=generator), torch.randn(300, generator=generator)
+    found = []
+    for is_kernel in (True, False):
+        given = (outputs if is_kernel else outputs.double()).clone().requires_grad_()
+        if is_kernel:
+            assert is_known_head(head)
+            action, logp = chosen(head, given, noise)
+        else:
+            scales = {name: torch.from_numpy(numbers).double() for name, numbers in head.scales.items()}
+            parameters = head.parameters(head.scaled(given, scales), None)
+            action, logp = head.rsample(parameters, noise.double())
+        total = (action * weight[0]).sum() + (logp * weight[1]).sum()
+        (gradient,) = torch.autograd.grad(total, given)
+        found.append((action.detach().double(), logp.detach().double(), gradient.double()))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
 
 
 class NoisyPolicyTurn(TD3):

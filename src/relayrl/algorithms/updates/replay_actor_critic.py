@@ -42,9 +42,9 @@ class NextActions:
 class Evaluation:
     """How a learner's networks are evaluated: by their own methods."""
 
-    def distribution(self, policy: Policy, features: Tensor, mask: Tensor | None) -> Tensor:
-        """[L, P] parameters of a policy's actions."""
-        return policy.distribution(features, mask)
+    def act(self, policy: Policy, features: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """[L, A] what a policy does, as critics see it, and [L] its log-probability."""
+        return policy.head.rsample(policy.distribution(features, mask), noise)
 
     def values(self, networks: QNetworks, inputs: Tensor) -> Tensor:
         """[Q, L] every network's value of `inputs` [L, width]."""
@@ -110,13 +110,12 @@ class CriticLearner(GroupLearner):
     ) -> tuple[Tensor, Tensor]:
         """[M, N, A] what a policy does, as critics see it, and [M, N] its log-probability; differentiable."""
         shape = features.shape[:2]
-        rows = features.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
-        parameters = self.evaluation.distribution(policy, *rows)
+        rows, allowed = features.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
         if isinstance(rng, torch.Generator):
-            noise = policy.head.draw_noise_torch(len(parameters), rng)
+            noise = policy.head.draw_noise_torch(len(rows), rng)
         else:
-            noise = moved(policy.head.draw_noise(len(parameters), rng), parameters.device)
-        action, logp = policy.head.rsample(parameters, noise)
+            noise = moved(policy.head.draw_noise(len(rows), rng), rows.device)
+        action, logp = self.evaluation.act(policy, rows, allowed, noise)
         return action.view(*shape, -1), logp.view(shape)
 
     def values(self, networks: QNetworks, inputs: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, mlp_shape
 from relayrl.accelerator.gpu.replay.flat_networks import FlatNetworks
+from relayrl.accelerator.gpu.replay.fused_heads import chosen, is_known_head
 from relayrl.algorithms.off_policy import OffPolicyAlgorithm
 from relayrl.algorithms.optimizer import FlatAdam
 from relayrl.algorithms.sac import SAC
@@ -32,8 +33,11 @@ class FusedEvaluation(Evaluation):
     def __init__(self, networks: Sequence[tuple[nn.Module, FlatNetworks]]) -> None:
         self._networks = {id(module): flat for module, flat in networks}
 
-    def distribution(self, policy: Policy, features: Tensor, mask: Tensor | None) -> Tensor:
-        return policy.distribution_of(self._networks[id(policy.actor)](features)[0], mask)
+    def act(self, policy: Policy, features: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self._networks[id(policy.actor)](features)[0]
+        if is_known_head(policy.head):
+            return chosen(policy.head, outputs, noise)
+        return policy.head.rsample(policy.distribution_of(outputs, mask), noise)
 
     def values(self, networks: QNetworks, inputs: Tensor) -> Tensor:
         return self._networks[id(networks)](inputs).squeeze(-1)
