@@ -68,6 +68,15 @@ def fuse_replay_networks(algorithm: OffPolicyAlgorithm[Any]) -> None:
         _log.info("the algorithm or a network of it is none that the GPU's kernels know; torch evaluates those")
 
 
+def fused_gather(device: torch.device) -> Callable[..., Any] | None:
+    """What draws transitions from a replay on a CUDA device in one launch."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    from relayrl.accelerator.gpu.replay.gather_kernel import gather
+
+    return gather
+
+
 def fastest_step(env: BatchedEnvironment) -> Callable[[Mapping[str, Tensor]], DenseStep]:
     """What steps an environment on its device without asking the host: a kernel where there is one of it."""
     if not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:

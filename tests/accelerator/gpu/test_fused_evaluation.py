@@ -10,8 +10,10 @@ from torch import nn
 
 from relayrl.accelerator.gpu.replay.fused_evaluation import FusedEvaluation, fuse_known
 from relayrl.accelerator.gpu.replay.fused_heads import chosen, is_known_head
+from relayrl.accelerator.gpu.replay.gather_kernel import gather
 from relayrl.algorithms.td3 import TD3
 from relayrl.algorithms.updates.replay_actor_critic import Evaluation
+from relayrl.engines.device.resident_replay import drawn
 from relayrl.engines.device.resident_run import build_resident
 from relayrl.engines.settings.run_settings import build_run_settings
 from relayrl.models.heads.box_heads import DeterministicHead, SquashedGaussianHead
@@ -84,6 +86,21 @@ def test_first_gradients_are_the_references_to_rounding(algo):
     assert fuse_known(fused.trainer.algorithm)
     for want, got in zip(first_gradients(reference), first_gradients(fused), strict=True):
         assert float((got - want).abs().max() / want.abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize(("env", "algo", "more"), [CASES[0], CASES[3], CASES[4]])
+def test_transitions_are_those_of_the_replay(env, algo, more):
+    trainer = (parts := make_parts(env, algo, more)).trainer
+    trainer.receive(parts.collector.fill(10))
+    replay = trainer.replay
+    draws = torch.rand(70, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for columns in replay._groups.values():
+        columns["terminated"].copy_(torch.rand(columns["terminated"].shape) < 0.5)
+        (want_rows, want), (rows, got) = (way(columns, draws, replay._num_rows, 0.9) for way in (drawn, gather))
+        torch.testing.assert_close(rows, want_rows, rtol=0, atol=0)
+        assert want.keys() == got.keys()
+        for name, column in want.items():
+            torch.testing.assert_close(got[name], column, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
