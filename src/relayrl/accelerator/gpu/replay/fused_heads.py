@@ -24,7 +24,7 @@ def is_known_head(head: ActionHead) -> bool:
 
 def chosen(head: ActionHead, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """[L, A] and [L] what `head.rsample` gives for its `parameters` of `outputs` [L, O], for a head that is known."""
-    if isinstance(head, DeterministicHead):  # an action in units of half the range has neither center nor scale
+    if head in _POINT:  # an action in units of half the range has neither center nor scale
         return outputs.tanh(), outputs.new_zeros(()).expand(len(outputs))
     action, logp = _Draw.apply(outputs.contiguous(), noise)  # type: ignore[no-untyped-call]
     return action, logp
