@@ -68,7 +68,8 @@ class GroupLearner:
     def soft_update(self) -> None:
         """θ′ ← (1 − τ) θ′ + τ θ for every target (Polyak)."""
         for target, newest in self.targets():
-            torch._foreach_lerp_([old.data for old in target], [new.data for new in newest], self.tau)
+            for old, new in zip(target, newest, strict=True):
+                old.data.lerp_(new.data, self.tau)
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
         """Parameters of target networks, and those that soft updates move them towards."""

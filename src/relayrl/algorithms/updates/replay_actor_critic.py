@@ -51,6 +51,11 @@ class Evaluation:
         twins: Tensor = networks(inputs)
         return twins
 
+    def soft_update(self, tau: float) -> bool:
+        """Whether it moved the targets, which the learner does otherwise."""
+        del tau
+        return False
+
     def policy_values(self, networks: QNetworks, inputs: Tensor, count: int) -> Tensor:
         """[Q, L] those of the first `count` networks, for a policy's loss: it does not descend their parameters."""
         return self.values(networks, inputs)[:count]
@@ -132,6 +137,10 @@ class CriticLearner(GroupLearner):
         """Step the Q-networks down a loss; gives the loss and its gradient's norm."""
         norm = descend(loss, self.critic_optimizer, self.critic_parameters(), "Q", "critic_lr")
         return {"value/loss": as_number(loss.detach()), "value/gradient_norm": norm}
+
+    def soft_update(self) -> None:
+        if not self.evaluation.soft_update(self.tau):
+            super().soft_update()
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
         followed = [(list(self.target_q.parameters()), list(self.q.parameters())), *super().targets()]

@@ -5,7 +5,7 @@ Losses, targets and what heads make of outputs stay the algorithm's, in torch. T
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +30,13 @@ _POLICIES, _CRITICS, _OPTIMIZERS = BuiltIns(Policy), BuiltIns(QNetworks), BuiltI
 class FusedEvaluation(Evaluation):
     """Evaluates the networks that it was made of."""
 
-    def __init__(self, networks: Sequence[tuple[nn.Module, FlatNetworks]]) -> None:
-        self._networks = {id(module): flat for module, flat in networks}
+    def __init__(self, learner: CriticLearner, networks: Mapping[int, FlatNetworks]) -> None:
+        """`networks` are by the `id` of their modules."""
+        self._networks = networks
+        followed: list[tuple[nn.Module, nn.Module]] = [(learner.target_q, learner.q)]
+        if learner.target_policy is not None:
+            followed.append((learner.target_policy.actor, learner.policy.actor))
+        self._followed = [(networks[id(old)].vectors, networks[id(new)].vectors) for old, new in followed]
 
     def act(self, policy: Policy, features: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self._networks[id(policy.actor)](features)[0]
@@ -44,6 +49,12 @@ class FusedEvaluation(Evaluation):
 
     def policy_values(self, networks: QNetworks, inputs: Tensor, count: int) -> Tensor:
         return self._networks[id(networks)].first(count)(inputs).squeeze(-1)
+
+    def soft_update(self, tau: float) -> bool:
+        for target, newest in self._followed:
+            for old, new in zip(target, newest, strict=True):
+                old.lerp_(new, tau)
+        return True
 
 
 def fuse_known(algorithm: OffPolicyAlgorithm[Any]) -> bool:
@@ -79,8 +90,8 @@ def _evaluation(learner: CriticLearner) -> FusedEvaluation | None:
         *(_fixed(actor, [actor]) for actor in targets),
         _fixed(learner.target_q, list(learner.target_q.critics)),
     ]
-    known = [piece for piece in pieces if piece is not None]
-    return FusedEvaluation(known) if len(known) == len(pieces) else None
+    known = {id(piece[0]): piece[1] for piece in pieces if piece is not None}
+    return FusedEvaluation(learner, known) if len(known) == len(pieces) else None
 
 
 def _shape(mlps: Sequence[nn.Module], *, learns: bool) -> MLPShape | None:

@@ -14,14 +14,16 @@ from torch import Tensor
 
 from relayrl.accelerator.gpu.clipped_adam import reduce_partials
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, Precision
+from relayrl.accelerator.gpu.replay import layer_by_layer
 from relayrl.accelerator.gpu.replay import two_layer_kernels as kernels
 from relayrl.accelerator.gpu.replay.layer_by_layer import is_aligned
 from relayrl.accelerator.gpu.replay.narrow_kernels import MAX_NARROW
 
 MAX_WIDTH = 256
 """Columns of a hidden layer that a program holds."""
-ROWS = 128
-FORWARD, BACKWARD = {"BK": 32, "num_warps": 8, "num_stages": 3}, {"BK": 32, "num_warps": 8, "num_stages": 3}
+ROWS, ROWS_BACK = 128, 64
+FORWARD, BACKWARD = {"BM": ROWS, "BK": 32, "num_warps": 8}, {"BM": ROWS_BACK, "BK": 32, "num_warps": 4}
+LEARNS_BY_LAYERS = True
 
 
 class Keeps(Enum):
@@ -58,7 +60,10 @@ def backward(
 ) -> None:  # fmt: skip
     """As `layer_by_layer.backward`."""
     (x, kept), (num_inputs, first, _, _) = rows, shape.sizes
-    h2, programs, behind = kept[-1], triton.cdiv(len(x), ROWS), shape.offsets[1] + (first + 1) * shape.sizes[2]
+    if LEARNS_BY_LAYERS and gradient is not None:
+        layer_by_layer.backward(shape, vector, gradient, rows, dy, dx, is_added=is_added)
+        return
+    h2, programs, behind = kept[-1], triton.cdiv(len(x), ROWS_BACK), shape.offsets[1] + (first + 1) * shape.sizes[2]
     below = behind - shape.sizes[2]  # where the second layer's bias is
     ahead = (num_inputs + 1) * first
     dz, sums = None, None
@@ -81,7 +86,7 @@ def backward(
 
 def _sizes(shape: MLPShape) -> dict[str, Any]:
     num_inputs, first, second, num_outputs = shape.sizes
-    return {"F": num_inputs, "N1": first, "N2": second, "K": num_outputs, "IS_TANH": shape.is_tanh, "BM": ROWS}
+    return {"F": num_inputs, "N1": first, "N2": second, "K": num_outputs, "IS_TANH": shape.is_tanh}
 
 
 def _columns(width: int) -> int:
