@@ -70,6 +70,7 @@ def test_gradients_by_kernels_are_those_of_torch(
         if not is_fused:
             monkeypatch.setattr("relayrl.engines.device.replay_learner.fuse_replay_networks", lambda algorithm: None)
         given = {**SETTINGS, "device": device, "tf32": tf32, "params.batch_size": 4_096}
+        given["network.activation"] = "tanh"  # relu has another slope where rounding takes an output over zero
         parts: Any = build_resident(build_run_settings("native:Pendulum", None, {"algo": algo}, list(given.items())))
         trainer = parts.trainer
         for _ in range(8):
@@ -80,4 +81,4 @@ def test_gradients_by_kernels_are_those_of_torch(
         found.append((learner.critic_optimizer.gradient.clone(), learner.actor_optimizer.gradient.clone()))
     for got, want in zip(*found, strict=True):
         error = float((got - want).norm() / want.norm())
-        assert error < (2e-2 if tf32 else 1e-4), error
+        assert error < (1e-2 if tf32 else 1e-4), error

@@ -1,8 +1,7 @@
-"""MLPs of a narrow first layer, two hidden layers and few outputs, in one launch forwards and one backwards.
+"""MLPs of a narrow first layer, two hidden layers and few outputs: values in one launch, and the gradient by the inputs in one.
 
-A program holds a block of rows with all of the second layer's columns. The first layer's outputs are computed from the inputs
-where the product takes them, and once more on the way back; nothing goes through memory but what the second weight's gradient
-DZ₂ᵀ H₁ is made of. Sums over rows are parts, a row for each program: of the gradients of W₁, b₁, b₂, W₃ and b₃, in this order.
+A program holds a block of rows with all columns of a hidden layer. The first layer's outputs are computed from the inputs where
+the product takes them, and once more on the way back.
 """
 
 from __future__ import annotations
@@ -63,49 +62,32 @@ def forward_kernel(
 
 
 @triton.jit
-def backward_kernel(
-    P, W2T, X, H2, DY, DZ2, DX, SUMS, num_rows, F: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K: tl.constexpr,
-    IS_TANH: tl.constexpr, LEARNS: tl.constexpr, HAS_DX: tl.constexpr, IS_ADDED: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+def input_gradient_kernel(
+    P, W2T, X, H2, DY, DX, num_rows, F: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K: tl.constexpr,
+    IS_TANH: tl.constexpr, IS_ADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """DZ₂ [m, N2] and sums where parameters learn, DX [m, F] where the inputs do. W2T [N1, N2] is W₂ transposed."""
-    p = tl.program_id(0)
-    i = p.to(tl.int64) * BM + tl.arange(0, BM)
+    """DX [m, F], or added to what is there. W2T [N1, N2] is W₂ transposed: as the matrix units take it in tf32."""
+    i = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     ok = i < num_rows
     n = tl.arange(0, BN)
     is_n = n < N1
     THIRD: tl.constexpr = (F + 1) * N1 + (N1 + 1) * N2
     xs, dys = columns_of(X, i, ok, F), columns_of(DY, i, ok, K)
-    if LEARNS:
-        own = SUMS + p * ((F + 1) * N1 + (K + 1) * N2 + K)
-        behind = own + (F + 1) * N1
     total = tl.zeros((BM, BN), tl.float32)
     for step in range((N2 + BK - 1) // BK):
         k = step * BK + tl.arange(0, BK)
         is_k = k < N2
-        is_inside = ok[:, None] & is_k[None, :]
-        h = tl.load(H2 + i[:, None] * N2 + k[None, :], mask=is_inside, other=0.0)
+        h = tl.load(H2 + i[:, None] * N2 + k[None, :], mask=ok[:, None] & is_k[None, :], other=0.0)
         dz = tl.zeros((BM, BK), tl.float32)
         for j in tl.static_range(K):
             dz += dys[j][:, None] * tl.load(P + THIRD + j * N2 + k, mask=is_k, other=0.0)[None, :]
         dz *= slope(h, IS_TANH)
-        if LEARNS:
-            tl.store(DZ2 + i[:, None] * N2 + k[None, :], dz, mask=is_inside)
-            tl.store(behind + k, tl.sum(dz, 0), mask=is_k)
-            for j in tl.static_range(K):
-                tl.store(behind + (1 + j) * N2 + k, tl.sum(dys[j][:, None] * h, 0), mask=is_k)
         w = tl.load(W2T + n[None, :] * N2 + k[:, None], mask=is_n[None, :] & is_k[:, None], other=0.0)
         total = tl.dot(dz, w, total, input_precision=PRECISION)
     total *= slope(first_outputs(P, xs, n, F, N1, IS_TANH), IS_TANH)
-    if LEARNS:
-        for f in tl.static_range(F):
-            tl.store(own + n * F + f, tl.sum(total * xs[f][:, None], 0), mask=is_n)
-        tl.store(own + F * N1 + n, tl.sum(total, 0), mask=is_n)
-        for j in tl.static_range(K):
-            tl.store(behind + (1 + K) * N2 + j, tl.sum(dys[j], 0))
-    if HAS_DX:
-        for f in tl.static_range(F):
-            dx = tl.sum(total * tl.load(P + n * F + f, mask=is_n, other=0.0)[None, :], 1)
-            if IS_ADDED:
-                dx += tl.load(DX + i * F + f, mask=ok, other=0.0)
-            tl.store(DX + i * F + f, dx, mask=ok)
+    for f in tl.static_range(F):
+        dx = tl.sum(total * tl.load(P + n * F + f, mask=is_n, other=0.0)[None, :], 1)
+        if IS_ADDED:
+            dx += tl.load(DX + i * F + f, mask=ok, other=0.0)
+        tl.store(DX + i * F + f, dx, mask=ok)
