@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from relayrl.algorithms.losses import Objective
+    from relayrl.algorithms.off_policy import OffPolicyAlgorithm
     from relayrl.algorithms.optimizer import FlatAdam
     from relayrl.envs.native.batched_environment import BatchedEnvironment
     from relayrl.envs.native.dense_step import DenseStep
@@ -60,6 +61,26 @@ def fastest_device_adam(optimizer: FlatAdam) -> DeviceAdam:
     from relayrl.accelerator.gpu.clipped_adam import FusedAdam
 
     return FusedAdam(optimizer)
+
+
+def fuse_replay_networks(algorithm: OffPolicyAlgorithm[Any]) -> None:
+    """Have kernels evaluate the networks of an algorithm that learns from replay, where they know it exactly."""
+    devices = {learner.actor_optimizer.vector.device.type for learner in algorithm.groups.values()}
+    if devices != {"cuda"} or importlib.util.find_spec("triton") is None:
+        return
+    from relayrl.accelerator.gpu.replay.fused_evaluation import fuse_known
+
+    if not fuse_known(algorithm):
+        _log.info("the algorithm or a network of it is none that the GPU's kernels know; torch evaluates those")
+
+
+def fused_gather(device: torch.device) -> Callable[..., Any] | None:
+    """What draws transitions from a replay on a CUDA device in one launch."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    from relayrl.accelerator.gpu.replay.gather_kernel import gather
+
+    return gather
 
 
 def fastest_step(env: BatchedEnvironment) -> Callable[[Mapping[str, Tensor]], DenseStep]:

@@ -93,3 +93,43 @@ def test_the_ring_forgets_the_oldest() -> None:
     assert len(trainer.replay) == 600
     (rollout,), (columns,) = last.values(), trainer.replay._groups.values()
     torch.testing.assert_close(columns["obs"][10:20].view(10, 6, 3), rollout.obs, rtol=0, atol=0)
+
+
+def test_a_rollout_goes_on_at_the_beginning_of_the_ring() -> None:
+    parts = _parts("native:Pendulum", "ddpg", {})
+    replay: Any = parts.trainer.replay  # type: ignore[attr-defined]
+    rollouts: Any = parts.collector.fill(10)  # type: ignore[attr-defined]
+    replay.add({name: rollout.rows(7) for name, rollout in rollouts.items()})
+    for _ in range(10):
+        replay.add(rollouts)
+    (rollout,), (columns,) = rollouts.values(), replay._groups.values()
+    torch.testing.assert_close(columns["obs"][97:].view(3, 6, 3), rollout.obs[:3], rtol=0, atol=0)
+    torch.testing.assert_close(columns["obs"][:7].view(7, 6, 3), rollout.obs[3:], rtol=0, atol=0)
+
+
+def test_steps_taken_together_are_those_taken_one_by_one() -> None:
+    found = []
+    for counts in ([5, 20], [1] * 25):  # 20 are more than a graph has
+        parts = _parts("native:Pendulum", "td3", {"max_episode_steps": 7})
+        trainer: Any = parts.trainer
+        trainer.receive(parts.collector.fill(10))  # type: ignore[attr-defined]
+        learner: Any = trainer._take_steps.__self__
+        for count in counts:
+            assert tuple(learner.take_steps(count)) == ()
+        assert trainer.algorithm.num_updates == 25
+        assert learner._counts["value/loss"] == 25
+        assert learner._counts["policy/loss"] == 12, "the policy's turn is every other step"
+        (policy,) = parts.policies.values()
+        found.append(policy.state_dict())
+    for key, tensor in found[0].items():
+        torch.testing.assert_close(tensor, found[1][key], rtol=0, atol=0)
+
+
+def test_what_captured_actions_depend_on_changes_with_the_params() -> None:
+    parts = _parts("native:Pendulum", "td3", {})
+    trainer: Any = parts.trainer
+    (actor,) = parts.collector._actors.values()  # type: ignore[attr-defined]
+    assert actor.mode == (True, trainer.algorithm.params.action_noise)
+    trainer.receive(parts.collector.fill(10))  # type: ignore[attr-defined]
+    trainer.configure("", trainer.algorithm.params.model_copy(update={"exploration_noise": 0.5}))
+    assert actor.mode == (False, 0.5)

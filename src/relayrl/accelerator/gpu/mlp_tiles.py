@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import nn
+from torch import Tensor, nn
 
 from relayrl.models.network_settings import Activation
 from relayrl.models.networks.built_in import BuiltIns
@@ -63,6 +63,12 @@ class MLPShape:
         """Weights and biases."""
         return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self.sizes))
 
+    def layer_of(self, vector: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Views of a layer's weight [out, in] and bias in a flat vector, or of their gradients."""
+        (fan_in, fan_out), start = self.sizes[i : i + 2], self.offsets[i]
+        end = start + fan_in * fan_out
+        return vector[start:end].view(fan_out, fan_in), vector[end : end + fan_out]
+
     @property
     def depth(self) -> int:
         """Hidden layers."""
@@ -84,8 +90,8 @@ class MLPShape:
         return sum(a * b for a, b in pairwise(self.widths))
 
 
-def mlp_shape(network: nn.Module) -> MLPShape | None:
-    """The shape of an unchanged MLP of float32 numbers, all of which learn; None for anything else."""
+def mlp_shape(network: nn.Module, *, learns: bool = True) -> MLPShape | None:
+    """The shape of an unchanged MLP of float32 numbers, all of which learn, or none of which; None for anything else."""
     if network not in _NETWORKS or not isinstance(network, MLP):
         return None
     layers = list(network)
@@ -96,7 +102,7 @@ def mlp_shape(network: nn.Module) -> MLPShape | None:
     is_chain = all(below.out_features == above.in_features for below, above in pairwise(linears))
     if not 2 <= len(linears) <= MAX_LAYERS or not len(layers) % 2 or not is_chain:
         return None
-    if not all(is_trained_float32(p) for layer in linears for p in (layer.weight, layer.bias)):
+    if not all(is_plain_float32(p, learns=learns) for layer in linears for p in (layer.weight, layer.bias)):
         return None
     sizes = linears[0].in_features, *(layer.out_features for layer in linears)
     return MLPShape(sizes, network.activation is Activation.TANH)
@@ -104,11 +110,16 @@ def mlp_shape(network: nn.Module) -> MLPShape | None:
 
 def is_trained_float32(parameter: Any) -> bool:
     """Whether a parameter is contiguous float32 that learns, with no hook that changes its gradient."""
+    return is_plain_float32(parameter, learns=True)
+
+
+def is_plain_float32(parameter: Any, *, learns: bool) -> bool:
+    """The same of a parameter that learns, or of one that does not."""
     return (
         type(parameter) is nn.Parameter
         and parameter.dtype == torch.float32
         and parameter.is_contiguous()
-        and parameter.requires_grad
+        and parameter.requires_grad == learns
         and not parameter._backward_hooks
     )
 

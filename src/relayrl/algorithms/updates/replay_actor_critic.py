@@ -39,6 +39,28 @@ class NextActions:
     bonus: Tensor | float = 0.0  # [M, N]
 
 
+class Evaluation:
+    """How a learner's networks are evaluated: by their own methods."""
+
+    def act(self, policy: Policy, features: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """[L, A] what a policy does, as critics see it, and [L] its log-probability."""
+        return policy.head.rsample(policy.distribution(features, mask), noise)
+
+    def values(self, networks: QNetworks, inputs: Tensor) -> Tensor:
+        """[Q, L] every network's value of `inputs` [L, width]."""
+        twins: Tensor = networks(inputs)
+        return twins
+
+    def soft_update(self, tau: float) -> bool:
+        """Whether it moved the targets, which the learner does otherwise."""
+        del tau
+        return False
+
+    def policy_values(self, networks: QNetworks, inputs: Tensor, count: int) -> Tensor:
+        """[Q, L] those of the first `count` networks, for a policy's loss: it does not descend their parameters."""
+        return self.values(networks, inputs)[:count]
+
+
 class CriticLearner(GroupLearner):
     """One group's policy with its Q-networks, targets and optimisers."""
 
@@ -56,6 +78,8 @@ class CriticLearner(GroupLearner):
         super().__init__(policy, num_agents, params, has_target_policy=has_target_policy)
         self.q = QNetworks(q_layout, num_q, policy.kernels, generator).to(self.device)
         self.target_q = copy.deepcopy(self.q).requires_grad_(False)
+        self.evaluation = Evaluation()
+        """The accelerator's where it was asked for it."""
         self.target_encoder: ImageEncoder | None = None
         if policy.image_encoder is not None:
             # The targets' own, which the target policy and the target Q-networks see through.
@@ -91,23 +115,32 @@ class CriticLearner(GroupLearner):
     ) -> tuple[Tensor, Tensor]:
         """[M, N, A] what a policy does, as critics see it, and [M, N] its log-probability; differentiable."""
         shape = features.shape[:2]
-        parameters = policy.distribution(features.flatten(0, 1), None if mask is None else mask.flatten(0, 1))
+        rows, allowed = features.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
         if isinstance(rng, torch.Generator):
-            noise = policy.head.draw_noise_torch(len(parameters), rng)
+            noise = policy.head.draw_noise_torch(len(rows), rng)
         else:
-            noise = moved(policy.head.draw_noise(len(parameters), rng), parameters.device)
-        action, logp = policy.head.rsample(parameters, noise)
+            noise = moved(policy.head.draw_noise(len(rows), rng), rows.device)
+        action, logp = self.evaluation.act(policy, rows, allowed, noise)
         return action.view(*shape, -1), logp.view(shape)
 
     def values(self, networks: QNetworks, inputs: Tensor) -> Tensor:
         """[Q, M, N] every network's value of `inputs` [M·N, width]."""
-        twins: Tensor = networks(inputs)
+        twins = self.evaluation.values(networks, inputs)
+        return twins.view(len(twins), -1, self.num_agents)
+
+    def policy_values(self, inputs: Tensor, count: int) -> Tensor:
+        """[Q, M, N] what the first `count` Q-networks say to the policy."""
+        twins = self.evaluation.policy_values(self.q, inputs, count)
         return twins.view(len(twins), -1, self.num_agents)
 
     def descend_critics(self, loss: Tensor) -> StepMetrics:
         """Step the Q-networks down a loss; gives the loss and its gradient's norm."""
         norm = descend(loss, self.critic_optimizer, self.critic_parameters(), "Q", "critic_lr")
         return {"value/loss": as_number(loss.detach()), "value/gradient_norm": norm}
+
+    def soft_update(self) -> None:
+        if not self.evaluation.soft_update(self.tau):
+            super().soft_update()
 
     def targets(self) -> list[tuple[list[nn.Parameter], list[nn.Parameter]]]:
         followed = [(list(self.target_q.parameters()), list(self.q.parameters())), *super().targets()]
@@ -233,7 +266,7 @@ class ReplayActorCritic(OffPolicyAlgorithm[P]):
         action, logp = learner.act(learner.policy, features, own.mask, self.noise)
         seen = {other: part.features.detach() for other, part in batch.items()}
         inputs = self.view.inputs(name, seen, actions_of(batch), own.state, action)
-        q = min_q(learner.values(learner.q, inputs)[: self.num_policy_critics])
+        q = min_q(learner.policy_values(inputs, self.num_policy_critics))
         metrics = learner.descend(self.policy_loss(name, q, logp, own.share))
         return self.prefixed(name, metrics), logp.detach()
 

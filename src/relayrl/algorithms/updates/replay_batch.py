@@ -73,18 +73,26 @@ def encoded_batch(
         return None if leaf is None else tensor(leaf)
 
     valid, next_valid = tensor(rows.valid), tensor(rows.next_valid)
-    return GroupBatch(
-        features=present(encode(map_tree(tensor, rows.obs)), valid),
-        action=present(_encoded_action(policy, rows.action, device), valid),
-        reward=tensor(rows.reward),
+    features, action = encode(map_tree(tensor, rows.obs)), _encoded_action(policy, rows.action, device)
+    next_features, reward = encode_next(map_tree(tensor, rows.next_obs)), tensor(rows.reward)
+    if rows.is_everybody:
+        share = torch.full_like(reward, 1.0 / valid.numel())
+    else:
+        features, action = present(features, valid), present(action, valid)
         # Whoever acted sees what followed, even where the others do not see it any more.
-        next_features=present(encode_next(map_tree(tensor, rows.next_obs)), valid | next_valid),
+        next_features = present(next_features, valid | next_valid)
+        share = valid / valid.sum().clamp(min=1)
+    return GroupBatch(
+        features=features,
+        action=action,
+        reward=reward,
+        next_features=next_features,
         discount=tensor(rows.discount),
         valid=valid,
         next_valid=next_valid,
         mask=optional(rows.mask),
         next_mask=optional(rows.next_mask),
-        share=valid / valid.sum().clamp(min=1),
+        share=share,
     )
 
 

@@ -19,7 +19,7 @@ class Graphed:
     Elsewhere than on a CUDA device, and where a part of the work cannot be captured, every call calls `work`.
     """
 
-    def __init__(self, work: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, work: Callable[[], object], device: torch.device, generators: Sequence[torch.Generator]) -> None:
         self._work, self._generators = work, list(generators)
         self._is_captured = device.type == "cuda"
         self._num_calls = 0

@@ -17,6 +17,11 @@ class ReplayActor:
     def __init__(self, policy: Policy, is_warming_up: Callable[[], bool]) -> None:
         self.policy, self._is_warming_up = policy, is_warming_up
 
+    @property
+    def mode(self) -> tuple[bool, float]:
+        """What acting depends on besides tensors: actions that are captured in a CUDA graph are of one mode."""
+        return self._is_warming_up(), self.policy.head.noise_scale
+
     @torch.no_grad()
     def act_into(self, obs: Tensor, noise: Tensor, out: tuple[Tensor, Tensor]) -> None:
         """Write the actions of observations `[L, …]`, made of `noise` [L, K]; nobody asks for their log-probabilities."""

@@ -59,7 +59,7 @@ class ResidentCollector(RolloutCollector):
 
     def fill(self, num_steps: int) -> dict[str, ResidentRollout]:
         """Step every environment so many times; gives the columns that were written."""
-        rollouts = {name: rollout.rows(num_steps) for name, rollout in self.rollouts.items()}
+        rollouts = self.filled(num_steps)
         noise = {name: self._noise(actor.policy.head, name, num_steps) for name, actor in self._actors.items()}
         if self._fused is not None and num_steps == next(iter(self.rollouts.values())).num_steps:
             for name, rollout in rollouts.items():
@@ -78,6 +78,10 @@ class ResidentCollector(RolloutCollector):
             self._act(actor, rollout, 0, self._noise(actor.policy.head, name, 1)[0])
         self._episodes.add(self.rollouts)
         return self.rollouts
+
+    def filled(self, num_steps: int) -> dict[str, ResidentRollout]:
+        """The columns that `fill` writes, also where a captured one is replayed."""
+        return {name: rollout.rows(num_steps) for name, rollout in self.rollouts.items()}
 
     def _fill_row_by_row(
         self, rollouts: Mapping[str, ResidentRollout], noise: Mapping[str, Tensor], num_steps: int

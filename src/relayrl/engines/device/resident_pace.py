@@ -1,13 +1,14 @@
 """How device-resident runs advance: whole iterations on the device, of which the host asks for numbers when a row is due.
 
 - `OnPolicyPace`: a rollout and its update are one iteration, captured in a CUDA graph.
-- `ReplayPace`: steps go into a replay on the device, from which the trainer's gradient steps draw there.
+- `ReplayPace`: steps are captured and go into a replay on the device, from which the trainer's gradient steps draw there.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from relayrl.engines.local.overlap import Pace
 from relayrl.runtime.collector import EndedEpisodes
 
 if TYPE_CHECKING:
+    from relayrl.engines.device.replay_actor import ReplayActor
     from relayrl.engines.device.replay_learner import ReplayLearner
     from relayrl.engines.device.resident_collector import ResidentCollector
     from relayrl.engines.device.resident_learner import ResidentLearner
@@ -78,17 +80,30 @@ class ResidentPace(Pace):
 class ReplayPace(ResidentPace):
     """Collects, keeps, and lets the trainer take its gradient steps."""
 
-    def __init__(self, learner: ReplayLearner, *given: Any) -> None:
+    def __init__(self, learner: ReplayLearner, actors: Sequence[ReplayActor], *given: Any) -> None:
         """The rest is `ResidentPace`'s."""
         super().__init__(*given)
-        self._learner = learner
+        self._learner, self._actors = learner, actors
+        self._modes: list[tuple[bool, float]] = []
+        self._fills: dict[int, Callable[[], Any]] = {}  # by steps of each environment
         learner.resume()
 
     def _iterate(self, num_steps: int) -> None:
-        rollouts: Any = self._resident.fill(num_steps)
+        modes = [actor.mode for actor in self._actors]
+        if modes != self._modes:
+            self._modes, self._fills = modes, {}
+        if num_steps not in self._fills:
+            self._fills[num_steps] = self._fill(num_steps)
+        self._fills[num_steps]()
+        rollouts: Any = self._resident.filled(num_steps)
         self._learner.prepare()
         self._trainer.receive(rollouts)
         self._statistics.add(self._trainer.advance())
+
+    def _fill(self, num_steps: int) -> Callable[[], Any]:
+        """What steps every environment so often, captured where nobody else may change how policies explore."""
+        work, device = partial(self._resident.fill, num_steps), torch.device(self._resident.env.device)
+        return Graphed(work, device, [self._resident.generator]) if self._learner.explores_as_built_in else work
 
     def settle(self) -> None:
         self._statistics.add(self._learner.fetch_metrics())

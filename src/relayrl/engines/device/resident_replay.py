@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from relayrl.accelerator.device_accelerator import fused_gather
 from relayrl.data.trees import Array
 from relayrl.errors import CheckpointError, ConfigError
 from relayrl.training.replay.joint_replay import GroupTransitions, JointTransitions
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 COLUMNS = ("obs", "action", "reward", "next_obs", "terminated")
 
 
+def drawn(
+    columns: Mapping[str, Tensor], draws: Tensor, num_rows: Tensor, gamma: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Which of a ring's rows uniform draws in [0, 1) are, and the columns of a `GroupTransitions` there."""
+    rows = (draws * num_rows).long()
+    found = {name: column.flatten(0, 1)[rows] for name, column in columns.items()}
+    found["discount"] = torch.where(found.pop("terminated"), 0.0, gamma)
+    return rows, found
+
+
 class ResidentReplay:
     """A ring of at least `capacity` transitions of `num_envs` environments."""
 
@@ -30,6 +41,7 @@ class ResidentReplay:
     def __init__(self, capacity: int, num_envs: int, generator: torch.Generator) -> None:
         """`generator` draws which rows are sampled."""
         self.num_envs, self._generator = num_envs, generator
+        self._gather = fused_gather(generator.device)
         self._num_steps = max(1, -(-capacity // num_envs))
         self.capacity = self._num_steps * num_envs
         self._groups: dict[str, dict[str, Tensor]] = {}  # [S, B, N, …] each
@@ -45,12 +57,15 @@ class ResidentReplay:
         num_steps = next(iter(rollouts.values())).num_steps
         if num_steps > self._num_steps:
             raise ConfigError(f"a rollout of {num_steps} steps does not fit the replay; raise params.buffer_size")
-        where = (self._head + torch.arange(num_steps, device=self._generator.device)) % self._num_steps
+        before_end = min(num_steps, self._num_steps - self._head)
         for name, rollout in rollouts.items():
             if name not in self._groups:
                 self._groups[name] = self._allocate(rollout)
             for column, ring in self._groups[name].items():
-                ring[where] = getattr(rollout, column).view(num_steps, *ring.shape[1:])
+                rows = getattr(rollout, column).view(num_steps, *ring.shape[1:])
+                ring[self._head : self._head + before_end].copy_(rows[:before_end])
+                if before_end < num_steps:
+                    ring[: num_steps - before_end].copy_(rows[before_end:])
         self._head = (self._head + num_steps) % self._num_steps
         self._size = min(self._size + num_steps, self._num_steps)
         self._num_rows.fill_(len(self))
@@ -66,18 +81,16 @@ class ResidentReplay:
         """Draw transitions, with replacement; columns are tensors of the device. Capturable."""
         device = self._generator.device
         draws = torch.rand(num_rows, generator=self._generator, device=device, dtype=torch.float64)
-        rows = (draws * self._num_rows).long()
-        groups = {name: self._transitions(own, rows, gamma) for name, own in self._groups.items()}
-        weight = torch.ones(num_rows, device=device)
-        return JointTransitions(groups, rows, weight)  # type: ignore[arg-type]
-
-    @staticmethod
-    def _transitions(columns: Mapping[str, Tensor], rows: Tensor, gamma: float) -> GroupTransitions:
-        drawn: dict[str, Any] = {name: column.flatten(0, 1)[rows] for name, column in columns.items()}
-        everybody: Any = torch.ones_like(drawn["terminated"])
-        discount = torch.where(drawn["terminated"], 0.0, gamma)
-        own = drawn["obs"], drawn["action"], drawn["reward"], drawn["next_obs"], discount
-        return GroupTransitions(*own, valid=everybody, next_valid=everybody)  # type: ignore[arg-type]
+        groups: dict[str, GroupTransitions] = {}
+        rows: Any = draws
+        for name, columns in self._groups.items():
+            found = None if self._gather is None else self._gather(columns, draws, self._num_rows, gamma)
+            rows, own = found or drawn(columns, draws, self._num_rows, gamma)
+            valid: Any = torch.ones_like(own["reward"], dtype=torch.bool)
+            given: Any = own
+            groups[name] = GroupTransitions(**given, valid=valid, next_valid=valid, is_everybody=True)
+        weight: Any = torch.ones(num_rows, device=device)
+        return JointTransitions(groups, rows, weight)
 
     def cut(self) -> None:
         """Nothing follows on from the last rows: what followed them is kept beside them."""

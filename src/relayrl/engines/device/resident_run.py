@@ -166,8 +166,8 @@ def _from_replay(
     collector = ResidentCollector(env, actors, assembly.rollout_steps, *_seeds(settings))
     replay = ResidentReplay(params.buffer_size, env.num_envs, collector.generator)
     learner = ReplayLearner(trainer.algorithm, replay, collector.generator)
-    trainer.learn_by(replay, learner.take_step)
-    return _parts(env, assembly, collector, partial(ReplayPace, learner))
+    trainer.learn_by(replay, learner.take_steps)
+    return _parts(env, assembly, collector, partial(ReplayPace, learner, list(actors.values())))
 
 
 def _seeds(settings: RunSettings) -> tuple[int, int]:

@@ -43,6 +43,8 @@ class GroupTransitions:
     next_valid: Array  # whether the others' critics see the agent beside `next_obs`; its own does so in any case
     mask: Array | None = None
     next_mask: Array | None = None
+    is_everybody: bool = False
+    """Whether all rows are known to be `valid` and `next_valid` without looking at them."""
 
 
 @dataclass(slots=True)

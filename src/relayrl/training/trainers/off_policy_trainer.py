@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from relayrl.training.imitation.behavioral_cloning import ClonedPolicy
 
 BegunUpdate = Callable[[Any], "tuple[dict[str, Number], Tensor]"]
+TakeSteps = Callable[[int], Iterable[Mapping[str, Number]]]
+"""Takes so many gradient steps; gives the metrics of each, or none where they are asked for later."""
 
 _log = logging.getLogger("relayrl.training.trainers.off_policy_trainer")
 
@@ -71,7 +73,7 @@ class OffPolicyTrainer(PolicyTrainer):
         is_relabelling = params.hindsight_ratio > 0
         self._relabel = require_goals(algorithm.groups, params.num_step_returns, relabel) if is_relabelling else None
         self.replay = self._empty_replay(num_envs)
-        self._take_step: Callable[[], Mapping[str, Number]] = self._gradient_step
+        self._take_steps: TakeSteps = self._gradient_steps
         self._owed_steps = 0
         self.needs_states = algorithm.state is not None
 
@@ -84,9 +86,9 @@ class OffPolicyTrainer(PolicyTrainer):
         is_plain = type(own).update is OffPolicyAlgorithm.update and "update" not in vars(own)
         return own.begin if is_plain else own.update  # nobody waits for a GPU between steps
 
-    def learn_by(self, replay: Any, take_step: Callable[[], Mapping[str, Number]]) -> None:
-        """Keep transitions in another replay, such as one on a device, from which `take_step` learns."""
-        self.replay, self._take_step = replay, take_step
+    def learn_by(self, replay: Any, take_steps: TakeSteps) -> None:
+        """Keep transitions in another replay, such as one on a device, from which `take_steps` learns."""
+        self.replay, self._take_steps = replay, take_steps
 
     @property
     def algorithm(self) -> OffPolicyAlgorithm[Any]:
@@ -174,8 +176,8 @@ class OffPolicyTrainer(PolicyTrainer):
         sums: dict[str, list[Number]] = {}
         while self._owed_steps >= params.update_interval:
             self._owed_steps -= params.update_interval
-            for _ in range(params.train_iters):
-                for name, number in self._take_step().items():
+            for step in self._take_steps(params.train_iters):
+                for name, number in step.items():
                     sums.setdefault(name, []).append(number)
             self.policy_version += 1
         means = {name: sum(numbers) / len(numbers) for name, numbers in sums.items()}
@@ -196,6 +198,9 @@ class OffPolicyTrainer(PolicyTrainer):
 
     def _progress(self) -> float:
         return min(1.0, self.num_env_steps / self.max_steps)
+
+    def _gradient_steps(self, num_steps: int) -> Iterable[Mapping[str, Number]]:
+        return (self._gradient_step() for _ in range(num_steps))
 
     def _gradient_step(self) -> Mapping[str, Number]:
         params = self._params

@@ -23,11 +23,10 @@ from relayrl.accelerator.gpu.gradient_terms import (
 )
 from relayrl.accelerator.gpu.mlp_tiles import MLPShape, Precision
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
+from relayrl.accelerator.gpu.wide.library_layers import hidden_layer, row_shares, times_slope
 
 BY_LIBRARY = frozenset({Precision.TF32, Precision.NEAR_FLOAT32})
 """Precisions whose products are cuBLAS's, in tf32 or float32."""
-SLOPE_BLOCK = 32, 64
-"""Rows and columns that a program multiplies by slopes at a time."""
 
 
 class LayeredNetwork:
@@ -47,9 +46,7 @@ class LayeredNetwork:
         num_outputs = shape.sizes[-1]
         self._loss_sums = torch.zeros((self._loss_programs, num_outputs + num_extra + NUM_POLICY_SUMS), device=device)
         self._value_sums = torch.zeros((self._loss_programs, 1 + NUM_VALUE_SUMS), device=device)
-        self._slope_steps = triton.cdiv(triton.cdiv(num_rows, SLOPE_BLOCK[0]), MULTIPROCESSORS)
-        slope_programs = triton.cdiv(num_rows, SLOPE_BLOCK[0] * self._slope_steps)
-        self._bias_sums = [torch.zeros((slope_programs, size), device=device) for size in shape.sizes[1:-1]]
+        self._bias_sums = [torch.zeros((row_shares(num_rows)[0], size), device=device) for size in shape.sizes[1:-1]]
         self._sums = torch.zeros(NUM_POLICY_SUMS, device=device)
         self._nothing = torch.zeros(0, device=device)
         self._partials = self._nothing
@@ -144,11 +141,8 @@ class LayeredNetwork:
         x = self._seen
         with _tf32_products(self.precision is Precision.TF32):
             for i, hidden in enumerate(self._hidden):
-                weight, bias = self._parameters(network.vector, i)
-                if self.shape.is_tanh:
-                    torch.addmm(bias, x, weight.t(), out=hidden).tanh_()
-                else:  # bias and relu are the product's epilogue
-                    torch.ops.aten._addmm_activation.out(bias, x, weight.t(), out=hidden)
+                weight, bias = self.shape.layer_of(network.vector, i)
+                hidden_layer(x, weight, bias, self.shape.is_tanh, hidden)
                 x = hidden
 
     @torch.no_grad()
@@ -157,25 +151,15 @@ class LayeredNetwork:
         with _tf32_products(self.precision is Precision.TF32):
             for i in range(self.shape.depth, 0, -1):
                 out, hidden = self._dz[i - 1], self._hidden[i - 1]
-                torch.mm(above[i], self._parameters(network.vector, i)[0], out=out)
-                self._times_slope(out, hidden, self._bias_sums[i - 1], self._parameters(gradient, i - 1)[1])
+                torch.mm(above[i], self.shape.layer_of(network.vector, i)[0], out=out)
+                self._times_slope(out, hidden, self._bias_sums[i - 1], self.shape.layer_of(gradient, i - 1)[1])
             for i, dz in enumerate(above):
-                torch.mm(dz.t(), inputs[i], out=self._parameters(gradient, i)[0])
+                torch.mm(dz.t(), inputs[i], out=self.shape.layer_of(gradient, i)[0])
 
     def _times_slope(self, dz: Tensor, hidden: Tensor, sums: Tensor, bias: Tensor) -> None:
         """Multiply `dz` by the activation's slope, and write its sum over rows to the gradient of the layer's `bias`."""
-        (block, columns), width = SLOPE_BLOCK, dz.shape[1]
-        layered.slope_kernel[(sums.shape[0], triton.cdiv(width, columns))](
-            dz, hidden, sums, self.num_rows, WIDTH=width, IS_TANH=self.shape.is_tanh, STEPS=self._slope_steps,
-            BM=block, BN=columns,
-        )  # fmt: skip
+        times_slope(dz, hidden, self.shape.is_tanh, sums)
         reduce_partials(sums, bias, self._nothing)
-
-    def _parameters(self, vector: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        """Views of a layer's weight [out, in] and bias, or of their gradients."""
-        (fan_in, fan_out), start = self.shape.sizes[i : i + 2], self.shape.offsets[i]
-        end = start + fan_in * fan_out
-        return vector[start:end].view(fan_out, fan_in), vector[end : end + fan_out]
 
 
 @contextmanager
