@@ -54,22 +54,17 @@ def known_update(
     precision: Precision | None = None,
 ) -> FusedUpdate | None:
     """The same wherever the tensors lie: Triton's interpreter takes those of the host."""
-    loss = objective.policy_loss
     is_known = (
         policy in _POLICIES
         and policy.image_encoder is None
-        and policy.head in _HEADS
-        and objective in _OBJECTIVES
-        and (loss in _CLIPPED or loss in _PLAIN)
+        and has_known_losses(policy, objective)
         and pi_optimizer in _OPTIMIZERS
         and vf_optimizer in _OPTIMIZERS
     )
     if not is_known:
         return None
-    actor, critic, head = mlp_shape(policy.actor), mlp_shape(policy.critic), _head_shape(policy.head)
+    actor, critic, head = mlp_shape(policy.actor), mlp_shape(policy.critic), head_shape(policy.head)
     if actor is None or critic is None or max(actor.sizes[-1], critic.sizes[-1]) > MAX_OUTPUTS:
-        return None
-    if policy.head.learns_log_std and not is_trained_float32(policy.log_std):
         return None
     if precision is None:  # three products of bfloat16 halves are 2.6 times faster, and exact enough for small networks
         is_small = max(*actor.widths, *critic.widths) <= MAX_FUSED_WIDTH[Precision.BF16X3]
@@ -77,7 +72,15 @@ def known_update(
     return FusedUpdate(policy, objective, (pi_optimizer, vf_optimizer), (actor, critic), head, precision)
 
 
-def _head_shape(head: ActionHead) -> HeadShape:
+def has_known_losses(policy: ActorCritic, objective: Objective) -> bool:
+    """Whether the head's distribution and the losses are exactly what `action_tiles` has."""
+    loss, learns = objective.policy_loss, policy.head.learns_log_std
+    is_known = policy.head in _HEADS and objective in _OBJECTIVES and (loss in _CLIPPED or loss in _PLAIN)
+    return is_known and (not learns or is_trained_float32(policy.log_std))
+
+
+def head_shape(head: ActionHead) -> HeadShape:
+    """What kernels must know of a known head."""
     described = head.describe()
     assert described is not None
     return HeadShape(described.part_sizes, described.starts)

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from relayrl.accelerator.gpu.advantage_kernels import gae
 from relayrl.accelerator.gpu.clipped_adam import FusedAdam
+from relayrl.accelerator.gpu.fused_update import has_known_losses, head_shape
+from relayrl.accelerator.gpu.gradient_terms import HeadShape, PolicyTerms, ValueTerms
 from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.fused_cells import fused_unroll, is_known_cell
+from relayrl.accelerator.gpu.recurrent.lane_gradients import LaneNetwork, LanePlan
+from relayrl.accelerator.gpu.recurrent.lane_networks import LaneShape, lane_shape
+from relayrl.algorithms.losses import ClippedSurrogate
 from relayrl.algorithms.optimizer import FlatAdam
-from relayrl.algorithms.updates.device_sequences import RecurrentDeviceUpdate
+from relayrl.algorithms.updates.device_sequences import LaneBatch, RecurrentDeviceUpdate
 from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.networks.memory_cell import MemoryStarts
 from relayrl.models.networks.recurrent_network import RecurrentNetwork
 from relayrl.models.recurrent_policy import RecurrentActorCritic
 
@@ -22,7 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from relayrl.algorithms.losses import Objective
-    from relayrl.models.networks.memory_cell import MemoryCell, MemoryStarts, UnrolledLanes
+    from relayrl.algorithms.updates.device_update import DeviceBatch
+    from relayrl.models.networks.memory_cell import MemoryCell, UnrolledLanes
     from relayrl.models.policy import ActorCritic
 
 _POLICIES, _NETWORKS, _OPTIMIZERS = BuiltIns(RecurrentActorCritic), BuiltIns(RecurrentNetwork), BuiltIns(FlatAdam)
@@ -47,8 +56,12 @@ def fused_recurrent_update(
     )
     if not is_known:
         return None
-    chosen = precision or Precision.NEAR_FLOAT32
-    return FusedRecurrentUpdate(policy, objective, pi_optimizer, vf_optimizer, chosen)
+    parts = policy, objective, pi_optimizer, vf_optimizer
+    if precision is Precision.TF32 and has_known_losses(policy, objective):
+        shapes = lane_shape(policy.actor), lane_shape(policy.critic)
+        if shapes[0] is not None and shapes[1] is not None and shapes[0].units == shapes[1].units:
+            return HalfRecurrentUpdate(*parts, (shapes[0], shapes[1]), head_shape(policy.head))
+    return FusedRecurrentUpdate(*parts, precision or Precision.NEAR_FLOAT32)
 
 
 class FusedRecurrentUpdate(RecurrentDeviceUpdate):
@@ -78,3 +91,56 @@ class FusedRecurrentUpdate(RecurrentDeviceUpdate):
         lam: float,
     ) -> Tensor:
         return gae(reward, values, flags, gamma=gamma, lam=lam)
+
+
+class HalfRecurrentUpdate(FusedRecurrentUpdate):
+    """The same for a GRU of few units, the layers in front of it and the losses behind it, in half precision: where products may
+    be in tf32."""
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        objective: Objective,
+        pi_optimizer: FlatAdam,
+        vf_optimizer: FlatAdam,
+        shapes: tuple[LaneShape, LaneShape],
+        head: HeadShape,
+    ) -> None:
+        super().__init__(policy, objective, pi_optimizer, vf_optimizer, Precision.TF32)
+        self._shapes, self._head = shapes, head
+        self._scales = (None, None) if head.parts else (policy.action_scale, policy.action_center)
+        self._plans: dict[tuple[int, int], LanePlan] = {}
+
+    def gradients(
+        self, batch: DeviceBatch, where: Tensor | None, *, trains_pi: bool, trains_vf: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        assert isinstance(batch, LaneBatch)
+        num_steps, num_all = batch.advantage.shape
+        lanes = torch.arange(num_all, device=batch.advantage.device) if where is None else where
+        plan, flat, (actor, critic) = self._plan(num_steps, len(lanes), lanes.device), batch.flat(), self._shapes
+        policy = value = None
+        if trains_pi:
+            own, starts = self.pi_adam.flat, _contiguous(batch.actor_starts)
+            network = LaneNetwork(actor, own.vector, own.gradient, flat.features.contiguous(), starts)
+            policy = network, self._head, self._policy_terms(flat)
+        if trains_vf:
+            own, starts = self.vf_adam.flat, _contiguous(batch.critic_starts)
+            network = LaneNetwork(critic, own.vector, own.gradient, flat.critic_features.contiguous(), starts)
+            value = network, ValueTerms(flat.old_value, flat.target, self.objective.value_clip)
+        return plan.gradients(policy, value, lanes)
+
+    def _policy_terms(self, flat: DeviceBatch) -> PolicyTerms:
+        loss = self.objective.policy_loss
+        clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
+        columns = flat.action, flat.mask, flat.logp, flat.advantage
+        return PolicyTerms(*columns, self._scales[0], self._scales[1], clip_ratio, self.objective.entropy_coef)
+
+    def _plan(self, num_steps: int, num_lanes: int, device: torch.device) -> LanePlan:
+        if (num_steps, num_lanes) not in self._plans:
+            num_extra = 0 if self._head.parts else self._shapes[0].num_outputs
+            self._plans[num_steps, num_lanes] = LanePlan(self._shapes, num_extra, num_steps, num_lanes, device)
+        return self._plans[num_steps, num_lanes]
+
+
+def _contiguous(starts: MemoryStarts) -> MemoryStarts:
+    return MemoryStarts(starts.slot.contiguous(), starts.given.contiguous())

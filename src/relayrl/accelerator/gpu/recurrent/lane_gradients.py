@@ -1,0 +1,280 @@
+"""Gradients of recurrent actor and critic over a minibatch of lanes, in half precision: for runs that allow products in tf32.
+
+Layers, projections and sums over rows are cuBLAS's products of float16 numbers, which have tf32's mantissa; what they add up is
+float32. Lanes are read by their numbers, so that a minibatch is nowhere copied but for what the first layer sees. Gradients of the
+outputs are multiplied by a power of two first, chosen on the device so that the largest one is about `TOP`: small ones stay
+numbers of half precision, and the sums that a gradient becomes on its way back have room above. Losses, their gradients, biases'
+sums and Adam stay float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from relayrl.accelerator.gpu.clipped_adam import reduce_partials
+from relayrl.accelerator.gpu.gradient_terms import (
+    MULTIPROCESSORS,
+    NUM_POLICY_SUMS,
+    NUM_VALUE_SUMS,
+    HeadShape,
+    PolicyTerms,
+    ValueTerms,
+)
+from relayrl.accelerator.gpu.mlp_tiles import Precision
+from relayrl.accelerator.gpu.recurrent.lane_networks import HalfWeights, LaneShape, half_weights
+from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel
+from relayrl.accelerator.gpu.wide import layered_gradients as layered
+from relayrl.models.networks.memory_cell import MemoryStarts
+
+TOP = 16.0
+"""About the largest gradient by an output, after it was multiplied."""
+OUTPUT_WIDTH = 16
+LOSS_BLOCK, SEEN_BLOCK = 64, 256
+SLOPE_BLOCK = 32, 64
+LARGEST = tl.constexpr(60_000.0)
+"""Of half numbers there are none above 65,504."""
+
+
+@triton.jit
+def seen_kernel(X, ROWS, OUT, num_rows, F: tl.constexpr, STRIDE: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [m, STRIDE] half: the features of rows, a one behind them, zeros."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    ok = (i < num_rows)[:, None]
+    row = tl.load(ROWS + i, mask=i < num_rows, other=0)
+    c = tl.arange(0, W)[None, :]
+    x = tl.load(X + row[:, None] * F + c, mask=ok & (c < F), other=0.0)
+    x = tl.where(c == F, 1.0, tl.minimum(tl.maximum(x, -LARGEST), LARGEST))
+    tl.store(OUT + i[:, None] * STRIDE + c, x.to(tl.float16), mask=ok & (c < STRIDE))
+
+
+def gru_blocks(num_lanes: int, units: int, *, is_backward: bool) -> dict[str, Any]:
+    """Launch constants of the time loops."""
+    lanes, warps = BLOCKS[is_backward]
+    while lanes > 16 and num_lanes <= lanes // 2:
+        lanes //= 2
+    return {"H": units, "W": max(16, triton.next_power_of_2(units)), "BL": lanes, "num_warps": warps, "num_stages": 1}
+
+
+BLOCKS = {False: (64, 8), True: (64, 8)}
+"""Lanes of a program and its warps, forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNetwork:
+    """One network and what it sees: its parameters and gradient, features [T · L, F] of all lanes and their starts."""
+
+    shape: LaneShape
+    vector: Tensor
+    gradient: Tensor
+    features: Tensor
+    starts: MemoryStarts
+
+
+class _Layers:
+    """What the layers of one network give for a minibatch, and the gradients by it."""
+
+    def __init__(self, shape: LaneShape, num_rows: int, device: torch.device) -> None:
+        self.shape, self.num_rows = shape, num_rows
+
+        def half(width: int) -> Tensor:
+            return torch.empty((num_rows, width), dtype=torch.float16, device=device)
+
+        self.seen = half(shape.num_inputs)
+        self.hidden = [half(size) for size in shape.sizes[1:]]
+        self._dz = [half(size) for size in shape.sizes[1:]]
+        self.dy = torch.empty((num_rows, OUTPUT_WIDTH), device=device)
+        self.half_dy = half(OUTPUT_WIDTH)
+        self._steps = triton.cdiv(triton.cdiv(num_rows, SLOPE_BLOCK[0]), 4 * MULTIPROCESSORS)
+        programs = triton.cdiv(num_rows, SLOPE_BLOCK[0] * self._steps)
+        self._bias_sums = [torch.zeros((programs, size), device=device) for size in shape.sizes[1:]]
+        self.loss_programs = triton.cdiv(num_rows, LOSS_BLOCK)
+        self._nothing = torch.zeros(0, device=device)
+
+    def project(self, features: Tensor, rows: Tensor, weights: HalfWeights, out: Tensor) -> None:
+        """Write the cell's projected inputs [m, 3 H] of features' rows to `out`."""
+        shape = self.shape
+        seen_kernel[(triton.cdiv(self.num_rows, SEEN_BLOCK),)](
+            features, rows, self.seen, self.num_rows, F=shape.sizes[0], STRIDE=shape.num_inputs,
+            W=triton.next_power_of_2(shape.num_inputs), BLOCK=SEEN_BLOCK, num_warps=8,
+        )  # fmt: skip
+        x = self.seen
+        for (weight, bias), hidden in zip(weights.layers, self.hidden, strict=True):
+            if shape.is_tanh:
+                torch.addmm(bias, x, weight.t(), out=hidden).tanh_()
+            else:  # bias and relu are the product's epilogue
+                torch.ops.aten._addmm_activation.out(bias, x, weight.t(), out=hidden)
+            x = hidden
+        weight, bias = weights.inputs
+        torch.addmm(bias, x, weight.t(), out=out)
+
+    def differentiate(self, dx: Tensor, weights: HalfWeights, gradient: Tensor) -> None:
+        """Write the layers' gradients from those by the projected inputs, `dx` [m, 3 H] by gates n, r, z."""
+        above, weight_above = dx, weights.turned_inputs
+        of_layers = list(self.shape.layers(gradient))
+        for i in range(len(self.hidden) - 1, -1, -1):
+            dz, hidden, (d_weight, d_bias) = self._dz[i], self.hidden[i], of_layers[i]
+            torch.mm(above, weight_above, out=dz)
+            self._times_slope(dz, hidden, self._bias_sums[i], d_bias)
+            if i > 0:
+                sum_over_rows(dz, self.hidden[i - 1], d_weight)
+            else:
+                found = torch.empty((dz.shape[1], self.seen.shape[1]), device=dz.device)
+                d_weight.copy_(sum_over_rows(dz, self.seen, found)[:, : d_weight.shape[1]])
+            above, weight_above = dz, weights.layers[i][0]
+
+    def _times_slope(self, dz: Tensor, hidden: Tensor, sums: Tensor, bias: Tensor) -> None:
+        (block, columns), width = SLOPE_BLOCK, dz.shape[1]
+        layered.slope_kernel[(sums.shape[0], triton.cdiv(width, columns))](
+            dz, hidden, sums, self.num_rows, WIDTH=width, IS_TANH=self.shape.is_tanh, STEPS=self._steps,
+            BM=block, BN=columns,
+        )  # fmt: skip
+        reduce_partials(sums, bias, self._nothing)
+
+    @property
+    def last_layer(self) -> dict[str, Any]:
+        """Launch constants of the losses."""
+        shape = self.shape
+        return {
+            "START": shape.outputs_at, "FAN_IN": shape.units, "K": shape.num_outputs, "W": OUTPUT_WIDTH,
+            "BM": LOSS_BLOCK, "BK": 32, "PRECISION": Precision.TF32.value, "num_warps": 4,
+        }  # fmt: skip
+
+
+class LanePlan:
+    """Memory and launches for minibatches of so many steps and lanes."""
+
+    def __init__(
+        self, shapes: tuple[LaneShape, LaneShape], num_extra: int, num_steps: int, num_lanes: int, device: torch.device
+    ) -> None:
+        """`num_extra` parameters lie behind the policy's outputs."""
+        self.num_steps, self.num_lanes = num_steps, num_lanes
+        self._layers = [_Layers(shape, num_steps * num_lanes, device) for shape in shapes]
+        units, rows = shapes[0].units, num_steps * num_lanes
+
+        def half(width: int) -> Tensor:
+            return torch.empty((2, rows, width), dtype=torch.float16, device=device)
+
+        self._projected, self._before, self._out = half(3 * units), half(units), half(units)
+        self._gates, self._dx = half(4 * units), half(4 * units)
+        self._last = torch.empty((2, num_lanes, units), device=device)
+        programs = self._layers[0].loss_programs
+        width = shapes[0].num_outputs + num_extra + NUM_POLICY_SUMS
+        self._policy_sums = torch.zeros((programs, width), device=device)
+        self._value_sums = torch.zeros((programs, 1 + NUM_VALUE_SUMS), device=device)
+        self._numbers = torch.zeros(NUM_POLICY_SUMS + NUM_VALUE_SUMS, device=device)
+
+    @torch.no_grad()
+    def gradients(
+        self,
+        policy: tuple[LaneNetwork, HeadShape, PolicyTerms] | None,
+        value: tuple[LaneNetwork, ValueTerms] | None,
+        where: Tensor,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Write the gradients of one network or both; gives the policy's loss, KL, entropy and share of clipped rows [4], and
+        the value's loss [1]. `where` [l] are the lanes."""
+        networks = [part[0] for part in (policy, value) if part is not None]
+        layers = [own for own, part in zip(self._layers, (policy, value), strict=True) if part is not None]
+        num_all = networks[0].starts.slot.shape[1]
+        steps = torch.arange(self.num_steps, device=where.device)
+        rows = (steps[:, None] * num_all + where).flatten()
+        weights = [half_weights(network.shape, network.vector) for network in networks]
+        cells = [network.shape.cell(network.vector) for network in networks]
+        recurrent = torch.stack([cell[1] for cell in cells]).to(torch.float16)
+        for own, network, half, out in zip(layers, networks, weights, self._projected, strict=False):
+            own.project(network.features, rows, half, out)
+        self._unroll(networks, recurrent, torch.stack([cell[3] for cell in cells]), where)
+        of_policy = of_value = None
+        if policy is not None:
+            of_policy = self._policy_loss(*policy, rows)
+        if value is not None:
+            of_value = self._value_loss(*value, rows, self._out[len(networks) - 1])
+        scale = self._scaled([own.dy for own in layers])
+        sums = self._unroll_back(networks, layers, recurrent, scale, where)
+        for i, (own, network, half) in enumerate(zip(layers, networks, weights, strict=True)):
+            torch.mul(own.dy, scale[i], out=own.half_dy)
+            self._differentiate(i, own, network, half, sums[i])
+            network.gradient[: network.shape.biases_at].div_(scale[i])
+        if policy is not None:
+            reduce_partials(self._policy_sums, networks[0].gradient[networks[0].shape.biases_at :], of_policy)
+        if value is not None:
+            reduce_partials(self._value_sums, networks[-1].gradient[-1:], of_value)
+        return of_policy, of_value
+
+    def _unroll(self, networks: list[LaneNetwork], recurrent: Tensor, bias: Tensor, where: Tensor) -> None:
+        first, last = networks[0], networks[-1]
+        blocks = gru_blocks(self.num_lanes, first.shape.units, is_backward=False)
+        gru_forward_kernel[(triton.cdiv(self.num_lanes, blocks["BL"]), len(networks))](
+            self._projected, recurrent, bias, first.starts.slot, last.starts.slot, first.starts.given, last.starts.given,
+            where, self._before, self._out, self._last, self._gates, self.num_lanes, first.starts.slot.shape[1],
+            T=self.num_steps, KEEPS=True, **blocks,
+        )  # fmt: skip
+
+    def _unroll_back(
+        self, networks: list[LaneNetwork], layers: list[_Layers], recurrent: Tensor, scale: Tensor, where: Tensor
+    ) -> Tensor:
+        """[networks, 4 H] sums over rows of what is written to `_dx`."""
+        first, last = networks[0], networks[-1]
+        blocks = gru_blocks(self.num_lanes, first.shape.units, is_backward=True)
+        programs = triton.cdiv(self.num_lanes, blocks["BL"])
+        sums = torch.empty((len(networks), programs, 4 * first.shape.units), device=where.device)
+        gru_backward_kernel[(programs, len(networks))](
+            recurrent, first.shape.outputs(first.vector), last.shape.outputs(last.vector), first.starts.slot,
+            last.starts.slot, where, self._before, self._gates, layers[0].dy, layers[-1].dy, scale, self._dx, sums,
+            self.num_lanes, first.starts.slot.shape[1], T=self.num_steps, K=first.shape.num_outputs,
+            V_K=last.shape.num_outputs, BY=OUTPUT_WIDTH, **blocks,
+        )  # fmt: skip
+        return sums.sum(1)
+
+    def _policy_loss(self, network: LaneNetwork, head: HeadShape, terms: PolicyTerms, rows: Tensor) -> Tensor:
+        own = self._layers[0]
+        layered.policy_loss_kernel[(own.loss_programs,)](
+            network.vector, self._out[0], rows, *terms.arguments, own.dy, self._policy_sums, own.num_rows,
+            *terms.numbers, **own.last_layer, **head.constants, **terms.constants,
+        )  # fmt: skip
+        return self._numbers[:NUM_POLICY_SUMS]
+
+    def _value_loss(self, network: LaneNetwork, terms: ValueTerms, rows: Tensor, seen: Tensor) -> Tensor:
+        own = self._layers[1]
+        layered.value_loss_kernel[(own.loss_programs,)](
+            network.vector, seen, rows, terms.old_value, terms.target, own.dy, self._value_sums, own.num_rows,
+            terms.clip or 0.0, IS_CLIPPED=terms.clip is not None, **own.last_layer,
+        )  # fmt: skip
+        return self._numbers[NUM_POLICY_SUMS:]
+
+    def _scaled(self, slopes: list[Tensor]) -> Tensor:
+        """[networks] a power of two for each."""
+        largest = torch.stack([torch.linalg.vector_norm(dy, float("inf")) for dy in slopes])
+        return torch.exp2(torch.floor(torch.log2(TOP / largest.clamp(min=1e-30))))
+
+    def _differentiate(self, i: int, own: _Layers, network: LaneNetwork, half: HalfWeights, sums: Tensor) -> None:
+        """Write the i-th network's gradient, but for the outputs' bias."""
+        shape, units, gradient = network.shape, network.shape.units, network.gradient
+        d_input, d_recurrent, d_input_bias, d_recurrent_bias = shape.cell(gradient)
+        dx, du = self._dx[i, :, : 3 * units], self._dx[i, :, units:]
+        turned = sum_over_rows(dx, own.hidden[-1], torch.empty_like(d_input))
+        _to_torchs_order(turned, d_input, units)
+        _to_torchs_order(sums[: 3 * units], d_input_bias, units)
+        sum_over_rows(du, self._before[i], d_recurrent)
+        d_recurrent_bias.copy_(sums[units:])
+        outputs = torch.empty((OUTPUT_WIDTH, units), device=gradient.device)
+        shape.outputs(gradient).copy_(sum_over_rows(own.half_dy, self._out[i], outputs)[: shape.num_outputs])
+        own.differentiate(dx, half, gradient)
+
+
+def sum_over_rows(dz: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    """`out` = dzᵀ x in float32 of half columns."""
+    if dz.is_cuda:
+        return torch.ops.aten.mm.dtype_out(dz.t(), x, torch.float32, out=out)
+    return torch.mm(dz.float().t(), x.float(), out=out)
+
+
+def _to_torchs_order(turned: Tensor, out: Tensor, units: int) -> None:
+    """Rows of gates n, r, z to those of r, z, n."""
+    out[: 2 * units].copy_(turned[units:])
+    out[2 * units :].copy_(turned[:units])
