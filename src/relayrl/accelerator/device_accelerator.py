@@ -81,5 +81,7 @@ def fused_rollout_of(env: BatchedEnvironment, actors: Mapping[str, Any]) -> Call
     if len(actors) > 1 or not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
         return None
     from relayrl.accelerator.gpu.environments.fused_rollouts import fused_rollout
+    from relayrl.accelerator.gpu.recurrent.recurrent_rollouts import recurrent_rollout
 
-    return fused_rollout(env, next(iter(actors.values())))
+    (actor,) = actors.values()
+    return fused_rollout(env, actor) or recurrent_rollout(env, actor)

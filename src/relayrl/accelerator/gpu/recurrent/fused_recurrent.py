@@ -107,7 +107,7 @@ class HalfRecurrentUpdate(FusedRecurrentUpdate):
         head: HeadShape,
     ) -> None:
         super().__init__(policy, objective, pi_optimizer, vf_optimizer, Precision.TF32)
-        self._shapes, self._head = shapes, head
+        self.shapes, self._head = shapes, head
         self._scales = (None, None) if head.parts else (policy.action_scale, policy.action_center)
         self._plans: dict[tuple[int, int], LanePlan] = {}
 
@@ -117,7 +117,7 @@ class HalfRecurrentUpdate(FusedRecurrentUpdate):
         assert isinstance(batch, LaneBatch)
         num_steps, num_all = batch.advantage.shape
         lanes = torch.arange(num_all, device=batch.advantage.device) if where is None else where
-        plan, flat, (actor, critic) = self._plan(num_steps, len(lanes), lanes.device), batch.flat(), self._shapes
+        plan, flat, (actor, critic) = self._plan(num_steps, len(lanes), lanes.device), batch.flat(), self.shapes
         policy = value = None
         if trains_pi:
             own, starts = self.pi_adam.flat, _contiguous(batch.actor_starts)
@@ -137,8 +137,8 @@ class HalfRecurrentUpdate(FusedRecurrentUpdate):
 
     def _plan(self, num_steps: int, num_lanes: int, device: torch.device) -> LanePlan:
         if (num_steps, num_lanes) not in self._plans:
-            num_extra = 0 if self._head.parts else self._shapes[0].num_outputs
-            self._plans[num_steps, num_lanes] = LanePlan(self._shapes, num_extra, num_steps, num_lanes, device)
+            num_extra = 0 if self._head.parts else self.shapes[0].num_outputs
+            self._plans[num_steps, num_lanes] = LanePlan(self.shapes, num_extra, num_steps, num_lanes, device)
         return self._plans[num_steps, num_lanes]
 
 
