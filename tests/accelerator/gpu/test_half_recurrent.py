@@ -131,6 +131,17 @@ def test_one_network_alone_has_the_gradient_that_it_has_beside_the_other(trains)
             assert not optimizers[i].gradient.any()
 
 
+def test_lanes_are_valued_as_the_reference_unrolls_them():
+    policy = _policy(SPACES["discrete"], (16, 24), "relu", is_central=True)
+    own, batch = fused_recurrent_update(policy, PPO, *_optimizers(policy), Precision.TF32), _lanes(policy, is_central=True)
+    with torch.no_grad():
+        hidden = policy.critic.hidden(batch.critic_features)
+        found = own.unroll(policy.critic.cell, hidden, batch.critic_starts)
+        expected = policy.critic.cell.unroll_lanes(hidden, batch.critic_starts)
+    for name in ("outputs", "before", "after"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=2e-3, atol=2e-3)
+
+
 def test_half_precision_is_for_runs_that_allow_tf32_and_for_what_the_kernels_know():
     class Mine(RecurrentActorCritic):
         pass

@@ -30,7 +30,7 @@ from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.lane_networks import HalfWeights, LaneShape, half_weights
 from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
-from relayrl.models.networks.memory_cell import MemoryStarts
+from relayrl.models.networks.memory_cell import MemoryCell, MemoryStarts, UnrolledLanes
 
 TOP = 16.0
 """About the largest gradient by an output, after it was multiplied."""
@@ -265,6 +265,24 @@ class LanePlan:
         outputs = torch.empty((OUTPUT_WIDTH, units), device=gradient.device)
         shape.outputs(gradient).copy_(sum_over_rows(own.half_dy, self._out[i], outputs)[: shape.num_outputs])
         own.differentiate(dx, half, gradient)
+
+
+@torch.no_grad()
+def half_unroll(cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> UnrolledLanes:
+    """`cell.unroll_lanes(inputs, starts)` of a GRU of few units, without a gradient."""
+    (num_steps, num_lanes), units = inputs.shape[:2], cell.num_outputs
+    weight, recurrent, bias, recurrent_bias = cell.layer.all_weights[0]
+    half = [tensor.to(torch.float16) for tensor in (bias, inputs.flatten(0, 1), weight, recurrent)]
+    projected = torch.addmm(half[0], half[1], half[2].t())
+    before, out = half[1].new_empty((2, num_steps, num_lanes, units))
+    last = inputs.new_empty((num_lanes, units))
+    slot, given = starts.slot.contiguous(), starts.given.contiguous()
+    blocks = gru_blocks(num_lanes, units, is_backward=False)
+    gru_forward_kernel[(triton.cdiv(num_lanes, blocks["BL"]), 1)](
+        projected, half[3], recurrent_bias, slot, slot, given, given, torch.arange(num_lanes, device=slot.device),
+        before, out, last, out, num_lanes, num_lanes, T=num_steps, KEEPS=False, **blocks,
+    )  # fmt: skip
+    return UnrolledLanes(out.float(), before.float(), last)
 
 
 def sum_over_rows(dz: Tensor, x: Tensor, out: Tensor) -> Tensor:
