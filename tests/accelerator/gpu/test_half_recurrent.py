@@ -1,4 +1,4 @@
-"""Where products may be in tf32, policies with a GRU learn in half precision: gradients are float64's up to 10 bits of mantissa."""
+"""Where tf32 is allowed, GRU policies learn in half precision: gradients are those of float64 up to 10 bits of mantissa."""
 
 import copy
 
@@ -133,7 +133,10 @@ def test_one_network_alone_has_the_gradient_that_it_has_beside_the_other(trains)
 
 def test_lanes_are_valued_as_the_reference_unrolls_them():
     policy = _policy(SPACES["discrete"], (16, 24), "relu", is_central=True)
-    own, batch = fused_recurrent_update(policy, PPO, *_optimizers(policy), Precision.TF32), _lanes(policy, is_central=True)
+    own, batch = (
+        fused_recurrent_update(policy, PPO, *_optimizers(policy), Precision.TF32),
+        _lanes(policy, is_central=True),
+    )
     with torch.no_grad():
         hidden = policy.critic.hidden(batch.critic_features)
         found = own.unroll(policy.critic.cell, hidden, batch.critic_starts)
@@ -153,7 +156,9 @@ def test_half_precision_is_for_runs_that_allow_tf32_and_for_what_the_kernels_kno
     assert update_of(made) is HalfRecurrentUpdate
     assert update_of(made, None) is not HalfRecurrentUpdate
     assert update_of(made, Precision.NEAR_FLOAT32) is not HalfRecurrentUpdate
-    assert update_of(_policy(SPACES["discrete"], (8,), "relu", is_central=False, kind="lstm")) is not HalfRecurrentUpdate
+    assert (
+        update_of(_policy(SPACES["discrete"], (8,), "relu", is_central=False, kind="lstm")) is not HalfRecurrentUpdate
+    )
     assert update_of(_policy(SPACES["discrete"], (8,), "relu", is_central=False, size=160)) is not HalfRecurrentUpdate
     hooked, frozen, other = copy.deepcopy(made), copy.deepcopy(made), copy.deepcopy(made)
     hooked.critic.trunk[0].register_forward_hook(lambda *_: None)

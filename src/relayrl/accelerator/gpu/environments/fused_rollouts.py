@@ -24,6 +24,7 @@ from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.networks.observation_encoder import ObservationEncoder, RunningNormalizer
 
 if TYPE_CHECKING:
+    from relayrl.accelerator.gpu.recurrent.fused_recurrent import HalfRecurrentUpdate
     from relayrl.envs.native.batched_environment import BatchedEnvironment
     from relayrl.models.policy import ActorCritic
 
@@ -61,7 +62,14 @@ class FusedRollout(Generic[Update]):
         (self._name,) = env.groups
 
     def _launch(
-        self, kernel: Any, block: int, parameters: tuple[Tensor, ...], rollout: Any, noise: Tensor, *own: Tensor, **constants: Any
+        self,
+        kernel: Any,
+        block: int,
+        parameters: tuple[Tensor, ...],
+        rollout: Any,
+        noise: Tensor,
+        *own: Tensor,
+        **constants: Any,
     ) -> None:
         """Fill all rows of a `ResidentRollout` and its last observation from `noise` [T, L, K], a program for every `block`
         environments; `parameters` come first and `own` columns last."""

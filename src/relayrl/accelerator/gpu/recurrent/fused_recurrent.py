@@ -94,8 +94,8 @@ class FusedRecurrentUpdate(RecurrentDeviceUpdate):
 
 
 class HalfRecurrentUpdate(FusedRecurrentUpdate):
-    """The same for a GRU of few units, the layers in front of it and the losses behind it, in half precision: where products may
-    be in tf32."""
+    """The same for a GRU of few units, the layers in front of it and the losses behind it, in half precision: where products
+    may be in tf32."""
 
     def __init__(
         self,

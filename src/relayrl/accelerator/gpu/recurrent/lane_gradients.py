@@ -1,10 +1,10 @@
 """Gradients of recurrent actor and critic over a minibatch of lanes, in half precision: for runs that allow products in tf32.
 
-Layers, projections and sums over rows are cuBLAS's products of float16 numbers, which have tf32's mantissa; what they add up is
-float32. Lanes are read by their numbers, so that a minibatch is nowhere copied but for what the first layer sees. Gradients of the
-outputs are multiplied by a power of two first, chosen on the device so that the largest one is about `TOP`: small ones stay
-numbers of half precision, and the sums that a gradient becomes on its way back have room above. Losses, their gradients, biases'
-sums and Adam stay float32.
+Layers, projections and sums over rows are cuBLAS's products of float16 numbers, which have tf32's mantissa; their sums are
+float32. Lanes are read by their numbers, so that a minibatch is nowhere copied but for what the first layer sees. Gradients by
+the outputs are multiplied by a power of two first, chosen on the device so that the largest one is about `TOP`: small ones
+stay numbers of half precision, and the sums that a gradient becomes on its way back have room above. Losses, their gradients,
+sums of biases and Adam stay float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from relayrl.accelerator.gpu.clipped_adam import reduce_partials
@@ -28,7 +27,7 @@ from relayrl.accelerator.gpu.gradient_terms import (
 )
 from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.lane_networks import HalfWeights, LaneShape, half_weights
-from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel
+from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel, seen_kernel
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
 from relayrl.models.networks.memory_cell import MemoryCell, MemoryStarts, UnrolledLanes
 
@@ -37,20 +36,6 @@ TOP = 16.0
 OUTPUT_WIDTH = 16
 LOSS_BLOCK, SEEN_BLOCK = 64, 256
 SLOPE_BLOCK = 32, 64
-LARGEST = tl.constexpr(60_000.0)
-"""Of half numbers there are none above 65,504."""
-
-
-@triton.jit
-def seen_kernel(X, ROWS, OUT, num_rows, F: tl.constexpr, STRIDE: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [m, STRIDE] half: the features of rows, a one behind them, zeros."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = (i < num_rows)[:, None]
-    row = tl.load(ROWS + i, mask=i < num_rows, other=0)
-    c = tl.arange(0, W)[None, :]
-    x = tl.load(X + row[:, None] * F + c, mask=ok & (c < F), other=0.0)
-    x = tl.where(c == F, 1.0, tl.minimum(tl.maximum(x, -LARGEST), LARGEST))
-    tl.store(OUT + i[:, None] * STRIDE + c, x.to(tl.float16), mask=ok & (c < STRIDE))
 
 
 def gru_blocks(num_lanes: int, units: int, *, is_backward: bool) -> dict[str, Any]:
@@ -189,22 +174,22 @@ class LanePlan:
         for own, network, half, out in zip(layers, networks, weights, self._projected, strict=False):
             own.project(network.features, rows, half, out)
         self._unroll(networks, recurrent, torch.stack([cell[3] for cell in cells]), where)
-        of_policy = of_value = None
         if policy is not None:
-            of_policy = self._policy_loss(*policy, rows)
+            self._policy_loss(*policy, rows)
         if value is not None:
-            of_value = self._value_loss(*value, rows, self._out[len(networks) - 1])
+            self._value_loss(*value, rows, self._out[len(networks) - 1])
         scale = self._scaled([own.dy for own in layers])
         sums = self._unroll_back(networks, layers, recurrent, scale, where)
         for i, (own, network, half) in enumerate(zip(layers, networks, weights, strict=True)):
             torch.mul(own.dy, scale[i], out=own.half_dy)
             self._differentiate(i, own, network, half, sums[i])
             network.gradient[: network.shape.biases_at].div_(scale[i])
+        of_policy, of_value = self._numbers[:NUM_POLICY_SUMS], self._numbers[NUM_POLICY_SUMS:]
         if policy is not None:
             reduce_partials(self._policy_sums, networks[0].gradient[networks[0].shape.biases_at :], of_policy)
         if value is not None:
             reduce_partials(self._value_sums, networks[-1].gradient[-1:], of_value)
-        return of_policy, of_value
+        return None if policy is None else of_policy, None if value is None else of_value
 
     def _unroll(self, networks: list[LaneNetwork], recurrent: Tensor, bias: Tensor, where: Tensor) -> None:
         first, last = networks[0], networks[-1]
@@ -231,21 +216,19 @@ class LanePlan:
         )  # fmt: skip
         return sums.sum(1)
 
-    def _policy_loss(self, network: LaneNetwork, head: HeadShape, terms: PolicyTerms, rows: Tensor) -> Tensor:
+    def _policy_loss(self, network: LaneNetwork, head: HeadShape, terms: PolicyTerms, rows: Tensor) -> None:
         own = self._layers[0]
         layered.policy_loss_kernel[(own.loss_programs,)](
             network.vector, self._out[0], rows, *terms.arguments, own.dy, self._policy_sums, own.num_rows,
             *terms.numbers, **own.last_layer, **head.constants, **terms.constants,
         )  # fmt: skip
-        return self._numbers[:NUM_POLICY_SUMS]
 
-    def _value_loss(self, network: LaneNetwork, terms: ValueTerms, rows: Tensor, seen: Tensor) -> Tensor:
+    def _value_loss(self, network: LaneNetwork, terms: ValueTerms, rows: Tensor, seen: Tensor) -> None:
         own = self._layers[1]
         layered.value_loss_kernel[(own.loss_programs,)](
             network.vector, seen, rows, terms.old_value, terms.target, own.dy, self._value_sums, own.num_rows,
             terms.clip or 0.0, IS_CLIPPED=terms.clip is not None, **own.last_layer,
         )  # fmt: skip
-        return self._numbers[NUM_POLICY_SUMS:]
 
     def _scaled(self, slopes: list[Tensor]) -> Tensor:
         """[networks] a power of two for each."""
@@ -288,8 +271,10 @@ def half_unroll(cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> Unrol
 def sum_over_rows(dz: Tensor, x: Tensor, out: Tensor) -> Tensor:
     """`out` = dzᵀ x in float32 of half columns."""
     if dz.is_cuda:
-        return torch.ops.aten.mm.dtype_out(dz.t(), x, torch.float32, out=out)
-    return torch.mm(dz.float().t(), x.float(), out=out)
+        torch.ops.aten.mm.dtype_out(dz.t(), x, torch.float32, out=out)
+    else:
+        torch.mm(dz.float().t(), x.float(), out=out)
+    return out
 
 
 def _to_torchs_order(turned: Tensor, out: Tensor, units: int) -> None:

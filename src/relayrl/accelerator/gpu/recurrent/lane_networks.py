@@ -1,4 +1,4 @@
-"""A recurrent network whose parameters the kernels know by their places in the flat vector, and its weights in half precision."""
+"""A recurrent network whose parameters kernels know by their places in the flat vector, and its weights in half precision."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A whole rollout of a policy with a GRU in one launch: `rollout_kernel` with a memory, and weights in half precision.
 
-Lanes remember in device memory, `MEMORY` [2, L, H], of which steps read one half and write the other: a program goes through its
-units BN at a time, and every gate sees all of what is remembered. What an episode left behind is forgotten when the next one acts.
+Lanes remember in device memory, `MEMORY` [2, L, H], of which steps read one half and write the other: a program goes through
+its units BN at a time, and every gate sees all of what is remembered. Of an episode that is over the next step forgets all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from relayrl.accelerator.gpu.environments.rollout_kernel import seen_features
 from relayrl.accelerator.gpu.environments.spread_kernel import spread_step
 from relayrl.accelerator.gpu.mlp_tiles import activate, load_bias, load_tile
 from relayrl.accelerator.gpu.recurrent.cell_kernels import sigmoid
+from relayrl.accelerator.gpu.recurrent.resident_gru import LARGEST
 
 
 @triton.jit
@@ -26,11 +27,16 @@ def transposed_rows(Q, n, FAN_IN: tl.constexpr, W: tl.constexpr, FAN_OUT: tl.con
 
 
 @triton.jit
-def gate(seen, h, Q, n, I: tl.constexpr, IW: tl.constexpr, H: tl.constexpr, HW: tl.constexpr, NUMBER: tl.constexpr):
-    """What a gate's units `n` add up of inputs, and of the memory, with biases. Q: W [3 H, I], U [3 H, H] and their biases."""
-    u: tl.constexpr = 3 * H * I
-    b: tl.constexpr = 3 * H * (I + H) + NUMBER * H
-    own = tl.dot(seen, transposed_rows(Q, n, I, IW, H, NUMBER * H)) + tl.load(Q + b + n, mask=n < H, other=0.0)[None, :]
+def gate(
+    seen, h, Q, n, FAN_IN: tl.constexpr, IW: tl.constexpr, H: tl.constexpr, HW: tl.constexpr, NUMBER: tl.constexpr
+):
+    """What a gate's units `n` add up of inputs, and of the memory, with biases. Q: W [3 H, FAN_IN], U [3 H, H] and their biases."""
+    u: tl.constexpr = 3 * H * FAN_IN
+    b: tl.constexpr = 3 * H * (FAN_IN + H) + NUMBER * H
+    own = (
+        tl.dot(seen, transposed_rows(Q, n, FAN_IN, IW, H, NUMBER * H))
+        + tl.load(Q + b + n, mask=n < H, other=0.0)[None, :]
+    )
     recalled = tl.dot(h, transposed_rows(Q + u, n, H, HW, H, NUMBER * H))
     return own, recalled + tl.load(Q + b + 3 * H + n, mask=n < H, other=0.0)[None, :]
 
@@ -55,7 +61,7 @@ def recurrent_rollout_kernel(
     is_lane = (own < BLOCK * N) & (lane < num_envs * N)
     zero = tl.program_id(0).to(tl.int64) * 0  # offsets of rows are 64 bits wide, those inside of a row 32
     NUM_LAYERS: tl.constexpr = len(SIZES) - 1
-    I: tl.constexpr = SIZES[NUM_LAYERS]
+    FAN_IN: tl.constexpr = SIZES[NUM_LAYERS]
     A: tl.constexpr = len(PARTS) if len(PARTS) > 0 else K
     everything = tl.arange(0, HW)
     is_remembered = is_lane[:, None] & (everything < H)[None, :]
@@ -65,7 +71,7 @@ def recurrent_rollout_kernel(
         x = seen_features(
             NOW, OBS + row * SIZES[0], SHIFT, UNIT, lane, is_lane, bound, IS_NORMALIZED, SIZES[0], WIDTHS[0]
         )
-        x = tl.minimum(tl.maximum(x, -60000.0), 60000.0).to(tl.float16)
+        x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST).to(tl.float16)
         w = load_tile(Q, OFFSETS[0], SIZES[0], SIZES[1], WIDTHS[1], WIDTHS[0], 0)
         seen = (activate(tl.dot(x, tl.trans(w)), IS_TANH).to(tl.float16),)
         for i in tl.static_range(1, NUM_LAYERS):
@@ -86,11 +92,11 @@ def recurrent_rollout_kernel(
         for first in range(0, HW, BN):
             n = first + tl.arange(0, BN)
             is_unit = is_lane[:, None] & (n < H)[None, :]
-            x_r, c_r = gate(seen[0], h, Q + CELL_AT, n, I, WIDTHS[NUM_LAYERS], H, HW, 0)
+            x_r, c_r = gate(seen[0], h, Q + CELL_AT, n, FAN_IN, WIDTHS[NUM_LAYERS], H, HW, 0)
             r = sigmoid(x_r + c_r)
-            x_n, c = gate(seen[0], h, Q + CELL_AT, n, I, WIDTHS[NUM_LAYERS], H, HW, 2)
+            x_n, c = gate(seen[0], h, Q + CELL_AT, n, FAN_IN, WIDTHS[NUM_LAYERS], H, HW, 2)
             new = activate(x_n + r * c, True)
-            x_z, c_z = gate(seen[0], h, Q + CELL_AT, n, I, WIDTHS[NUM_LAYERS], H, HW, 1)
+            x_z, c_z = gate(seen[0], h, Q + CELL_AT, n, FAN_IN, WIDTHS[NUM_LAYERS], H, HW, 1)
             z = sigmoid(x_z + c_z)
             new = new + z * (tl.load(now + n[None, :], mask=is_unit & goes_on, other=0.0) - new)
             tl.store(after + n[None, :], new, mask=is_unit)

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from relayrl.accelerator.gpu.acting_kernels import MAX_FUSED_WIDTH
-from relayrl.accelerator.gpu.environments.fused_rollouts import WORLDS, FusedRollout, is_seen_plainly
+from relayrl.accelerator.gpu.environments.fused_rollouts import FusedRollout, is_seen_plainly
 from relayrl.accelerator.gpu.environments.fused_steps import known_step
 from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.fused_recurrent import HalfRecurrentUpdate
@@ -25,8 +25,8 @@ NUM_WARPS = 4
 
 
 def recurrent_rollout(env: BatchedEnvironment, update: object) -> RecurrentRollout | None:
-    """Rollouts by a kernel; None where the environment or the policy is not exactly what it knows. Tensors lie on a CUDA device,
-    or on the host for Triton's interpreter."""
+    """Rollouts by a kernel; None where the environment or the policy is not exactly what it knows. Tensors lie on a CUDA
+    device, or on the host for Triton's interpreter."""
     if type(update) is not HalfRecurrentUpdate or known_step(env) is None or not is_seen_plainly(update.policy):
         return None
     sizes, units = update.shapes[0].sizes, update.shapes[0].units

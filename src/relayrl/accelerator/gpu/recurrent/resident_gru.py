@@ -2,7 +2,7 @@
 
 Formulas and names are those of `cell_kernels`. Numbers that are multiplied or kept are float16, which has tf32's mantissa; sums
 and the memory that goes from step to step are float32. Programs are `[blocks of lanes, networks]`; columns of networks lie one
-behind the other, `[networks, T, l, …]`. WHERE [l] are a minibatch's lanes among all L, which SLOT [T, L] and GIVEN [K, L, H] have.
+behind the other, `[networks, T, l, …]`. WHERE [l] are a minibatch's lanes among all L, of SLOT [T, L] and GIVEN [K, L, H].
 """
 
 from __future__ import annotations
@@ -12,6 +12,21 @@ import triton.language as tl
 
 from relayrl.accelerator.gpu.mlp_tiles import activate
 from relayrl.accelerator.gpu.recurrent.cell_kernels import sigmoid
+
+LARGEST = tl.constexpr(60_000.0)
+"""Of half numbers there are none above 65,504."""
+
+
+@triton.jit
+def seen_kernel(X, ROWS, OUT, num_rows, F: tl.constexpr, STRIDE: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [m, STRIDE] half: the features of rows, a one behind them, zeros."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    ok = (i < num_rows)[:, None]
+    row = tl.load(ROWS + i, mask=i < num_rows, other=0)
+    c = tl.arange(0, W)[None, :]
+    x = tl.load(X + row[:, None] * F + c, mask=ok & (c < F), other=0.0)
+    x = tl.where(c == F, 1.0, tl.minimum(tl.maximum(x, -LARGEST), LARGEST))
+    tl.store(OUT + i[:, None] * STRIDE + c, x.to(tl.float16), mask=ok & (c < STRIDE))
 
 
 @triton.jit
@@ -85,17 +100,17 @@ def gru_forward_kernel(
 
 @triton.jit
 def gru_backward_kernel(
-    U, O, V_O, SLOT, V_SLOT, WHERE, BEFORE, GATES, DY, V_DY, SCALE, DX, SUMS, num_lanes, num_all,
+    U, HEAD, V_HEAD, SLOT, V_SLOT, WHERE, BEFORE, GATES, DY, V_DY, SCALE, DX, SUMS, num_lanes, num_all,
     T: tl.constexpr, H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, V_K: tl.constexpr, BY: tl.constexpr, BL: tl.constexpr,
 ):  # fmt: skip
-    """DX [T, l, 4 H], by what n, r, z add up and by U_n h, of DY [T, l, BY], the gradient by K outputs h Oᵀ, times SCALE;
+    """DX [T, l, 4 H], by what n, r, z add up and by U_n h, of DY [T, l, BY], the gradient by K outputs h HEADᵀ, times SCALE;
     SUMS [blocks, 4 H] of it over each program's rows."""
     network = tl.program_id(1).to(tl.int64)
     zero = network * 0  # offsets of rows are 64 bits wide, those inside of a row 32
     num_outputs = K
     if network > 0:
         SLOT = V_SLOT
-        O = V_O
+        HEAD = V_HEAD
         DY = V_DY
         num_outputs = V_K
     scale = tl.load(SCALE + network)
@@ -112,6 +127,7 @@ def gru_backward_kernel(
     )
     unit, kept = own[:, None] * H + n[None, :], own[:, None] * (4 * H) + n[None, :]
     carried = tl.zeros((BL, W), tl.float32)
+    nothing = carried + tl.where(num_lanes < 0, 1.0, 0.0)  # zeros of which the compiler does not know
     sum_n, sum_r = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
     sum_z, sum_u = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
     for step in range(T):
@@ -127,7 +143,7 @@ def gru_backward_kernel(
         d = carried
         for k in tl.static_range(K if K > V_K else V_K):
             dy = tl.load(DY + ((zero + t) * num_lanes + own) * BY + k, mask=ok & (k < num_outputs), other=0.0) * scale
-            d += dy[:, None] * tl.load(O + k * H + n, mask=(n < H) & (k < num_outputs), other=0.0)[None, :]
+            d += dy[:, None] * tl.load(HEAD + k * H + n, mask=(n < H) & (k < num_outputs), other=0.0)[None, :]
         dz = (d * (h - new) * z * (1.0 - z)).to(tl.float16)
         dn = d * (1.0 - z) * (1.0 - new * new)
         dr = (dn * c * r * (1.0 - r)).to(tl.float16)
@@ -142,9 +158,10 @@ def gru_backward_kernel(
         sum_r += tl.sum(dr.to(tl.float32), 0)
         sum_z += tl.sum(dz.to(tl.float32), 0)
         sum_u += tl.sum(du.to(tl.float32), 0)
+        # Products that are added to each other would have all warps share the rows, and twice as many as there are.
         carried = tl.dot(dr, u_r, d * z)
-        carried = tl.dot(dz, u_z, carried)
-        carried = tl.dot(du, u_n, carried)
+        carried += tl.dot(dz, u_z, nothing)
+        carried += tl.dot(du, u_n, nothing)
         carried = tl.where(starts, 0.0, carried)
     sums = SUMS + (network * tl.num_programs(0) + tl.program_id(0)) * (4 * H) + n
     tl.store(sums, sum_n, mask=n < H)
