@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import triton
-from torch import Tensor
+from torch import Tensor, nn
 
 from relayrl.accelerator.gpu.clipped_adam import reduce_partials
 from relayrl.accelerator.gpu.gradient_terms import (
@@ -173,15 +173,14 @@ class LanePlan:
         recurrent = torch.stack([cell[1] for cell in cells]).to(torch.float16)
         for own, network, half, out in zip(layers, networks, weights, self._projected, strict=False):
             own.project(network.features, rows, half, out)
-        self._unroll(networks, recurrent, torch.stack([cell[3] for cell in cells]), where)
+        self._unroll(networks, recurrent, torch.stack([cell[3][-cell[3].shape[0] // 3 :] for cell in cells]), where)
         if policy is not None:
             self._policy_loss(*policy, rows)
         if value is not None:
             self._value_loss(*value, rows, self._out[len(networks) - 1])
-        scale = self._scaled([own.dy for own in layers])
-        sums = self._unroll_back(networks, layers, recurrent, scale, where)
+        scale = self._scaled(layers)
+        sums = self._unroll_back(networks, layers, recurrent, where)
         for i, (own, network, half) in enumerate(zip(layers, networks, weights, strict=True)):
-            torch.mul(own.dy, scale[i], out=own.half_dy)
             self._differentiate(i, own, network, half, sums[i])
             network.gradient[: network.shape.biases_at].div_(scale[i])
         of_policy, of_value = self._numbers[:NUM_POLICY_SUMS], self._numbers[NUM_POLICY_SUMS:]
@@ -201,18 +200,20 @@ class LanePlan:
         )  # fmt: skip
 
     def _unroll_back(
-        self, networks: list[LaneNetwork], layers: list[_Layers], recurrent: Tensor, scale: Tensor, where: Tensor
+        self, networks: list[LaneNetwork], layers: list[_Layers], recurrent: Tensor, where: Tensor
     ) -> Tensor:
         """[networks, 4 H] sums over rows of what is written to `_dx`."""
         first, last = networks[0], networks[-1]
-        blocks = gru_blocks(self.num_lanes, first.shape.units, is_backward=True)
+        blocks, units = gru_blocks(self.num_lanes, first.shape.units, is_backward=True), first.shape.units
         programs = triton.cdiv(self.num_lanes, blocks["BL"])
-        sums = torch.empty((len(networks), programs, 4 * first.shape.units), device=where.device)
+        sums = torch.empty((len(networks), programs, 4 * units), device=where.device)
+        heads = torch.zeros((len(networks), OUTPUT_WIDTH, units), dtype=torch.float16, device=where.device)
+        for head, network in zip(heads, networks, strict=True):
+            head[: network.shape.num_outputs].copy_(network.shape.outputs(network.vector))
         gru_backward_kernel[(programs, len(networks))](
-            recurrent, first.shape.outputs(first.vector), last.shape.outputs(last.vector), first.starts.slot,
-            last.starts.slot, where, self._before, self._gates, layers[0].dy, layers[-1].dy, scale, self._dx, sums,
-            self.num_lanes, first.starts.slot.shape[1], T=self.num_steps, K=first.shape.num_outputs,
-            V_K=last.shape.num_outputs, BY=OUTPUT_WIDTH, **blocks,
+            recurrent, heads, first.starts.slot, last.starts.slot, where, self._before, self._gates, layers[0].half_dy,
+            layers[-1].half_dy, self._dx, sums, self.num_lanes, first.starts.slot.shape[1], T=self.num_steps,
+            BY=OUTPUT_WIDTH, **blocks,
         )  # fmt: skip
         return sums.sum(1)
 
@@ -230,10 +231,13 @@ class LanePlan:
             terms.clip or 0.0, IS_CLIPPED=terms.clip is not None, **own.last_layer,
         )  # fmt: skip
 
-    def _scaled(self, slopes: list[Tensor]) -> Tensor:
-        """[networks] a power of two for each."""
-        largest = torch.stack([torch.linalg.vector_norm(dy, float("inf")) for dy in slopes])
-        return torch.exp2(torch.floor(torch.log2(TOP / largest.clamp(min=1e-30))))
+    def _scaled(self, layers: list[_Layers]) -> Tensor:
+        """[networks] a power of two for each, by which gradients in half precision are multiplied."""
+        largest = torch.stack([torch.linalg.vector_norm(own.dy, float("inf")) for own in layers])
+        scale = torch.exp2(torch.floor(torch.log2(TOP / largest.clamp(min=1e-30))))
+        for i, own in enumerate(layers):
+            torch.mul(own.dy, scale[i], out=own.half_dy)
+        return scale
 
     def _differentiate(self, i: int, own: _Layers, network: LaneNetwork, half: HalfWeights, sums: Tensor) -> None:
         """Write the i-th network's gradient, but for the outputs' bias."""
@@ -254,15 +258,16 @@ class LanePlan:
 def half_unroll(cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> UnrolledLanes:
     """`cell.unroll_lanes(inputs, starts)` of a GRU of few units, without a gradient."""
     (num_steps, num_lanes), units = inputs.shape[:2], cell.num_outputs
-    weight, recurrent, bias, recurrent_bias = cell.layer.all_weights[0]
-    half = [tensor.to(torch.float16) for tensor in (bias, inputs.flatten(0, 1), weight, recurrent)]
+    weight, recurrent, input_bias, bias = cell.layer.all_weights[0]
+    both = input_bias + nn.functional.pad(bias[: 2 * units], (0, units))
+    half = [tensor.to(torch.float16) for tensor in (both, inputs.flatten(0, 1), weight, recurrent)]
     projected = torch.addmm(half[0], half[1], half[2].t())
     before, out = half[1].new_empty((2, num_steps, num_lanes, units))
     last = inputs.new_empty((num_lanes, units))
     slot, given = starts.slot.contiguous(), starts.given.contiguous()
     blocks = gru_blocks(num_lanes, units, is_backward=False)
     gru_forward_kernel[(triton.cdiv(num_lanes, blocks["BL"]), 1)](
-        projected, half[3], recurrent_bias, slot, slot, given, given, torch.arange(num_lanes, device=slot.device),
+        projected, half[3], bias[2 * units :], slot, slot, given, given, torch.arange(num_lanes, device=slot.device),
         before, out, last, out, num_lanes, num_lanes, T=num_steps, KEEPS=False, **blocks,
     )  # fmt: skip
     return UnrolledLanes(out.float(), before.float(), last)

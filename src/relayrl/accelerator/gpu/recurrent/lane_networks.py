@@ -98,7 +98,7 @@ class HalfWeights:
     layers: list[tuple[Tensor, Tensor]]
     """Weight and bias; the first weight has zeros behind it, as many columns as there are inputs."""
     inputs: tuple[Tensor, Tensor]
-    """The cell's weight [3 H, in] of its inputs, and bias, in torch's order r, z, n."""
+    """The cell's weight [3 H, in] of its inputs, in torch's order r, z, n, and biases: r and z have the recurrent ones in them."""
     turned_inputs: Tensor
     """The weight by gates n, r, z."""
 
@@ -107,8 +107,10 @@ class HalfWeights:
 def half_weights(shape: LaneShape, vector: Tensor) -> HalfWeights:
     """A network's weights in half precision, but for the recurrent ones and the outputs."""
     half, units = vector[: shape.outputs_at].to(torch.float16), shape.units
-    (weight, bias), *layers = shape.layers(half)
+    (weight, first_bias), *layers = shape.layers(half)
     padded = nn.functional.pad(weight, (0, shape.num_inputs - weight.shape[1]))
-    inputs, _, input_bias, _ = shape.cell(half)
+    inputs, *_ = shape.cell(half)
+    *_, input_bias, recurrent_bias = shape.cell(vector)
+    bias = (input_bias + nn.functional.pad(recurrent_bias[: 2 * units], (0, units))).to(torch.float16)
     turned = torch.cat([inputs[2 * units :], inputs[: 2 * units]])
-    return HalfWeights([(padded, bias), *layers], (inputs, input_bias), turned)
+    return HalfWeights([(padded, first_bias), *layers], (inputs, bias), turned)

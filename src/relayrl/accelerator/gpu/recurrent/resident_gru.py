@@ -10,8 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relayrl.accelerator.gpu.mlp_tiles import activate
-from relayrl.accelerator.gpu.recurrent.cell_kernels import sigmoid
 
 LARGEST = tl.constexpr(60_000.0)
 """Of half numbers there are none above 65,504."""
@@ -38,11 +36,25 @@ def gate_weights(U, gate, H: tl.constexpr, W: tl.constexpr, IS_TRANSPOSED: tl.co
 
 
 @triton.jit
+def fast_sigmoid(x):
+    """By one reciprocal root: two instructions of the special units and three more, where a division takes ten."""
+    root = tl.math.rsqrt(1.0 + tl.exp2(x * -1.4426950408889634))
+    return root * root
+
+
+@triton.jit
+def fast_tanh(x):
+    root = tl.math.rsqrt(1.0 + tl.exp2(x * 2.8853900817779268))
+    return 1.0 - 2.0 * (root * root)
+
+
+@triton.jit
 def gru_forward_kernel(
     X, U, B, SLOT, V_SLOT, GIVEN, V_GIVEN, WHERE, BEFORE, OUT, LAST, GATES, num_lanes, num_all,
     T: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KEEPS: tl.constexpr, BL: tl.constexpr,
 ):  # fmt: skip
-    """BEFORE, OUT [T, l, H] and LAST [l, H] of projected inputs X [T, l, 3 H]; GATES [T, l, 4 H] keeps r, z, n, U_n h + b_n."""
+    """BEFORE, OUT [T, l, H] and LAST [l, H] of projected inputs X [T, l, 3 H] that have the biases of r and z, and B [H] that of
+    U_n h; GATES [T, l, 4 H] keeps r, z, n, U_n h + b_n."""
     network = tl.program_id(1).to(tl.int64)
     zero = network * 0  # offsets of rows are 64 bits wide, those inside of a row 32
     if network > 0:
@@ -59,10 +71,7 @@ def gru_forward_kernel(
         gate_weights(u, 1, H, W, True),
         gate_weights(u, 2, H, W, True),
     )
-    bias = B + network * 3 * H + n
-    b_r = tl.load(bias, mask=n < H, other=0.0)[None, :]
-    b_z = tl.load(bias + H, mask=n < H, other=0.0)[None, :]
-    b_n = tl.load(bias + 2 * H, mask=n < H, other=0.0)[None, :]
+    b_n = tl.load(B + network * H + n, mask=n < H, other=0.0)[None, :]
     slot = tl.load(SLOT + lane, mask=ok, other=0)
     given = GIVEN + lane[:, None] * H + n[None, :]
     h = tl.load(given + slot[:, None] * num_all * H, mask=is_unit, other=0.0)
@@ -71,53 +80,75 @@ def gru_forward_kernel(
         own[:, None] * (3 * H) + n[None, :],
         own[:, None] * (4 * H) + n[None, :],
     )
+    # What a step needs of device memory is loaded while the one before it is computed.
+    x = X + network * T * num_lanes * (3 * H) + wide
+    x_r = tl.load(x, mask=is_unit, other=0.0)
+    x_z = tl.load(x + H, mask=is_unit, other=0.0)
+    x_n = tl.load(x + 2 * H, mask=is_unit, other=0.0)
+    slot = tl.load(SLOT + num_all + lane, mask=ok & (T > 1), other=-1)
     for t in range(T):
         row = (network * T + t) * num_lanes
-        x = X + row * (3 * H) + wide
-        x_r = tl.load(x, mask=is_unit, other=0.0)
-        x_z = tl.load(x + H, mask=is_unit, other=0.0)
-        x_n = tl.load(x + 2 * H, mask=is_unit, other=0.0)
-        slot = tl.load(SLOT + (zero + t + 1) * num_all + lane, mask=ok & (t < T - 1), other=-1)
+        is_next = is_unit & (t < T - 1)
+        x = X + (row + num_lanes) * (3 * H) + wide
+        next_r = tl.load(x, mask=is_next, other=0.0)
+        next_z = tl.load(x + H, mask=is_next, other=0.0)
+        next_n = tl.load(x + 2 * H, mask=is_next, other=0.0)
+        next_slot = tl.load(SLOT + (zero + t + 2) * num_all + lane, mask=ok & (t < T - 2), other=-1)
         multiplied = h.to(tl.float16)
         tl.store(BEFORE + row * H + unit, multiplied, mask=is_unit)
-        r = sigmoid(tl.dot(multiplied, u_r) + b_r + x_r.to(tl.float32))
-        z = sigmoid(tl.dot(multiplied, u_z) + b_z + x_z.to(tl.float32))
+        r = fast_sigmoid(tl.dot(multiplied, u_r) + x_r.to(tl.float32))
         c = tl.dot(multiplied, u_n) + b_n
-        new = activate(x_n.to(tl.float32) + r * c, True)
-        h = new + z * (h - new)
-        tl.store(OUT + row * H + unit, h.to(tl.float16), mask=is_unit)
+        new = fast_tanh(x_n.to(tl.float32) + r * c)
         if KEEPS:
             gates = GATES + row * (4 * H) + kept
             tl.store(gates, r.to(tl.float16), mask=is_unit)
-            tl.store(gates + H, z.to(tl.float16), mask=is_unit)
             tl.store(gates + 2 * H, new.to(tl.float16), mask=is_unit)
             tl.store(gates + 3 * H, c.to(tl.float16), mask=is_unit)
+        z = fast_sigmoid(tl.dot(multiplied, u_z) + x_z.to(tl.float32))
+        h = new + z * (h - new)
+        if KEEPS:
+            tl.store(gates + H, z.to(tl.float16), mask=is_unit)
+        tl.store(OUT + row * H + unit, h.to(tl.float16), mask=is_unit)
         if t == T - 1:
             tl.store(LAST + network * num_lanes * H + unit, h, mask=is_unit)
         starts = slot[:, None] >= 0
         h = tl.where(starts, tl.load(given + slot[:, None] * num_all * H, mask=is_unit & starts, other=0.0), h)
+        x_r, x_z, x_n, slot = next_r, next_z, next_n, next_slot
+
+
+@triton.jit
+def kept_of_row(
+    GATES, BEFORE, DY, SLOT, row, row_of_all, dy_row, lane, own, unit, kept, y, is_unit, ok,
+    H: tl.constexpr, BY: tl.constexpr,
+):  # fmt: skip
+    """r, z, n, U_n h + b_n and h of a row, the gradient by its outputs, and where it begins anew."""
+    gates = GATES + row * (4 * H) + kept
+    r = tl.load(gates, mask=is_unit, other=0.0)
+    z = tl.load(gates + H, mask=is_unit, other=0.0)
+    new = tl.load(gates + 2 * H, mask=is_unit, other=0.0)
+    c = tl.load(gates + 3 * H, mask=is_unit, other=0.0)
+    h = tl.load(BEFORE + row * H + unit, mask=is_unit, other=0.0)
+    dy = tl.load(DY + (dy_row + own)[:, None] * BY + y[None, :], mask=ok[:, None], other=0.0)
+    return r, z, new, c, h, dy, tl.load(SLOT + row_of_all + lane, mask=ok, other=0)
 
 
 @triton.jit
 def gru_backward_kernel(
-    U, HEAD, V_HEAD, SLOT, V_SLOT, WHERE, BEFORE, GATES, DY, V_DY, SCALE, DX, SUMS, num_lanes, num_all,
-    T: tl.constexpr, H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, V_K: tl.constexpr, BY: tl.constexpr, BL: tl.constexpr,
+    U, HEADS, SLOT, V_SLOT, WHERE, BEFORE, GATES, DY, V_DY, DX, SUMS, num_lanes, num_all,
+    T: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BY: tl.constexpr, BL: tl.constexpr,
 ):  # fmt: skip
-    """DX [T, l, 4 H], by what n, r, z add up and by U_n h, of DY [T, l, BY], the gradient by K outputs h HEADᵀ, times SCALE;
-    SUMS [blocks, 4 H] of it over each program's rows."""
+    """DX [T, l, 4 H], by what n, r, z add up and by U_n h, of DY [T, l, BY], the gradient by the outputs h HEADᵀ, where HEADS
+    [networks, BY, H]; SUMS [blocks, 4 H] of it over each program's rows."""
     network = tl.program_id(1).to(tl.int64)
     zero = network * 0  # offsets of rows are 64 bits wide, those inside of a row 32
-    num_outputs = K
     if network > 0:
         SLOT = V_SLOT
-        HEAD = V_HEAD
         DY = V_DY
-        num_outputs = V_K
-    scale = tl.load(SCALE + network)
     own = tl.program_id(0) * BL + tl.arange(0, BL)
     ok = own < num_lanes
     lane = tl.load(WHERE + own, mask=ok, other=0)
     n = tl.arange(0, W)
+    y = tl.arange(0, BY)
     is_unit = ok[:, None] & (n < H)[None, :]
     u = U + network * 3 * H * H
     u_r, u_z, u_n = (
@@ -125,46 +156,48 @@ def gru_backward_kernel(
         gate_weights(u, 1, H, W, False),
         gate_weights(u, 2, H, W, False),
     )
+    head = tl.load(HEADS + network * BY * H + y[:, None] * H + n[None, :], mask=(n < H)[None, :], other=0.0)
     unit, kept = own[:, None] * H + n[None, :], own[:, None] * (4 * H) + n[None, :]
     carried = tl.zeros((BL, W), tl.float32)
-    nothing = carried + tl.where(num_lanes < 0, 1.0, 0.0)  # zeros of which the compiler does not know
-    sum_n, sum_r = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
-    sum_z, sum_u = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
+    sum_n, sum_r, sum_z, sum_u = carried, carried, carried, carried
+    # What a step needs of device memory is loaded while the one before it is computed.
+    row = (network * T + T - 1) * num_lanes
+    r, z, new, c, h, dy, slot = kept_of_row(
+        GATES, BEFORE, DY, SLOT, row, (zero + T - 1) * num_all, (zero + T - 1) * num_lanes, lane, own, unit, kept, y,
+        is_unit, ok, H, BY,
+    )  # fmt: skip
     for step in range(T):
         t = T - 1 - step
         row = (network * T + t) * num_lanes
-        gates = GATES + row * (4 * H) + kept
-        r = tl.load(gates, mask=is_unit, other=0.0).to(tl.float32)
-        z = tl.load(gates + H, mask=is_unit, other=0.0).to(tl.float32)
-        new = tl.load(gates + 2 * H, mask=is_unit, other=0.0).to(tl.float32)
-        c = tl.load(gates + 3 * H, mask=is_unit, other=0.0).to(tl.float32)
-        h = tl.load(BEFORE + row * H + unit, mask=is_unit, other=0.0).to(tl.float32)
-        starts = (tl.load(SLOT + (zero + t) * num_all + lane, mask=ok, other=0) >= 0)[:, None]
-        d = carried
-        for k in tl.static_range(K if K > V_K else V_K):
-            dy = tl.load(DY + ((zero + t) * num_lanes + own) * BY + k, mask=ok & (k < num_outputs), other=0.0) * scale
-            d += dy[:, None] * tl.load(HEAD + k * H + n, mask=(n < H) & (k < num_outputs), other=0.0)[None, :]
-        dz = (d * (h - new) * z * (1.0 - z)).to(tl.float16)
-        dn = d * (1.0 - z) * (1.0 - new * new)
-        dr = (dn * c * r * (1.0 - r)).to(tl.float16)
-        du = (dn * r).to(tl.float16)
+        before = zero + tl.where(t > 0, t - 1, 0)
+        next_r, next_z, next_new, next_c, next_h, next_dy, next_slot = kept_of_row(
+            GATES, BEFORE, DY, SLOT, (network * T + before) * num_lanes, before * num_all, before * num_lanes, lane, own,
+            unit, kept, y, is_unit, ok, H, BY,
+        )  # fmt: skip
+        d = tl.dot(dy, head, carried)
+        update, tanh = z.to(tl.float32), new.to(tl.float32)
+        dn = (d - d * update) * (1.0 - tanh * tanh)
+        dz = (d * (h.to(tl.float32) - tanh) * (update - update * update)).to(tl.float16)
+        reset = r.to(tl.float32)
+        du = (dn * reset).to(tl.float16)
+        dr = (dn * c.to(tl.float32) * (reset - reset * reset)).to(tl.float16)
+        carried = tl.dot(dr, u_r, d * update)
+        carried = tl.dot(dz, u_z, carried)
+        carried = tl.dot(du, u_n, carried)
+        carried = tl.where((slot >= 0)[:, None], 0.0, carried)
         dn = dn.to(tl.float16)
         dx = DX + row * (4 * H) + kept
         tl.store(dx, dn, mask=is_unit)
         tl.store(dx + H, dr, mask=is_unit)
         tl.store(dx + 2 * H, dz, mask=is_unit)
         tl.store(dx + 3 * H, du, mask=is_unit)
-        sum_n += tl.sum(dn.to(tl.float32), 0)
-        sum_r += tl.sum(dr.to(tl.float32), 0)
-        sum_z += tl.sum(dz.to(tl.float32), 0)
-        sum_u += tl.sum(du.to(tl.float32), 0)
-        # Products that are added to each other would have all warps share the rows, and twice as many as there are.
-        carried = tl.dot(dr, u_r, d * z)
-        carried += tl.dot(dz, u_z, nothing)
-        carried += tl.dot(du, u_n, nothing)
-        carried = tl.where(starts, 0.0, carried)
+        sum_n += dn.to(tl.float32)
+        sum_r += dr.to(tl.float32)
+        sum_z += dz.to(tl.float32)
+        sum_u += du.to(tl.float32)
+        r, z, new, c, h, dy, slot = next_r, next_z, next_new, next_c, next_h, next_dy, next_slot
     sums = SUMS + (network * tl.num_programs(0) + tl.program_id(0)) * (4 * H) + n
-    tl.store(sums, sum_n, mask=n < H)
-    tl.store(sums + H, sum_r, mask=n < H)
-    tl.store(sums + 2 * H, sum_z, mask=n < H)
-    tl.store(sums + 3 * H, sum_u, mask=n < H)
+    tl.store(sums, tl.sum(sum_n, 0), mask=n < H)
+    tl.store(sums + H, tl.sum(sum_r, 0), mask=n < H)
+    tl.store(sums + 2 * H, tl.sum(sum_z, 0), mask=n < H)
+    tl.store(sums + 3 * H, tl.sum(sum_u, 0), mask=n < H)
