@@ -10,6 +10,7 @@ sums of biases and Adam stay float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 
 from relayrl.accelerator.gpu.clipped_adam import reduce_partials
 from relayrl.accelerator.gpu.gradient_terms import (
-    MULTIPROCESSORS,
     NUM_POLICY_SUMS,
     NUM_VALUE_SUMS,
     HeadShape,
@@ -26,8 +26,9 @@ from relayrl.accelerator.gpu.gradient_terms import (
     ValueTerms,
 )
 from relayrl.accelerator.gpu.mlp_tiles import Precision
+from relayrl.accelerator.gpu.recurrent.front_kernels import front_kernel, half_back_kernel, seen_kernel
 from relayrl.accelerator.gpu.recurrent.lane_networks import HalfWeights, LaneShape, half_weights
-from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel, seen_kernel
+from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
 from relayrl.models.networks.memory_cell import MemoryCell, MemoryStarts, UnrolledLanes
 
@@ -35,19 +36,18 @@ TOP = 16.0
 """About the largest gradient by an output, after it was multiplied."""
 OUTPUT_WIDTH = 16
 LOSS_BLOCK, SEEN_BLOCK = 64, 256
-SLOPE_BLOCK = 32, 64
+FRONT_BLOCK = BACK_BLOCK = 128
 
 
-def gru_blocks(num_lanes: int, units: int, *, is_backward: bool) -> dict[str, Any]:
+def gru_blocks(units: int, *, is_backward: bool) -> dict[str, Any]:
     """Launch constants of the time loops."""
-    lanes, warps = BLOCKS[is_backward]
-    while lanes > 16 and num_lanes <= lanes // 2:
-        lanes //= 2
-    return {"H": units, "W": max(16, triton.next_power_of_2(units)), "BL": lanes, "num_warps": warps, "num_stages": 1}
+    lanes, warps, registers = BLOCKS[is_backward]
+    width = max(16, triton.next_power_of_2(units))
+    return {"H": units, "W": width, "BL": lanes, "num_warps": warps, "num_stages": 1, "maxnreg": registers}
 
 
-BLOCKS = {False: (64, 8), True: (64, 8)}
-"""Lanes of a program and its warps, forward and backward."""
+BLOCKS = {False: (16, 8, 128), True: (16, 8, 128)}
+"""Lanes of a program, its warps and the registers of a thread, forward and backward: so many that a multiprocessor has two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,31 @@ class _Layers:
             return torch.empty((num_rows, width), dtype=torch.float16, device=device)
 
         self.seen = half(shape.num_inputs)
-        self.hidden = [half(size) for size in shape.sizes[1:]]
+        flat = torch.empty(num_rows * sum(shape.sizes[1:]), dtype=torch.float16, device=device)
+        ends = [num_rows * end for end in accumulate(shape.sizes[1:])]
+        self.hidden = [flat[a:b].view(num_rows, -1) for a, b in pairwise([0, *ends])]
         self._dz = [half(size) for size in shape.sizes[1:]]
         self.dy = torch.empty((num_rows, OUTPUT_WIDTH), device=device)
         self.half_dy = half(OUTPUT_WIDTH)
-        self._steps = triton.cdiv(triton.cdiv(num_rows, SLOPE_BLOCK[0]), 4 * MULTIPROCESSORS)
-        programs = triton.cdiv(num_rows, SLOPE_BLOCK[0] * self._steps)
+        programs = triton.cdiv(num_rows, BACK_BLOCK)
         self._bias_sums = [torch.zeros((programs, size), device=device) for size in shape.sizes[1:]]
         self.loss_programs = triton.cdiv(num_rows, LOSS_BLOCK)
         self._nothing = torch.zeros(0, device=device)
 
     def project(self, features: Tensor, rows: Tensor, weights: HalfWeights, out: Tensor) -> None:
         """Write the cell's projected inputs [m, 3 H] of features' rows to `out`."""
+        shape = self.shape
+        if shape.is_narrow:
+            front_kernel[(triton.cdiv(self.num_rows, FRONT_BLOCK),)](
+                features, rows, weights.vector, weights.inputs[1], self.seen, self.hidden[0], out, self.num_rows,
+                SIZES=shape.sizes, WIDTHS=shape.widths, OFFSETS=shape.offsets[:-1], STRIDE=shape.num_inputs,
+                IS_TANH=shape.is_tanh, H=shape.units, W=shape.memory_width, CELL_AT=shape.offsets[-1], BM=FRONT_BLOCK,
+                num_warps=8, num_stages=1,
+            )  # fmt: skip
+        else:
+            self._project_by_library(features, rows, weights, out)
+
+    def _project_by_library(self, features: Tensor, rows: Tensor, weights: HalfWeights, out: Tensor) -> None:
         shape = self.shape
         seen_kernel[(triton.cdiv(self.num_rows, SEEN_BLOCK),)](
             features, rows, self.seen, self.num_rows, F=shape.sizes[0], STRIDE=shape.num_inputs,
@@ -104,22 +117,18 @@ class _Layers:
         of_layers = list(self.shape.layers(gradient))
         for i in range(len(self.hidden) - 1, -1, -1):
             dz, hidden, (d_weight, d_bias) = self._dz[i], self.hidden[i], of_layers[i]
-            torch.mm(above, weight_above, out=dz)
-            self._times_slope(dz, hidden, self._bias_sums[i], d_bias)
+            fan_in, fan_out, block = dz.shape[1], above.shape[1], min(128, max(16, triton.next_power_of_2(dz.shape[1])))
+            half_back_kernel[(triton.cdiv(self.num_rows, BACK_BLOCK), triton.cdiv(fan_in, block))](
+                weight_above, above, hidden, dz, self._bias_sums[i], self.num_rows, above.stride(0), FAN_IN=fan_in,
+                FAN_OUT=fan_out, IS_TANH=self.shape.is_tanh, BM=BACK_BLOCK, BN=block, BK=64, num_warps=8, num_stages=3,
+            )  # fmt: skip
+            reduce_partials(self._bias_sums[i], d_bias, self._nothing)
             if i > 0:
                 sum_over_rows(dz, self.hidden[i - 1], d_weight)
             else:
                 found = torch.empty((dz.shape[1], self.seen.shape[1]), device=dz.device)
                 d_weight.copy_(sum_over_rows(dz, self.seen, found)[:, : d_weight.shape[1]])
             above, weight_above = dz, weights.layers[i][0]
-
-    def _times_slope(self, dz: Tensor, hidden: Tensor, sums: Tensor, bias: Tensor) -> None:
-        (block, columns), width = SLOPE_BLOCK, dz.shape[1]
-        layered.slope_kernel[(sums.shape[0], triton.cdiv(width, columns))](
-            dz, hidden, sums, self.num_rows, WIDTH=width, IS_TANH=self.shape.is_tanh, STEPS=self._steps,
-            BM=block, BN=columns,
-        )  # fmt: skip
-        reduce_partials(sums, bias, self._nothing)
 
     @property
     def last_layer(self) -> dict[str, Any]:
@@ -192,7 +201,7 @@ class LanePlan:
 
     def _unroll(self, networks: list[LaneNetwork], recurrent: Tensor, bias: Tensor, where: Tensor) -> None:
         first, last = networks[0], networks[-1]
-        blocks = gru_blocks(self.num_lanes, first.shape.units, is_backward=False)
+        blocks = gru_blocks(first.shape.units, is_backward=False)
         gru_forward_kernel[(triton.cdiv(self.num_lanes, blocks["BL"]), len(networks))](
             self._projected, recurrent, bias, first.starts.slot, last.starts.slot, first.starts.given, last.starts.given,
             where, self._before, self._out, self._last, self._gates, self.num_lanes, first.starts.slot.shape[1],
@@ -204,7 +213,7 @@ class LanePlan:
     ) -> Tensor:
         """[networks, 4 H] sums over rows of what is written to `_dx`."""
         first, last = networks[0], networks[-1]
-        blocks, units = gru_blocks(self.num_lanes, first.shape.units, is_backward=True), first.shape.units
+        blocks, units = gru_blocks(first.shape.units, is_backward=True), first.shape.units
         programs = triton.cdiv(self.num_lanes, blocks["BL"])
         sums = torch.empty((len(networks), programs, 4 * units), device=where.device)
         heads = torch.zeros((len(networks), OUTPUT_WIDTH, units), dtype=torch.float16, device=where.device)
@@ -265,7 +274,7 @@ def half_unroll(cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> Unrol
     before, out = half[1].new_empty((2, num_steps, num_lanes, units))
     last = inputs.new_empty((num_lanes, units))
     slot, given = starts.slot.contiguous(), starts.given.contiguous()
-    blocks = gru_blocks(num_lanes, units, is_backward=False)
+    blocks = gru_blocks(units, is_backward=False)
     gru_forward_kernel[(triton.cdiv(num_lanes, blocks["BL"]), 1)](
         projected, half[3], bias[2 * units :], slot, slot, given, given, torch.arange(num_lanes, device=slot.device),
         before, out, last, out, num_lanes, num_lanes, T=num_steps, KEEPS=False, **blocks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -41,21 +41,39 @@ class LaneShape:
     @property
     def outputs_at(self) -> int:
         """Where the weight of the outputs begins."""
-        layers = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self.sizes))
-        return layers + 3 * self.units * (self.sizes[-1] + self.units + 2)
+        return self.offsets[-1] + 3 * self.units * (self.sizes[-1] + self.units + 2)
 
     @property
     def biases_at(self) -> int:
         """Where their bias begins, behind which lie the policy's own log deviations."""
         return self.outputs_at + self.num_outputs * self.units
 
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each layer begins, and the cell."""
+        return (0, *accumulate((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self.sizes)))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Padded sizes; the inputs have room for a one."""
+        first, *rest = self.sizes
+        return tuple(max(16, 1 << (n - 1).bit_length()) for n in (first + 1, *rest))
+
+    @property
+    def memory_width(self) -> int:
+        """Padded units of the memory."""
+        return max(16, 1 << (self.units - 1).bit_length())
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether one program passes through all layers."""
+        return max(*self.widths, self.memory_width) <= MAX_UNITS
+
     def layers(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Weight [out, in] and bias of each layer."""
-        start = 0
-        for fan_in, fan_out in pairwise(self.sizes):
+        for start, (fan_in, fan_out) in zip(self.offsets, pairwise(self.sizes), strict=False):
             end = start + fan_in * fan_out
             yield vector[start:end].view(fan_out, fan_in), vector[end : end + fan_out]
-            start = end + fan_out
 
     def cell(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weights [3 H, in] and [3 H, H] and their biases, in torch's order."""
@@ -98,19 +116,21 @@ class HalfWeights:
     layers: list[tuple[Tensor, Tensor]]
     """Weight and bias; the first weight has zeros behind it, as many columns as there are inputs."""
     inputs: tuple[Tensor, Tensor]
-    """The cell's weight [3 H, in] of its inputs, in torch's order r, z, n, and biases: r and z have the recurrent ones in them."""
+    """The cell's weight [3 H, in] of its inputs, in torch's order r, z, n, and biases, to which those of U h are added for r, z."""
     turned_inputs: Tensor
     """The weight by gates n, r, z."""
+    vector: Tensor
+    """All parameters before the outputs' bias."""
 
 
 @torch.no_grad()
 def half_weights(shape: LaneShape, vector: Tensor) -> HalfWeights:
-    """A network's weights in half precision, but for the recurrent ones and the outputs."""
-    half, units = vector[: shape.outputs_at].to(torch.float16), shape.units
+    """A network's weights in half precision."""
+    half, units = vector[: shape.biases_at].to(torch.float16), shape.units
     (weight, first_bias), *layers = shape.layers(half)
     padded = nn.functional.pad(weight, (0, shape.num_inputs - weight.shape[1]))
     inputs, *_ = shape.cell(half)
     *_, input_bias, recurrent_bias = shape.cell(vector)
     bias = (input_bias + nn.functional.pad(recurrent_bias[: 2 * units], (0, units))).to(torch.float16)
     turned = torch.cat([inputs[2 * units :], inputs[: 2 * units]])
-    return HalfWeights([(padded, first_bias), *layers], (inputs, bias), turned)
+    return HalfWeights([(padded, first_bias), *layers], (inputs, bias), turned, half)

@@ -15,7 +15,7 @@ from relayrl.accelerator.gpu.environments.rollout_kernel import seen_features
 from relayrl.accelerator.gpu.environments.spread_kernel import spread_step
 from relayrl.accelerator.gpu.mlp_tiles import activate, load_bias, load_tile
 from relayrl.accelerator.gpu.recurrent.cell_kernels import sigmoid
-from relayrl.accelerator.gpu.recurrent.resident_gru import LARGEST
+from relayrl.accelerator.gpu.recurrent.front_kernels import LARGEST
 
 
 @triton.jit

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
 from torch import Tensor
 
-from relayrl.accelerator.gpu.acting_kernels import MAX_FUSED_WIDTH
 from relayrl.accelerator.gpu.environments.fused_rollouts import FusedRollout, is_seen_plainly
 from relayrl.accelerator.gpu.environments.fused_steps import known_step
-from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.fused_recurrent import HalfRecurrentUpdate
 from relayrl.accelerator.gpu.recurrent.lane_gradients import OUTPUT_WIDTH
 from relayrl.accelerator.gpu.recurrent.recurrent_rollout_kernel import recurrent_rollout_kernel
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment
 
 UNITS_AT_A_TIME = 64
-NUM_WARPS = 4
+NUM_WARPS, NUM_STAGES = 4, 1
 
 
 def recurrent_rollout(env: BatchedEnvironment, update: object) -> RecurrentRollout | None:
@@ -29,10 +25,7 @@ def recurrent_rollout(env: BatchedEnvironment, update: object) -> RecurrentRollo
     device, or on the host for Triton's interpreter."""
     if type(update) is not HalfRecurrentUpdate or known_step(env) is None or not is_seen_plainly(update.policy):
         return None
-    sizes, units = update.shapes[0].sizes, update.shapes[0].units
-    if max(*sizes, units) > MAX_FUSED_WIDTH[Precision.TF32]:
-        return None
-    return RecurrentRollout(env, update)
+    return RecurrentRollout(env, update) if update.shapes[0].is_narrow else None
 
 
 class RecurrentRollout(FusedRollout[HalfRecurrentUpdate]):
@@ -44,14 +37,11 @@ class RecurrentRollout(FusedRollout[HalfRecurrentUpdate]):
         vector, keeps = update.pi_adam.flat.vector, len(memory.before_rows) == rollout.num_steps
         held = torch.empty((2, *memory.actor.shape), device=vector.device)
         held[0] = memory.before_rows[0] = memory.actor
-        offsets = [0, *accumulate((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(shape.sizes))]
-        first, *rest = shape.sizes
-        widths = tuple(max(16, triton.next_power_of_2(n)) for n in (first + 1, *rest))
-        width, block = max(16, triton.next_power_of_2(shape.units)), 16
+        width, block = shape.memory_width, 16
         self._launch(
             recurrent_rollout_kernel, block, (vector, vector.to(torch.float16)), rollout, noise, held,
-            memory.before_rows, SIZES=shape.sizes, WIDTHS=widths, OFFSETS=tuple(offsets[:-1]), IS_TANH=shape.is_tanh,
-            H=shape.units, HW=width, CELL_AT=offsets[-1], OUTPUTS_AT=shape.outputs_at, K=shape.num_outputs,
-            W=OUTPUT_WIDTH, KEEPS=keeps, BN=min(UNITS_AT_A_TIME, width), num_warps=NUM_WARPS, num_stages=1,
+            memory.before_rows, SIZES=shape.sizes, WIDTHS=shape.widths, OFFSETS=shape.offsets[:-1], IS_TANH=shape.is_tanh,
+            H=shape.units, HW=width, CELL_AT=shape.offsets[-1], OUTPUTS_AT=shape.outputs_at, K=shape.num_outputs,
+            W=OUTPUT_WIDTH, KEEPS=keeps, BN=min(UNITS_AT_A_TIME, width), num_warps=NUM_WARPS, num_stages=NUM_STAGES,
         )  # fmt: skip
         torch.mul(held[rollout.num_steps % 2], ~rollout.ended[-1][:, None], out=memory.actor)

@@ -11,22 +11,6 @@ import triton
 import triton.language as tl
 
 
-LARGEST = tl.constexpr(60_000.0)
-"""Of half numbers there are none above 65,504."""
-
-
-@triton.jit
-def seen_kernel(X, ROWS, OUT, num_rows, F: tl.constexpr, STRIDE: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [m, STRIDE] half: the features of rows, a one behind them, zeros."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = (i < num_rows)[:, None]
-    row = tl.load(ROWS + i, mask=i < num_rows, other=0)
-    c = tl.arange(0, W)[None, :]
-    x = tl.load(X + row[:, None] * F + c, mask=ok & (c < F), other=0.0)
-    x = tl.where(c == F, 1.0, tl.minimum(tl.maximum(x, -LARGEST), LARGEST))
-    tl.store(OUT + i[:, None] * STRIDE + c, x.to(tl.float16), mask=ok & (c < STRIDE))
-
-
 @triton.jit
 def gate_weights(U, gate, H: tl.constexpr, W: tl.constexpr, IS_TRANSPOSED: tl.constexpr):
     """[W, W] one gate's recurrent weights, by what goes in and comes out: units of the memory, or of the gate if transposed."""
