@@ -28,8 +28,8 @@ def front_kernel(
     X, ROWS, Q, BIAS, SEEN, HIDDEN, OUT, num_rows, SIZES: tl.constexpr, WIDTHS: tl.constexpr, OFFSETS: tl.constexpr,
     STRIDE: tl.constexpr, IS_TANH: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CELL_AT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """SEEN as `seen_kernel` has it, HIDDEN [m, size] of one layer behind the other, and OUT [m, 3 H], the cell's projected inputs
-    with BIAS [3 H]; Q are the network's parameters in half precision."""
+    """SEEN as `seen_kernel` has it, HIDDEN [m, size] of one layer behind the other, and OUT [m, 3 H], the cell's projected
+    inputs with BIAS [3 H]; Q are the network's parameters in half precision."""
     first, own = tl.program_id(0).to(tl.int64) * BM, tl.arange(0, BM)
     ok = first + own < num_rows
     row = tl.load(ROWS + first + own, mask=ok, other=0)

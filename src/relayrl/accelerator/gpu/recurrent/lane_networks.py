@@ -116,7 +116,7 @@ class HalfWeights:
     layers: list[tuple[Tensor, Tensor]]
     """Weight and bias; the first weight has zeros behind it, as many columns as there are inputs."""
     inputs: tuple[Tensor, Tensor]
-    """The cell's weight [3 H, in] of its inputs, in torch's order r, z, n, and biases, to which those of U h are added for r, z."""
+    """The cell's weight [3 H, in] of its inputs, by gates r, z, n, and its biases, for r and z with those of the memory."""
     turned_inputs: Tensor
     """The weight by gates n, r, z."""
     vector: Tensor

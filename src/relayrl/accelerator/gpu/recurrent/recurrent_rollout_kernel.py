@@ -30,7 +30,7 @@ def transposed_rows(Q, n, FAN_IN: tl.constexpr, W: tl.constexpr, FAN_OUT: tl.con
 def gate(
     seen, h, Q, n, FAN_IN: tl.constexpr, IW: tl.constexpr, H: tl.constexpr, HW: tl.constexpr, NUMBER: tl.constexpr
 ):
-    """What a gate's units `n` add up of inputs, and of the memory, with biases. Q: W [3 H, FAN_IN], U [3 H, H] and their biases."""
+    """What a gate's units `n` add up of inputs, and of the memory, with biases; Q holds both weights, then their biases."""
     u: tl.constexpr = 3 * H * FAN_IN
     b: tl.constexpr = 3 * H * (FAN_IN + H) + NUMBER * H
     own = (

@@ -37,8 +37,8 @@ def gru_forward_kernel(
     X, U, B, SLOT, V_SLOT, GIVEN, V_GIVEN, WHERE, BEFORE, OUT, LAST, GATES, num_lanes, num_all,
     T: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KEEPS: tl.constexpr, BL: tl.constexpr,
 ):  # fmt: skip
-    """BEFORE, OUT [T, l, H] and LAST [l, H] of projected inputs X [T, l, 3 H] that have the biases of r and z, and B [H] that of
-    U_n h; GATES [T, l, 4 H] keeps r, z, n, U_n h + b_n."""
+    """BEFORE, OUT [T, l, H] and LAST [l, H] of projected inputs X [T, l, 3 H] that have the biases of r and z, and B [H] that
+    of U_n h; GATES [T, l, 4 H] keeps r, z, n, U_n h + b_n."""
     network = tl.program_id(1).to(tl.int64)
     zero = network * 0  # offsets of rows are 64 bits wide, those inside of a row 32
     if network > 0:
