@@ -145,7 +145,7 @@ def test_lanes_are_valued_as_the_reference_unrolls_them():
     )
     with torch.no_grad():
         hidden = policy.critic.hidden(batch.critic_features)
-        found = own.unroll(policy.critic.cell, hidden, batch.critic_starts)
+        found = own.unroll(policy.critic.cell, own.hidden(policy.critic, batch.critic_features), batch.critic_starts)
         expected = policy.critic.cell.unroll_lanes(hidden, batch.critic_starts)
     for name in ("outputs", "before", "after"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=2e-3, atol=2e-3)

@@ -16,7 +16,7 @@ from relayrl.accelerator.gpu.fused_update import has_known_losses, head_shape
 from relayrl.accelerator.gpu.gradient_terms import HeadShape, PolicyTerms, ValueTerms
 from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.accelerator.gpu.recurrent.fused_cells import fused_unroll, is_known_cell
-from relayrl.accelerator.gpu.recurrent.lane_gradients import LaneNetwork, LanePlan, half_unroll
+from relayrl.accelerator.gpu.recurrent.lane_gradients import LaneNetwork, LanePlan, half_hidden, half_unroll
 from relayrl.accelerator.gpu.recurrent.lane_networks import LaneShape, lane_shape
 from relayrl.algorithms.losses import ClippedSurrogate
 from relayrl.algorithms.optimizer import FlatAdam
@@ -128,6 +128,11 @@ class HalfRecurrentUpdate(FusedRecurrentUpdate):
             network = LaneNetwork(critic, own.vector, own.gradient, flat.critic_features.contiguous(), starts)
             value = network, ValueTerms(flat.old_value, flat.target, self.objective.value_clip)
         return plan.gradients(policy, value, lanes)
+
+    def hidden(self, network: RecurrentNetwork, seen: Tensor) -> Tensor:
+        """In half precision."""
+        shape, adam = (self.shapes[0], self.pi_adam) if network is self.policy.actor else (self.shapes[1], self.vf_adam)
+        return half_hidden(shape, adam.flat.vector, seen.flatten(0, 1)).view(*seen.shape[:2], -1)
 
     def unroll(self, cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> UnrolledLanes:
         """Of critics that value rows: gradients do not come here."""

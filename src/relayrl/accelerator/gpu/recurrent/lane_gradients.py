@@ -26,7 +26,7 @@ from relayrl.accelerator.gpu.gradient_terms import (
     ValueTerms,
 )
 from relayrl.accelerator.gpu.mlp_tiles import Precision
-from relayrl.accelerator.gpu.recurrent.front_kernels import front_kernel, half_back_kernel, seen_kernel
+from relayrl.accelerator.gpu.recurrent.front_kernels import LARGEST, front_kernel, half_back_kernel, seen_kernel
 from relayrl.accelerator.gpu.recurrent.lane_networks import HalfWeights, LaneShape, half_weights
 from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
@@ -102,12 +102,8 @@ class _Layers:
             W=triton.next_power_of_2(shape.num_inputs), BLOCK=SEEN_BLOCK, num_warps=8,
         )  # fmt: skip
         x = self.seen
-        for (weight, bias), hidden in zip(weights.layers, self.hidden, strict=True):
-            if shape.is_tanh:
-                torch.addmm(bias, x, weight.t(), out=hidden).tanh_()
-            else:  # bias and relu are the product's epilogue
-                torch.ops.aten._addmm_activation.out(bias, x, weight.t(), out=hidden)
-            x = hidden
+        for layer, hidden in zip(weights.layers, self.hidden, strict=True):
+            x = _half_layer(layer, x, shape.is_tanh, hidden)
         weight, bias = weights.inputs
         torch.addmm(bias, x, weight.t(), out=out)
 
@@ -263,6 +259,26 @@ class LanePlan:
         own.differentiate(dx, half, gradient)
 
 
+def _half_layer(layer: tuple[Tensor, Tensor], x: Tensor, is_tanh: bool, out: Tensor) -> Tensor:
+    weight, bias = layer
+    if is_tanh:
+        torch.addmm(bias, x, weight.t(), out=out).tanh_()
+    else:  # bias and relu are the product's epilogue
+        torch.ops.aten._addmm_activation.out(bias, x, weight.t(), out=out)
+    return out
+
+
+@torch.no_grad()
+def half_hidden(shape: LaneShape, vector: Tensor, seen: Tensor) -> Tensor:
+    """[m, I] what a cell sees of features `seen` [m, F], without a gradient."""
+    x = torch.zeros((len(seen), shape.num_inputs), dtype=torch.float16, device=seen.device)
+    x[:, : seen.shape[1]].copy_(seen)
+    x.clamp_(-LARGEST.value, LARGEST.value)
+    for layer in half_weights(shape, vector).layers:
+        x = _half_layer(layer, x, shape.is_tanh, x.new_empty((len(x), len(layer[1]))))
+    return x
+
+
 @torch.no_grad()
 def half_unroll(cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> UnrolledLanes:
     """`cell.unroll_lanes(inputs, starts)` of a GRU of few units, without a gradient."""
@@ -272,7 +288,7 @@ def half_unroll(cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> Unrol
     half = [tensor.to(torch.float16) for tensor in (both, inputs.flatten(0, 1), weight, recurrent)]
     projected = torch.addmm(half[0], half[1], half[2].t())
     before, out = half[1].new_empty((2, num_steps, num_lanes, units))
-    last = inputs.new_empty((num_lanes, units))
+    last = bias.new_empty((num_lanes, units))
     slot, given = starts.slot.contiguous(), starts.given.contiguous()
     blocks = gru_blocks(units, is_backward=False)
     gru_forward_kernel[(triton.cdiv(num_lanes, blocks["BL"]), 1)](
