@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from relayrl.accelerator.gpu.mlp_tiles import Precision
+from relayrl.accelerator.gpu.recurrent import lane_gradients
 from relayrl.accelerator.gpu.recurrent.fused_recurrent import HalfRecurrentUpdate, fused_recurrent_update
 from relayrl.accelerator.gpu.recurrent.lane_networks import lane_shape
 from relayrl.algorithms.losses import ClippedSurrogate, Objective
@@ -135,6 +136,21 @@ def test_one_network_alone_has_the_gradient_that_it_has_beside_the_other(trains)
         else:
             assert alone[i] is None
             assert not optimizers[i].gradient.any()
+
+
+def test_programs_that_take_several_blocks_of_rows_give_the_same(monkeypatch):
+    gradients = []
+    for is_shared in (False, True):
+        if is_shared:
+            for name, number in (("MULTIPROCESSORS", 2), ("FRONT_BLOCK", 16), ("RESIDENT_BLOCK", 16)):
+                monkeypatch.setattr(lane_gradients, name, number)
+        policy = _policy(SPACES["discrete"], (16, 24), "relu", is_central=True, size=64)
+        optimizers, batch = _optimizers(policy), _lanes(policy, is_central=True)
+        own = fused_recurrent_update(policy, PPO, *optimizers, Precision.TF32)
+        own.gradients(batch, None, trains_pi=True, trains_vf=True)
+        gradients.append([optimizer.gradient.clone() for optimizer in optimizers])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_lanes_are_valued_as_the_reference_unrolls_them():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from relayrl.accelerator.gpu.clipped_adam import reduce_partials
 from relayrl.accelerator.gpu.gradient_terms import (
+    MULTIPROCESSORS,
     NUM_POLICY_SUMS,
     NUM_VALUE_SUMS,
     HeadShape,
@@ -26,8 +27,14 @@ from relayrl.accelerator.gpu.gradient_terms import (
     ValueTerms,
 )
 from relayrl.accelerator.gpu.mlp_tiles import Precision
-from relayrl.accelerator.gpu.recurrent.front_kernels import LARGEST, front_kernel, half_back_kernel, seen_kernel
-from relayrl.accelerator.gpu.recurrent.lane_networks import HalfWeights, LaneShape, half_weights
+from relayrl.accelerator.gpu.recurrent.front_kernels import (
+    LARGEST,
+    front_kernel,
+    half_back_kernel,
+    resident_back_kernel,
+    seen_kernel,
+)
+from relayrl.accelerator.gpu.recurrent.lane_networks import MAX_UNITS, HalfWeights, LaneShape, half_weights
 from relayrl.accelerator.gpu.recurrent.resident_gru import gru_backward_kernel, gru_forward_kernel
 from relayrl.accelerator.gpu.wide import layered_gradients as layered
 from relayrl.models.networks.memory_cell import MemoryCell, MemoryStarts, UnrolledLanes
@@ -35,19 +42,15 @@ from relayrl.models.networks.memory_cell import MemoryCell, MemoryStarts, Unroll
 TOP = 16.0
 """About the largest gradient by an output, after it was multiplied."""
 OUTPUT_WIDTH = 16
-LOSS_BLOCK, SEEN_BLOCK = 64, 256
+LOSS_BLOCK = SEEN_BLOCK = 256
 FRONT_BLOCK = BACK_BLOCK = 128
+RESIDENT_BLOCK = 64
 
 
 def gru_blocks(units: int, *, is_backward: bool) -> dict[str, Any]:
     """Launch constants of the time loops."""
-    lanes, warps, registers = BLOCKS[is_backward]
     width = max(16, triton.next_power_of_2(units))
-    return {"H": units, "W": width, "BL": lanes, "num_warps": warps, "num_stages": 1, "maxnreg": registers}
-
-
-BLOCKS = {False: (16, 8, 128), True: (16, 8, 128)}
-"""Lanes of a program, its warps and the registers of a thread, forward and backward: so many that a multiprocessor has two."""
+    return {"H": units, "W": width, "BL": 16, "num_warps": 4 if is_backward else 8, "num_stages": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class _Layers:
         self._dz = [half(size) for size in shape.sizes[1:]]
         self.dy = torch.empty((num_rows, OUTPUT_WIDTH), device=device)
         self.half_dy = half(OUTPUT_WIDTH)
-        programs = triton.cdiv(num_rows, BACK_BLOCK)
+        programs = 2 * MULTIPROCESSORS if shape.is_narrow else triton.cdiv(num_rows, BACK_BLOCK)
         self._bias_sums = [torch.zeros((programs, size), device=device) for size in shape.sizes[1:]]
         self.loss_programs = triton.cdiv(num_rows, LOSS_BLOCK)
         self._nothing = torch.zeros(0, device=device)
@@ -86,11 +89,12 @@ class _Layers:
         """Write the cell's projected inputs [m, 3 H] of features' rows to `out`."""
         shape = self.shape
         if shape.is_narrow:
-            front_kernel[(triton.cdiv(self.num_rows, FRONT_BLOCK),)](
+            programs, steps = _shared(self.num_rows, FRONT_BLOCK, MULTIPROCESSORS)
+            front_kernel[(programs,)](
                 features, rows, weights.vector, weights.inputs[1], self.seen, self.hidden[0], out, self.num_rows,
                 SIZES=shape.sizes, WIDTHS=shape.widths, OFFSETS=shape.offsets[:-1], STRIDE=shape.num_inputs,
-                IS_TANH=shape.is_tanh, H=shape.units, W=shape.memory_width, CELL_AT=shape.offsets[-1], BM=FRONT_BLOCK,
-                num_warps=8, num_stages=1,
+                IS_TANH=shape.is_tanh, H=shape.units, W=shape.memory_width, CELL_AT=shape.offsets[-1], STEPS=steps,
+                BM=FRONT_BLOCK, num_warps=8, num_stages=1,
             )  # fmt: skip
         else:
             self._project_by_library(features, rows, weights, out)
@@ -112,13 +116,8 @@ class _Layers:
         above, weight_above = dx, weights.turned_inputs
         of_layers = list(self.shape.layers(gradient))
         for i in range(len(self.hidden) - 1, -1, -1):
-            dz, hidden, (d_weight, d_bias) = self._dz[i], self.hidden[i], of_layers[i]
-            fan_in, fan_out, block = dz.shape[1], above.shape[1], min(128, max(16, triton.next_power_of_2(dz.shape[1])))
-            half_back_kernel[(triton.cdiv(self.num_rows, BACK_BLOCK), triton.cdiv(fan_in, block))](
-                weight_above, above, hidden, dz, self._bias_sums[i], self.num_rows, above.stride(0), FAN_IN=fan_in,
-                FAN_OUT=fan_out, IS_TANH=self.shape.is_tanh, BM=BACK_BLOCK, BN=block, BK=64, num_warps=8, num_stages=3,
-            )  # fmt: skip
-            reduce_partials(self._bias_sums[i], d_bias, self._nothing)
+            dz, (d_weight, d_bias) = self._dz[i], of_layers[i]
+            reduce_partials(self._back(i, above, weight_above), d_bias, self._nothing)
             if i > 0:
                 sum_over_rows(dz, self.hidden[i - 1], d_weight)
             else:
@@ -126,13 +125,51 @@ class _Layers:
                 d_weight.copy_(sum_over_rows(dz, self.seen, found)[:, : d_weight.shape[1]])
             above, weight_above = dz, weights.layers[i][0]
 
+    def _back(self, i: int, above: Tensor, weight: Tensor) -> Tensor:
+        """Write the gradient by what the i-th layer adds up, from that of the `weight` above it; gives parts of its sums."""
+        dz, hidden, (fan_out, fan_in) = self._dz[i], self.hidden[i], weight.shape
+        width, launch = max(16, triton.next_power_of_2(fan_in)), {"num_warps": 4, "num_stages": 2}
+        columns = weight, above, hidden, dz
+        sizes = {"FAN_IN": fan_in, "FAN_OUT": fan_out, "IS_TANH": self.shape.is_tanh}
+        if self.shape.is_narrow:  # of a weight of three gates a multiprocessor holds one, of another two
+            most = MULTIPROCESSORS if fan_out > MAX_UNITS else 2 * MULTIPROCESSORS
+            programs, steps = _shared(self.num_rows, RESIDENT_BLOCK, most)
+            sums = self._bias_sums[i][:programs]
+            resident_back_kernel[(programs,)](
+                *columns,
+                sums,
+                self.num_rows,
+                above.stride(0),
+                **sizes,
+                STEPS=steps,
+                BM=RESIDENT_BLOCK,
+                BN=width,
+                BK=128,
+                **launch,
+            )
+            return sums
+        sums, block = self._bias_sums[i], min(128, width)
+        half_back_kernel[(len(sums), triton.cdiv(fan_in, block))](
+            *columns,
+            sums,
+            self.num_rows,
+            above.stride(0),
+            **sizes,
+            BM=BACK_BLOCK,
+            BN=block,
+            BK=64,
+            num_warps=8,
+            num_stages=3,
+        )
+        return sums
+
     @property
     def last_layer(self) -> dict[str, Any]:
         """Launch constants of the losses."""
         shape = self.shape
         return {
             "START": shape.outputs_at, "FAN_IN": shape.units, "K": shape.num_outputs, "W": OUTPUT_WIDTH,
-            "BM": LOSS_BLOCK, "BK": 32, "PRECISION": Precision.TF32.value, "num_warps": 4,
+            "BM": LOSS_BLOCK, "BK": 32, "PRECISION": Precision.TF32.value, "num_warps": 8,
         }  # fmt: skip
 
 
@@ -257,6 +294,13 @@ class LanePlan:
         outputs = torch.empty((OUTPUT_WIDTH, units), device=gradient.device)
         shape.outputs(gradient).copy_(sum_over_rows(own.half_dy, self._out[i], outputs)[: shape.num_outputs])
         own.differentiate(dx, half, gradient)
+
+
+def _shared(num_rows: int, block: int, most: int) -> tuple[int, int]:
+    """Programs, at most so many, and blocks of rows that each takes."""
+    num_blocks = triton.cdiv(num_rows, block)
+    steps = triton.cdiv(num_blocks, most)
+    return triton.cdiv(num_blocks, steps), steps
 
 
 def _half_layer(layer: tuple[Tensor, Tensor], x: Tensor, is_tanh: bool, out: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from relayrl.accelerator.gpu.recurrent.recurrent_rollout_kernel import recurrent
 if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment
 
-UNITS_AT_A_TIME = 64
-NUM_WARPS, NUM_STAGES = 4, 1
+UNITS_AT_A_TIME = 16
+NUM_WARPS, NUM_STAGES = 4, 3
 
 
 def recurrent_rollout(env: BatchedEnvironment, update: object) -> RecurrentRollout | None:
