@@ -529,6 +529,47 @@ def convolutions(num_images: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def recurrent_step(num_steps: int, num_lanes: int, minibatch: int) -> None:
+    """Gradients of a minibatch of lanes, of actor and critic with a GRU of 128 behind two layers of 128, in half precision."""
+    from relayrl.accelerator.gpu.mlp_tiles import Precision
+    from relayrl.accelerator.gpu.recurrent.fused_recurrent import fused_recurrent_update
+    from relayrl.algorithms.updates.device_sequences import LaneBatch, RecurrentDeviceUpdate, memory_starts
+    from relayrl.models.network_settings import MemorySettings
+    from relayrl.models.networks.memory_cell import MemoryStarts
+    from relayrl.models.recurrent_policy import RecurrentActorCritic
+
+    memory = MemorySettings(kind="gru", size=128, sequence_length=num_steps)
+    network = NetworkSettings(hidden_sizes=(128, 128), activation="relu", memory=memory)
+    box = spaces.Box(-1.0, 1.0, (18,), np.float32)
+    policy = RecurrentActorCritic(box, spaces.Discrete(5), network, torch.Generator().manual_seed(0)).to("cuda")
+    exact = copy.deepcopy(policy).double()
+    objective, rows = replace(PPO, value_clip=None), (num_steps, num_lanes)
+    made = []
+    for each in (policy, exact):
+        optimizers = [FlatAdam(own, 1e-3, 0.5) for own in (each.actor_parameters(), each.critic_parameters())]
+        made.append((each, objective, *optimizers))
+    features, ended = torch.randn(*rows, 18, device="cuda"), torch.rand(rows, device="cuda") < 0.04
+    starts = [memory_starts(ended, torch.randn(1, num_lanes, 128, device="cuda"), num_steps) for _ in range(2)]
+    action, logp = torch.randint(0, 5, rows, device="cuda"), torch.full(rows, -1.6094, device="cuda")
+    batch = LaneBatch(features, features, action, None, logp, *torch.randn(3, *rows, device="cuda"), *starts)
+    where = torch.randperm(num_lanes, device="cuda")[:minibatch]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    own, plain = fused_recurrent_update(*made[0], Precision.TF32), RecurrentDeviceUpdate(*made[0])
+    assert own is not None
+    part = batch.rows(where)
+    doubled = [c.double() if c is not None and c.is_floating_point() else c for c in part.columns()]
+    given = [MemoryStarts(each.slot, each.given.double()) for each in (part.actor_starts, part.critic_starts)]
+    reference = RecurrentDeviceUpdate(*made[1])
+    reference.gradients(LaneBatch(*doubled, *given), None, trains_pi=True, trains_vf=True)
+    own.gradients(batch, where, trains_pi=True, trains_vf=True)
+    pairs = (own.pi_adam, reference.pi_adam), (own.vf_adam, reference.vf_adam)
+    err = max(error(ours.flat.gradient, theirs.flat.gradient) for ours, theirs in pairs)
+    ours_us = graph_us(lambda: own.gradients(batch, where, trains_pi=True, trains_vf=True), 5)
+    theirs_us = graph_us(lambda: plain.gradients(batch, where, trains_pi=True, trains_vf=True), 3)
+    row(f"gradients of both, 2x128, GRU 128, {num_steps} x {minibatch}", "half", err, ours_us, theirs_us, None)
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
 def jobs_of(part: str, variants: bool) -> list[Callable[[], None]]:
     """What one process measures; the precision that is least used comes last."""
     if part == "rest":
@@ -544,7 +585,8 @@ def jobs_of(part: str, variants: bool) -> list[Callable[[], None]]:
     if part == "convolutions":
         return [lambda: convolutions(8_192)]
     if part == "recurrent":
-        return [lambda: recurrent("gru", 128, 128, 4_096), lambda: recurrent("lstm", 128, 128, 1_024)]
+        cells = [lambda: recurrent("gru", 128, 128, 4_096), lambda: recurrent("lstm", 128, 128, 1_024)]
+        return [lambda: recurrent_step(128, 12_288, 3_072), *cells]
     from relayrl.accelerator.gpu.mlp_tiles import Precision
 
     case, rate = CASES[int(part)], tf32_rate()

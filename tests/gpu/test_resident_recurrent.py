@@ -26,19 +26,21 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("env", "algo", "kind", "sequence_length"),
+    ("env", "algo", "kind", "sequence_length", "tf32"),
     [
-        ("native:CartPole", "ppo", "lstm", 8),
-        ("native:Pendulum", "ppo", "gru", 32),
-        ("native:simple_spread", "ippo", "lstm", 32),
-        ("native:simple_spread", "mappo", "gru", 8),
+        ("native:CartPole", "ppo", "lstm", 8, False),
+        ("native:Pendulum", "ppo", "gru", 32, False),
+        ("native:Pendulum", "ppo", "gru", 8, True),
+        ("native:simple_spread", "ippo", "lstm", 32, False),
+        ("native:simple_spread", "mappo", "gru", 8, False),
+        ("native:simple_spread", "mappo", "gru", 32, True),
     ],
 )
 def test_a_run_is_captured_and_resumed_bit_for_bit(
-    device: str, tmp_path: Path, env: str, algo: str, kind: str, sequence_length: int
+    device: str, tmp_path: Path, env: str, algo: str, kind: str, sequence_length: int, tf32: bool
 ) -> None:
     memory = {"kind": kind, "size": 24, "sequence_length": sequence_length}
-    settings = {**SETTINGS, "device": device, "network.memory": memory}
+    settings = {**SETTINGS, "device": device, "network.memory": memory, "tf32": tf32}
 
     def train(name: str, num_iterations: int, **more: Any) -> relayrl.Run:
         steps, folder = num_iterations * 64 * 32, tmp_path / name

@@ -108,8 +108,10 @@ def fused_rollout_of(env: BatchedEnvironment, actors: Mapping[str, Any]) -> Call
     if len(actors) > 1 or not env.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
         return None
     from relayrl.accelerator.gpu.environments.fused_rollouts import fused_rollout
+    from relayrl.accelerator.gpu.recurrent.recurrent_rollouts import recurrent_rollout
 
-    return fused_rollout(env, next(iter(actors.values())))
+    (actor,) = actors.values()
+    return fused_rollout(env, actor) or recurrent_rollout(env, actor)
 
 
 def start_compiler(device: str) -> None:
@@ -124,9 +126,9 @@ def is_exactly_known(update: DeviceUpdate) -> bool:
     """Whether nothing but RelayRL's own code runs in an update, so that it may be rehearsed."""
     if update.pi_adam.lr.device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
-    from relayrl.accelerator.gpu.fused_update import FusedUpdate
+    from relayrl.accelerator.gpu.fused_update import FusedUpdate, sees_plainly
 
-    return type(update) is FusedUpdate and update.sees_plainly
+    return type(update) is FusedUpdate and sees_plainly(update.policy)
 
 
 def compile_kernels_of(work: Callable[[], None], generators: Sequence[torch.Generator]) -> None:

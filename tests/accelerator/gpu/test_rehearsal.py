@@ -10,7 +10,7 @@ import torch
 from relayrl.accelerator.gpu.compilation.rehearsal import Kernel, launches_given_to, rehearse
 from relayrl.accelerator.gpu.environments.episode_kernels import add_episodes
 from relayrl.accelerator.gpu.environments.fused_rollouts import known_rollout
-from relayrl.accelerator.gpu.fused_update import FusedUpdate, known_update
+from relayrl.accelerator.gpu.fused_update import FusedUpdate, known_update, sees_plainly
 from relayrl.accelerator.gpu.mlp_tiles import Precision
 from relayrl.api import train
 from relayrl.engines.device import ended_episodes, resident_collector, resident_pace, resident_run
@@ -104,7 +104,9 @@ def assert_equal(ours, theirs):
 @pytest.mark.parametrize(("env", "algo", "extra"), CASES)
 def test_an_iteration_launches_what_was_rehearsed(kernels_on_the_host, env, algo, extra):
     parts = build(env, algo, extra)
-    assert all(type(own.update) is FusedUpdate and own.update.sees_plainly for own in parts.resident_learners.values())
+    assert all(
+        type(own.update) is FusedUpdate and sees_plainly(own.update.policy) for own in parts.resident_learners.values()
+    )
     collector = parts.collector
     scheduled, launched = set(), set()
     rehearsed = partial(iteration, parts, collector.rehearse)

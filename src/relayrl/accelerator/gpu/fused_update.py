@@ -56,22 +56,17 @@ def known_update(
     precision: Precision | None = None,
 ) -> FusedUpdate | None:
     """The same wherever the tensors lie: Triton's interpreter takes those of the host."""
-    loss = objective.policy_loss
     is_known = (
         policy in _POLICIES
         and policy.image_encoder is None
-        and policy.head in _HEADS
-        and objective in _OBJECTIVES
-        and (loss in _CLIPPED or loss in _PLAIN)
+        and has_known_losses(policy, objective)
         and pi_optimizer in _OPTIMIZERS
         and vf_optimizer in _OPTIMIZERS
     )
     if not is_known:
         return None
-    actor, critic, head = mlp_shape(policy.actor), mlp_shape(policy.critic), _head_shape(policy.head)
+    actor, critic, head = mlp_shape(policy.actor), mlp_shape(policy.critic), head_shape(policy.head)
     if actor is None or critic is None or max(actor.sizes[-1], critic.sizes[-1]) > MAX_OUTPUTS:
-        return None
-    if policy.head.learns_log_std and not is_trained_float32(policy.log_std):
         return None
     if precision is None:  # three products of bfloat16 halves are 2.6 times faster, and exact enough for small networks
         is_small = max(*actor.widths, *critic.widths) <= MAX_FUSED_WIDTH[Precision.BF16X3]
@@ -79,10 +74,36 @@ def known_update(
     return FusedUpdate(policy, objective, (pi_optimizer, vf_optimizer), (actor, critic), head, precision)
 
 
-def _head_shape(head: ActionHead) -> HeadShape:
+def has_known_losses(policy: ActorCritic, objective: Objective) -> bool:
+    """Whether the head's distribution and the losses are exactly what `action_tiles` has."""
+    loss, learns = objective.policy_loss, policy.head.learns_log_std
+    is_known = policy.head in _HEADS and objective in _OBJECTIVES and (loss in _CLIPPED or loss in _PLAIN)
+    return is_known and (not learns or is_trained_float32(policy.log_std))
+
+
+def head_shape(head: ActionHead) -> HeadShape:
+    """What kernels must know of a known head."""
     described = head.describe()
     assert described is not None
     return HeadShape(described.part_sizes, described.starts)
+
+
+def sees_plainly(policy: ActorCritic) -> bool:
+    """Whether what a policy's networks see comes from RelayRL's own encoder and normaliser."""
+    return policy.encoder in _ENCODERS and (policy.normalizer is None or policy.normalizer in _NORMALIZERS)
+
+
+def policy_terms(batch: DeviceBatch, objective: Objective, scales: tuple[Tensor | None, Tensor | None]) -> PolicyTerms:
+    """What kernels take of rows for the policy's loss; `scales` are scale and center of actions that have them."""
+    loss = objective.policy_loss
+    clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
+    columns = batch.action, batch.mask, batch.logp, batch.advantage
+    return PolicyTerms(*columns, *scales, clip_ratio, objective.entropy_coef)
+
+
+def value_terms(batch: DeviceBatch, objective: Objective) -> ValueTerms:
+    """What they take for the value's loss."""
+    return ValueTerms(batch.old_value, batch.target, objective.value_clip)
 
 
 class FusedUpdate(RowKernels):
@@ -104,12 +125,6 @@ class FusedUpdate(RowKernels):
         self._plans: dict[int, GradientPlan] = {}
         self._squares = _squares(optimizers[0]), _squares(optimizers[1])
         self._everything: Tensor | None = None
-
-    @property
-    def sees_plainly(self) -> bool:
-        """Whether what the networks see comes from RelayRL's own encoder and normaliser."""
-        normalizer = self.policy.normalizer
-        return self.policy.encoder in _ENCODERS and (normalizer is None or normalizer in _NORMALIZERS)
 
     def act(self, features: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         lanes, device, several = features.shape[0], features.device, self.policy.head in _SEVERAL
@@ -140,8 +155,9 @@ class FusedUpdate(RowKernels):
     ) -> tuple[Tensor | None, Tensor | None]:
         rows = self._all_rows(batch) if where is None else where
         plan, (actor, critic) = self._plan(rows), self._networks(batch)
-        policy = plan.policy(actor, rows, self._head, self._policy_terms(batch)).clone() if trains_pi else None
-        return policy, plan.value(critic, rows, self._value_terms(batch)).clone() if trains_vf else None
+        terms = policy_terms(batch, self.objective, self._scales), value_terms(batch, self.objective)
+        policy = plan.policy(actor, rows, self._head, terms[0]).clone() if trains_pi else None
+        return policy, plan.value(critic, rows, terms[1]).clone() if trains_vf else None
 
     def take_step(
         self,
@@ -160,23 +176,14 @@ class FusedUpdate(RowKernels):
             super().take_step(batch, rows, keep, sums, trains_pi=trains_pi, trains_vf=trains_vf)
             return
         actor, critic = self._networks(batch)
-        policy = actor, self._head, self._policy_terms(batch)
-        parts = plan.launch(policy, (critic, self._value_terms(batch)), rows)
+        policy = actor, self._head, policy_terms(batch, self.objective, self._scales)
+        parts = plan.launch(policy, (critic, value_terms(batch, self.objective)), rows)
         step_both(parts, (self.pi_adam, self.vf_adam), self._squares, sums, keep, self.objective.kl_limit)
 
     def _networks(self, batch: DeviceBatch) -> tuple[Network, Network]:
         pi, vf = self.pi_adam.flat, self.vf_adam.flat
         actor = Network(self._shapes[0], pi.vector, pi.gradient, batch.features)
         return actor, Network(self._shapes[1], vf.vector, vf.gradient, batch.critic_features)
-
-    def _policy_terms(self, batch: DeviceBatch) -> PolicyTerms:
-        loss = self.objective.policy_loss
-        clip_ratio = loss.clip_ratio if isinstance(loss, ClippedSurrogate) else None
-        columns, entropy_coef = (batch.action, batch.mask, batch.logp, batch.advantage), self.objective.entropy_coef
-        return PolicyTerms(*columns, self._scales[0], self._scales[1], clip_ratio, entropy_coef)
-
-    def _value_terms(self, batch: DeviceBatch) -> ValueTerms:
-        return ValueTerms(batch.old_value, batch.target, self.objective.value_clip)
 
     def _all_rows(self, batch: DeviceBatch) -> Tensor:
         if self._everything is None or len(self._everything) != len(batch.features):

@@ -86,6 +86,10 @@ class RecurrentDeviceUpdate(DeviceUpdate):
         out[0].copy_(action)
         out[1].copy_(policy.head.log_prob(distribution, action))
 
+    def hidden(self, network: RecurrentNetwork, seen: Tensor) -> Tensor:
+        """[T, L, I] what a network's cell sees of rows of lanes, where no gradient is asked for."""
+        return network.hidden(seen)
+
     def unroll(self, cell: MemoryCell, inputs: Tensor, starts: MemoryStarts) -> UnrolledLanes:
         """A cell over lanes, `inputs` [T, L, I]."""
         return cell.unroll_lanes(inputs, starts)

@@ -31,11 +31,11 @@ class RecurrentLearner(ResidentLearner):
         policy, memory = self.update.policy, _memory_of(rollout)
         critic, ended = policy.critic, rollout.ended
         last, final = self._encoded(seen.last, 1), self._encoded(seen.final, 2)
-        hidden = critic.hidden(self._encoded(seen.rows, 2))
+        hidden = self.update.hidden(critic, self._encoded(seen.rows, 2))
         starts = memory_starts(ended, memory.critic[None], rollout.num_steps)
         lived = self.update.unroll(critic.cell, hidden, starts)
         cut_rows, lanes = rollout.truncated_rows(self.update), torch.arange(rollout.num_lanes, device=ended.device)
-        _, after_cut = critic.cell.step(hidden[cut_rows, lanes], lived.before[cut_rows, lanes])
+        _, after_cut = critic.cell.step(hidden[cut_rows, lanes].to(lived.before.dtype), lived.before[cut_rows, lanes])
         outputs = critic.output(lived.outputs), critic.step(last, lived.after)[0], critic.step(final, after_cut)[0]
         self._critic_starts = memory_starts(ended, lived.before, memory.sequence_length)
         memory.critic.copy_(lived.after * ~ended[-1][:, None])

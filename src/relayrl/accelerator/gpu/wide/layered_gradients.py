@@ -59,7 +59,7 @@ def outputs_of(
     for step in range(tl.cdiv(FAN_IN, BK)):
         k = step * BK + tl.arange(0, BK)
         is_inside = is_row[:, None] & (k < FAN_IN)[None, :]
-        h = tl.load(H + first * FAN_IN + own[:, None] * FAN_IN + k[None, :], mask=is_inside, other=0.0)
+        h = tl.load(H + first * FAN_IN + own[:, None] * FAN_IN + k[None, :], mask=is_inside, other=0.0).to(tl.float32)
         w = tl.load(
             P + START + n[None, :] * FAN_IN + k[:, None], mask=(n < K)[None, :] & (k < FAN_IN)[:, None], other=0.0
         )
@@ -135,7 +135,8 @@ def slope_kernel(
         i = (tl.program_id(0).to(tl.int64) * STEPS + step) * BM + tl.arange(0, BM)
         ok = (i < num_rows)[:, None] & (n < WIDTH)[None, :]
         at = i[:, None] * WIDTH + n[None, :]
-        dz = tl.load(DZ + at, mask=ok, other=0.0) * slope(tl.load(H + at, mask=ok, other=0.0), IS_TANH)
+        h = tl.load(H + at, mask=ok, other=0.0).to(tl.float32)
+        dz = tl.load(DZ + at, mask=ok, other=0.0).to(tl.float32) * slope(h, IS_TANH)
         tl.store(DZ + at, dz, mask=ok)
         total += dz
     tl.store(SUMS + tl.program_id(0) * WIDTH + n, tl.sum(total, 0), mask=n < WIDTH)
