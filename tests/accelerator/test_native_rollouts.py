@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+import relayrl.accelerator.native_rollouts as native_rollouts_module
 from relayrl.accelerator.live_actor import frozen_actor, live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.accelerator.native_rollouts import native_rollouts
@@ -102,6 +103,37 @@ def test_rows_and_what_is_learned_are_those_of_single_steps(case, threads):
     assert parts.collector._at_once is not None
     require_same(all_that_follows(parts), expected)
     parts.close()
+
+
+@pytest.mark.parametrize("case", ["pendulums", "central critic"])
+def test_noise_that_was_drawn_ahead_is_the_same(case, monkeypatch):
+    monkeypatch.setattr(native_rollouts_module, "MIN_NUMBERS_AHEAD", 1)
+    loader.set_num_threads(2)
+    parts = parts_of(case)
+    require_same(all_that_follows(parts), step_by_step(case))
+    assert parts.collector._at_once._next_noise is not None
+    parts.close()
+
+
+def test_noise_that_was_drawn_ahead_is_not_used_by_a_generator_that_went_on(monkeypatch):
+    monkeypatch.setattr(native_rollouts_module, "MIN_NUMBERS_AHEAD", 1)
+    loader.set_num_threads(2)
+    found = []
+    for at_once in (True, False):
+        parts = parts_of("pendulums")
+        if not at_once:
+            parts.collector._at_once = None
+        columns = [columns_of(parts.collector.collect(0))]
+        parts.collector._rng.random()
+        columns.append(columns_of(parts.collector.collect(0)))
+        before = parts.collector.state_dict()
+        columns.append(columns_of(parts.collector.collect(0)))
+        parts.collector.load_state_dict(before, seed=0)
+        columns.append(columns_of(parts.collector.collect(0)))
+        found.append(columns)
+        parts.close()
+    for own, other in zip(*found, strict=True):
+        assert all(array.tobytes() == other[name].tobytes() for name, array in own.items())
 
 
 @pytest.mark.parametrize("case", CASES)

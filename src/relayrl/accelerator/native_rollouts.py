@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from relayrl.envs.native.batched_environment import BatchedEnvironment
 
 _ACTORS = BuiltIns(MlpActor)
+MIN_NUMBERS_AHEAD, MAX_NUMBERS_AHEAD = 20_000, 1 << 22
+"""Normal numbers of a rollout for which it is worth starting a thread, and up to which they may wait in memory."""
 _NUMPY_FUNCTIONS = (np.sin, np.cos, np.exp, np.log1p)
 """In the order in which `numpy_function` numbers them."""
 
@@ -62,6 +65,7 @@ class NativeRollouts:
         self._hides_end = env.blueprint.truncation_hides_termination
         self._shape = env.num_envs, group.num_agents, *(group.observation_space.shape or ())
         self._ends = self._new_ends(0)
+        self._next_noise: _NextNoise | None = None
 
     def are_possible(self, rng: np.random.Generator) -> bool:
         """Whether the next rollout is one of those that kernels know."""
@@ -82,7 +86,7 @@ class NativeRollouts:
             limit,
             self._hides_end,
             policy.network,
-            policy.draw_noise(block.reward.size, rng),
+            self._take_noise(block.reward.size, rng),
             policy.normal,
             moments,
             clip,
@@ -94,8 +98,15 @@ class NativeRollouts:
             num_steps,
             num_threads(),
         )
+        if _NextNoise.is_worth_it(policy, block.reward.size, rng):
+            self._next_noise = _NextNoise(policy, block.reward.size, rng)
         env.show_state()
         return ends
+
+    def _take_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
+        ahead, self._next_noise = self._next_noise, None
+        drawn = None if ahead is None else ahead.take(num_rows, rng)
+        return self._policy.draw_noise(num_rows, rng) if drawn is None else drawn
 
     def _ends_of(self, num_steps: int) -> BlockEnds:
         if len(self._ends.began_at) < num_steps:
@@ -108,6 +119,39 @@ class NativeRollouts:
         return BlockEnds(
             np.empty((num_steps, B * N, *seen), np.float32), np.empty((*leading, N)), np.empty(leading, np.int64)
         )
+
+
+class _NextNoise:
+    """The noise of the next rollout, drawn by a thread while this one is learned from: a normal number takes 8 ns, and no two
+    threads can draw from one generator. A copy draws, so that the generator is always where the rollouts so far left it."""
+
+    def __init__(self, policy: RolloutPolicy, num_rows: int, rng: np.random.Generator) -> None:
+        self._policy, self._num_rows = policy, num_rows
+        self._before = rng.bit_generator.state
+        self._after: Any = None
+        self._noise: Array | None = None
+        self._thread = Thread(target=self._draw, name="relayrl-noise")
+        self._thread.start()
+
+    @staticmethod
+    def is_worth_it(policy: RolloutPolicy, num_rows: int, rng: np.random.Generator) -> bool:
+        """Whether there is a core for it, and it takes longer than starting a thread."""
+        is_long = MIN_NUMBERS_AHEAD <= num_rows * policy.num_normals <= MAX_NUMBERS_AHEAD
+        return is_long and num_threads() > 1 and type(rng.bit_generator) is np.random.PCG64
+
+    def _draw(self) -> None:
+        copy = np.random.Generator(np.random.PCG64(0))
+        copy.bit_generator.state = self._before
+        self._noise = self._policy.draw_noise(self._num_rows, copy)
+        self._after = copy.bit_generator.state
+
+    def take(self, num_rows: int, rng: np.random.Generator) -> Array | None:
+        """The noise, with the generator behind it; None for other rows, or where the generator is not where the copy began."""
+        self._thread.join()
+        if self._after is None or num_rows != self._num_rows or rng.bit_generator.state != self._before:
+            return None
+        rng.bit_generator.state = self._after
+        return self._noise
 
 
 def native_rollouts(env: VectorEnvironment, actor: Actor) -> NativeRollouts | None:

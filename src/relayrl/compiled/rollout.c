@@ -14,7 +14,8 @@
 #include "numpy_rounding.h"
 #include "worlds.h"
 
-#define MIN_PRODUCTS_PER_THREAD 500000 /* multiplications that take longer than waking a thread */
+#define MIN_PRODUCTS_PER_THREAD 2000000 /* multiplications, of a thread that is awake: 40 µs */
+#define MIN_PRODUCTS_TO_WAKE 10000000  /* of one that sleeps */
 #define PRODUCTS_PER_ROW 2000          /* as many as take the time of what a row costs besides its forward pass */
 #define BLOCK_LANES 128                /* that blocks should not have more of, where there is one for every thread */
 
@@ -197,7 +198,10 @@ static void collect_blocks(void *argument, Blocks *blocks) {
 /* As many blocks as threads that are worth it, or a multiple of that, so that all end at the same time. */
 static int blocks_of(const Rollout *r, int num_threads, int *useful) {
     const int64_t lanes = r->worlds->B * r->worlds->N;
-    *useful = threads_worth(r->T * lanes * (num_parameters(r->acting.network) + PRODUCTS_PER_ROW), MIN_PRODUCTS_PER_THREAD, num_threads);
+    const int64_t products = r->T * lanes * (num_parameters(r->acting.network) + PRODUCTS_PER_ROW);
+    const int awake = threads_worth(products, MIN_PRODUCTS_PER_THREAD, threads_awake(num_threads));
+    const int woken = threads_worth(products, MIN_PRODUCTS_TO_WAKE, num_threads);
+    *useful = awake > woken ? awake : woken;
     const int64_t rounds = lanes / BLOCK_LANES / *useful, wanted = *useful * (rounds < 1 ? 1 : rounds);
     const int64_t most = r->worlds->B < MAX_BLOCKS ? r->worlds->B : MAX_BLOCKS;
     return (int)(wanted < most ? wanted : most);

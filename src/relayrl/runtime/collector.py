@@ -192,10 +192,10 @@ class Collector(RolloutCollector):
         ((name, builder),) = self._builders.items()
         block = builder.begin_block(num_steps)
         ends = rollouts.collect(block, self._episodes.running(name), self._rng)
-        builder.finish_block(num_steps, ends.last_obs)
-        num_agents = self._env.groups[name].num_agents
-        over = (block.terminated | block.truncated)[:, ::num_agents]
-        self._episodes.add_block(name, over, ends)
+        ended, num_agents = builder.finish_block(num_steps, ends.last_obs), self._env.groups[name].num_agents
+        self._episodes.add_block(
+            name, num_steps, ended[::num_agents] // num_agents, ends
+        )  # a world's agents end together
         self._see(self._env.build_observation())
 
     def _step(self) -> None:
@@ -407,13 +407,13 @@ class _EpisodeTracker:
         """The episodes of the only group, as a call that takes many steps continues them."""
         return RunningEpisodes(self._sums[group], self._began_at, self.num_steps)
 
-    def add_block(self, group: str, over: Array, ends: BlockEnds) -> None:
-        """Count the steps that such a call took, in which episodes ended where `over` [T, B] says so."""
-        rows, envs = np.nonzero(over)
-        if len(rows):
-            returns = {group: ends.returns[rows, envs]}
-            self._ends.append(_Ends(self.num_steps + 1 + rows, ends.began_at[rows, envs], returns))
-        self.num_steps += len(over)
+    def add_block(self, group: str, num_steps: int, over: Array, ends: BlockEnds) -> None:
+        """Count the steps that such a call took, in which the episodes `over` (numbers `step * B + b`) ended."""
+        if len(over):
+            rows = over // len(self._began_at)
+            returns = ends.returns.reshape(-1, self._num_agents[group])[over]
+            self._ends.append(_Ends(self.num_steps + 1 + rows, ends.began_at.reshape(-1)[over], {group: returns}))
+        self.num_steps += num_steps
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""

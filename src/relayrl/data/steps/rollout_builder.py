@@ -175,8 +175,10 @@ class RolloutBuilder:
             numbers,
         )
 
-    def finish_block(self, num_rows: int, last_obs: Array) -> None:
-        """Complete the rows, on which all lanes acted; `last_obs` [T, L, …] is what lanes saw last where they ended."""
+    def finish_block(self, num_rows: int, last_obs: Array) -> Array:
+        """Complete the rows, on which all lanes acted; `last_obs` [T, L, …] is what lanes saw last where they ended.
+
+        Gives where that is: numbers `step * L + lane`, ascending."""
         columns, L = self._filling, self._header.num_lanes
         columns.valid[:num_rows] = True
         ended = np.flatnonzero(columns.terminated[:num_rows] | columns.truncated[:num_rows])
@@ -184,6 +186,7 @@ class RolloutBuilder:
             seen = last_obs.reshape(-1, *last_obs.shape[2:])[ended]
             columns.successors.append(ended // L, ended % L, seen, None)
         self._row = num_rows
+        return ended
 
     def fail_row(self, obs: Tree, action_mask: Array | None = None) -> None:
         """Every environment broke down: the open row, or else a new one on which lanes saw `obs`, is void and ends all
