@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import relayrl.accelerator.native_rollouts as native_rollouts_module
+from relayrl.accelerator import on_policy_kernels
 from relayrl.accelerator.live_actor import frozen_actor, live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.accelerator.native_rollouts import native_rollouts
@@ -37,7 +38,7 @@ NUM_BLOCKS = 3
 def parts_of(case, **settings):
     env, algo, num_envs, horizon, options = CASES[case]
     shape = {"environment.num_envs": num_envs, "trainer.time_horizon": horizon, "environment.options": options}
-    return make_run_parts(env, algo=algo, settings={**shape, "seed": 3, **settings})
+    return make_run_parts(env, algo=algo, settings={**shape, "seed": 3, "params.num_minibatches": 3, **settings})
 
 
 def columns_of(rollouts):
@@ -108,6 +109,7 @@ def test_rows_and_what_is_learned_are_those_of_single_steps(case, threads):
 @pytest.mark.parametrize("case", ["pendulums", "central critic"])
 def test_noise_that_was_drawn_ahead_is_the_same(case, monkeypatch):
     monkeypatch.setattr(native_rollouts_module, "MIN_NUMBERS_AHEAD", 1)
+    monkeypatch.setattr(on_policy_kernels, "MIN_ORDER_AHEAD", 1)
     loader.set_num_threads(2)
     parts = parts_of(case)
     require_same(all_that_follows(parts), step_by_step(case))

@@ -8,13 +8,13 @@ is drawn before, in the same order, and the kernels take sines and exponentials 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from threading import Thread
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from relayrl.accelerator.mlp_actor import MlpActor, RolloutPolicy
+from relayrl.compiled.drawn_ahead import DrawnAhead
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.steps.rollout_builder import EmptyBlock
 from relayrl.data.trees import Array
@@ -65,7 +65,7 @@ class NativeRollouts:
         self._hides_end = env.blueprint.truncation_hides_termination
         self._shape = env.num_envs, group.num_agents, *(group.observation_space.shape or ())
         self._ends = self._new_ends(0)
-        self._next_noise: _NextNoise | None = None
+        self._next_noise: DrawnAhead | None = None
 
     def are_possible(self, rng: np.random.Generator) -> bool:
         """Whether the next rollout is one of those that kernels know."""
@@ -98,8 +98,7 @@ class NativeRollouts:
             num_steps,
             num_threads(),
         )
-        if _NextNoise.is_worth_it(policy, block.reward.size, rng):
-            self._next_noise = _NextNoise(policy, block.reward.size, rng)
+        self._draw_next_noise(block.reward.size, rng)
         env.show_state()
         return ends
 
@@ -107,6 +106,12 @@ class NativeRollouts:
         ahead, self._next_noise = self._next_noise, None
         drawn = None if ahead is None else ahead.take(num_rows, rng)
         return self._policy.draw_noise(num_rows, rng) if drawn is None else drawn
+
+    def _draw_next_noise(self, num_rows: int, rng: np.random.Generator) -> None:
+        """Begin with it, while this rollout is learned from: a normal number takes 8 ns."""
+        is_worth_it = MIN_NUMBERS_AHEAD <= num_rows * self._policy.num_normals <= MAX_NUMBERS_AHEAD
+        if is_worth_it and DrawnAhead.is_possible(rng):
+            self._next_noise = DrawnAhead(partial(self._policy.draw_noise, num_rows), num_rows, rng)
 
     def _ends_of(self, num_steps: int) -> BlockEnds:
         if len(self._ends.began_at) < num_steps:
@@ -119,39 +124,6 @@ class NativeRollouts:
         return BlockEnds(
             np.empty((num_steps, B * N, *seen), np.float32), np.empty((*leading, N)), np.empty(leading, np.int64)
         )
-
-
-class _NextNoise:
-    """The noise of the next rollout, drawn by a thread while this one is learned from: a normal number takes 8 ns, and no two
-    threads can draw from one generator. A copy draws, so that the generator is always where the rollouts so far left it."""
-
-    def __init__(self, policy: RolloutPolicy, num_rows: int, rng: np.random.Generator) -> None:
-        self._policy, self._num_rows = policy, num_rows
-        self._before = rng.bit_generator.state
-        self._after: Any = None
-        self._noise: Array | None = None
-        self._thread = Thread(target=self._draw, name="relayrl-noise")
-        self._thread.start()
-
-    @staticmethod
-    def is_worth_it(policy: RolloutPolicy, num_rows: int, rng: np.random.Generator) -> bool:
-        """Whether there is a core for it, and it takes longer than starting a thread."""
-        is_long = MIN_NUMBERS_AHEAD <= num_rows * policy.num_normals <= MAX_NUMBERS_AHEAD
-        return is_long and num_threads() > 1 and type(rng.bit_generator) is np.random.PCG64
-
-    def _draw(self) -> None:
-        copy = np.random.Generator(np.random.PCG64(0))
-        copy.bit_generator.state = self._before
-        self._noise = self._policy.draw_noise(self._num_rows, copy)
-        self._after = copy.bit_generator.state
-
-    def take(self, num_rows: int, rng: np.random.Generator) -> Array | None:
-        """The noise, with the generator behind it; None for other rows, or where the generator is not where the copy began."""
-        self._thread.join()
-        if self._after is None or num_rows != self._num_rows or rng.bit_generator.state != self._before:
-            return None
-        rng.bit_generator.state = self._after
-        return self._noise
 
 
 def native_rollouts(env: VectorEnvironment, actor: Actor) -> NativeRollouts | None:
