@@ -16,6 +16,7 @@ from relayrl.envs import native
 from relayrl.envs.native.batched_environment import BatchedEnvironment
 from relayrl.envs.native.classic.cart_pole import CartPoleSettings, CartPoleWorlds
 from relayrl.envs.native.classic.cart_pole import blueprint as cart_pole_blueprint
+from relayrl.errors import ConfigError
 from relayrl.extend import make_run_parts
 from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
@@ -326,5 +327,15 @@ def test_options_that_change_between_episodes_are_obeyed():
 def test_without_kernels_nothing_is_taken(monkeypatch):
     env = with_envs(native.make("CartPole"))
     actor, _ = actor_for(env)
+    rollouts = native_rollouts(env, actor)
     monkeypatch.setenv(loader.VARIABLE, loader.OFF)
     assert native_rollouts(env, actor) is None
+    assert not rollouts.are_possible(np.random.default_rng())
+
+
+@pytest.mark.parametrize("num_steps", [0, 7])
+def test_a_block_that_cannot_be_is_refused(num_steps):
+    env = with_envs(native.make("CartPole"))
+    collector = collector_of(env, actor_for(env)[0])
+    with pytest.raises(ConfigError, match=r"build\(\)"):
+        collector.collect(0, num_steps)

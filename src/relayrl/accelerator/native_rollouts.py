@@ -69,7 +69,7 @@ class NativeRollouts:
 
     def are_possible(self, rng: np.random.Generator) -> bool:
         """Whether the next rollout is one of those that kernels know."""
-        is_plain = "decide" not in vars(self._actor) and "step" not in vars(self._env)
+        is_plain = "decide" not in vars(self._actor) and "step" not in vars(self._env) and kernels() is not None
         return is_plain and type(rng) is np.random.Generator and self._env.steps_densely
 
     def collect(self, block: EmptyBlock, episodes: RunningEpisodes, rng: np.random.Generator) -> BlockEnds:

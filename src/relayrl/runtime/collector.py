@@ -180,7 +180,7 @@ class Collector(RolloutCollector):
         versions = dict.fromkeys(self._builders, policy_version) if isinstance(policy_version, int) else policy_version
         steps = self._num_steps if num_steps is None else num_steps
         with held(self._actors.values()):
-            if self._at_once is not None and self._at_once.are_possible(self._rng):
+            if self._at_once is not None and steps > 0 and self._at_once.are_possible(self._rng):
                 self._step_at_once(self._at_once, steps)
             else:
                 for _ in range(steps):
