@@ -162,6 +162,10 @@ VALID = {
         k.step_cart_poles,
         [x(4, 2), np.zeros(2, np.int64), x(1, 2), x(1, 2), np.ones(8, f4), x(2, 4), np.zeros(2, bool)],
     ),
+    "CartPoles": lambda: (k.CartPoles, [x(4, 2), np.ones(8, f4), 0.05, False]),
+    "Pendulums": lambda: (k.Pendulums, [x(2, 2), np.ones(7, f4), x(1, 2), (3.0, 1.0)]),
+    "collect_rows": lambda: (k.collect_rows, rollout()),
+    "numpy_function": lambda: (k.numpy_function, [0, x(), x()]),
     "measure_offsets": lambda: (
         k.measure_offsets,
         [2, 3, 5, 6, 1, x(2, 30), np.array([0, 1, 2, 3, 4, 5]), x(2, 30), x(1, 30)],
@@ -243,6 +247,19 @@ def spread() -> list:
     return [(3, 5, 2, 0), False, True, (5.0, 0.1, 0.75), (1e-3, 60.0, -0.1, 1e-12), (0.5, 0.3, 0.1), arrays]
 
 
+def rollout() -> list:
+    """Three steps of two pendulums, the limit of whose episodes is two."""
+    pendulums = k.Pendulums(x(2, 2), np.ones(7, f4), x(1, 2), (3.0, 1.0))
+    flags, numbers = np.zeros((3, 2), bool), np.zeros((3, 2), np.int64)
+    return [
+        *(pendulums, tuple(np.zeros((3, 2), np.int64)), 2, False, mlp(), x(3, 2), tuple(x(3, 1)), tuple(x(2, 3)), 5.0),
+        (np.zeros((3, 2, 3), f4), x(3, 2), x(3, 2), x(3, 2), flags.copy(), flags),
+        (np.zeros((3, 2, 3), f4), np.zeros((3, 2)), numbers.copy()),
+        (np.zeros(2), np.zeros(2, np.int64)),
+        *(7, (numbers.copy(), numbers, np.zeros(2, np.int64), np.zeros(2, np.int64)), 3, 2),
+    ]
+
+
 def team_passes() -> list:
     """Two passes over these teams in minibatches of two."""
     shape, vector, *columns = team()
@@ -312,6 +329,8 @@ def require_nothing_half_made() -> None:
         k.Update(policy_job(), value_job(), 1),
         k.TeamPasses(*team_passes()),
         k.SpreadStep(*spread()),
+        VALID["CartPoles"]()[0](*VALID["CartPoles"]()[1]),
+        rollout()[0],
     ):
         kind = type(made)
         assert refuses(kind.__new__, [kind]), kind
@@ -336,6 +355,7 @@ def require_refusals_by_name() -> None:
     assert refuses(k.TeamPasses, [*passes[:7], np.full((2, 3), 3), *passes[8:]])
     assert refuses(k.TeamPasses, [*passes[:7], None, *passes[8:]])
     require_refused_particles()
+    require_refused_rollouts()
     call, arguments = VALID["copy_records"]()
     assert refuses(call, [*arguments[:5], 2**63 - 1, 0, arguments[7]])
     assert refuses(call, [*arguments[:6], 2**63 - 1, arguments[7]])
@@ -345,6 +365,38 @@ def require_refusals_by_name() -> None:
     k.find_priorities(np.zeros(48), np.zeros(48), np.array([0, 16]), np.array([1e9, -1.0, np.nan]), rows)
     assert rows.min() >= 0
     assert rows.max() < 32
+
+
+def require_refused_rollouts() -> None:
+    """Each array that is too short, not writable or not there, sizes that do not fit, and worlds of another kind."""
+    for i, right in enumerate(rollout()):
+        for j in range(len(right)) if isinstance(right, tuple) else ():
+            for stranger in (
+                right[j].ravel()[1:],
+                np.repeat(right[j], 2)[::2],
+                np.repeat(right[j], 2),
+                b"12345678",
+                None,
+            ):
+                is_optional = stranger is None and (i, j) == (9, 2)
+                is_same = right[j].size == 1 and isinstance(stranger, np.ndarray) and stranger.size == 1
+                given = rollout()
+                given[i] = (*right[:j], stranger, *right[j + 1 :])
+                assert is_optional or is_same or refuses(k.collect_rows, given), (i, j)
+        if isinstance(right, tuple):
+            given = rollout()
+            given[i] = right[1:]
+            assert refuses(k.collect_rows, given), i
+    rights = rollout()
+    for num_rows in (0, -1, 2, 4, 2**40, 2**62, 2**63 - 1):
+        assert refuses(k.collect_rows, [*rights[:14], num_rows, 2]), num_rows
+    carts, none = k.CartPoles(*VALID["CartPoles"]()[1]), k.Pendulums(x(2, 0), np.ones(7, f4), x(1, 0), (3.0, 1.0))
+    for worlds in (carts, none, k.SpreadStep(*spread()), mlp()):
+        assert refuses(k.collect_rows, [worlds, *rights[1:]])
+    assert refuses(k.collect_rows, [*rights[:6], None, *rights[7:]])
+    for limit in (-(2**63), 2**63 - 1):
+        k.collect_rows(*rights[:2], limit, *rights[3:])
+    k.collect_rows(*rights[:5], np.full((3, 2), np.nan, f4), *rights[6:])
 
 
 def require_refused_particles() -> None:

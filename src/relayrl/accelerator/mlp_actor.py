@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from relayrl.models.heads.box_heads import GaussianHead
 from relayrl.models.heads.discrete_heads import CategoricalHead, MultiCategoricalHead
 from relayrl.models.network_settings import Activation
 from relayrl.models.networks.built_in import BuiltIns
+from relayrl.models.normalization import Normalization
 
 MAX_PRODUCTS = 1 << 21
 """Multiplications of a frozen policy's call, which does not let other threads run: some 50 µs."""
@@ -44,6 +46,30 @@ Encode: TypeAlias = Callable[[Any], Array]
 """Features [L, F] of observations as numbers, not yet normalised."""
 Draw: TypeAlias = Callable[[Array, Array | None, np.random.Generator, Array, int], Array]
 """Actions of features [L, F] under masks, by so many threads; log-probabilities are written into the array before that [L]."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPolicy:
+    """What kernels need in order to act in whole rollouts: arrays are those of the live policy."""
+
+    network: Any
+    num_normals: int
+    """Standard normal numbers that an action takes; 0: it takes a uniform one."""
+    normal: tuple[Array | None, Array, Array] | None
+    """Log deviation, scale and center of a normal distribution; None where actions are choices."""
+    normalize: Normalization | None
+
+    def draw_noise(self, num_rows: int, rng: np.random.Generator) -> Array:
+        """The numbers from which `num_rows` actions are drawn: the same as by as many calls with fewer rows."""
+        if self.num_normals:
+            return rng.standard_normal((num_rows, self.num_normals), FLOAT)
+        return rng.random(num_rows, FLOAT)
+
+    @property
+    def moments(self) -> tuple[tuple[Array, Array] | None, float]:
+        """Shift and scale of observations, None where they are taken as they are, and where they are clipped."""
+        own = self.normalize
+        return (None, 0.0) if own is None else ((own.shift, own.scale), own.clip)
 
 
 class MlpActor(ForwardActor):
@@ -113,6 +139,19 @@ class MlpActor(ForwardActor):
             value /= scale
             value += shift
         return value
+
+    def for_rollouts(self, obs: Array) -> RolloutPolicy | None:
+        """What draws actions for lanes that see rows like `obs` [L, O]; None where a decision is more than that."""
+        description = known_head(self.head)
+        is_row = obs.ndim == 2 and obs.dtype == FLOAT and self._encode(obs) is obs
+        if description is None or not is_row or self._reference is not None or self._critic is not None:
+            return None
+        if description.distribution is Distribution.NORMAL:
+            scales = description.scales
+            normal = self._mlp.log_std, scales["action_scale"], scales["action_center"]
+            return RolloutPolicy(self._network, self._num_outputs, normal, self._normalize)
+        is_choice = description.distribution is Distribution.CHOICE and not any(description.starts)
+        return RolloutPolicy(self._network, 0, None, self._normalize) if is_choice else None
 
     def _draw_of(self, head: HeadDescription) -> Draw:
         return self._normal(head) if head.distribution is Distribution.NORMAL else self._choices(head)

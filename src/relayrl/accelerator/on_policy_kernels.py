@@ -11,7 +11,7 @@ changed method, a hook or a frozen parameter, is obeyed by leaving it to the ref
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from relayrl.algorithms.on_policy import Backend
 from relayrl.algorithms.optimizer import BETA1, BETA2, FlatAdam
 from relayrl.algorithms.updates.image_update import reference_update
 from relayrl.algorithms.updates.torch_update import Batch, Finish, Metrics, PassPlan, TorchUpdate
+from relayrl.compiled.drawn_ahead import DrawnAhead
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.trees import Array
 from relayrl.models.heads.action_head import ActionHead
@@ -46,6 +47,9 @@ _VALUE_METRICS = ("loss", "gradient_norm")
 _COUNTED = ("num_steps", *_POLICY_METRICS)
 ROWS_PER_CALL = 200_000
 """Rows passed over by one call: about a tenth of a second of work for small networks, after which an interrupt is seen."""
+
+MIN_ORDER_AHEAD, MAX_ORDER_AHEAD = 20_000, 1 << 22
+"""Numbers of the passes' permutations for which it is worth starting a thread, and up to which they may wait in memory."""
 
 Totals = tuple[dict[str, float], dict[str, float]]
 """Numbers added up over the gradient steps of the policy and of the value."""
@@ -165,6 +169,7 @@ class KernelUpdate(TorchUpdate):
         super().__init__(policy, objective, pi_optimizer, vf_optimizer)
         self._head, self._actor_shape = head, _shape(actor)
         self._critic = None if critic is None else (_shape(critic), CompiledMLP(critic))
+        self._next_order: DrawnAhead | None = None
 
     def value(self, seen: Array | SharedRows) -> Array:
         if self._critic is None:
@@ -192,12 +197,28 @@ class KernelUpdate(TorchUpdate):
         """An `Update` of so many passes of policy and value. It holds the arrays that its steps read."""
         module = kernels()
         assert module is not None
-        order = plan.draw_order(max(passes))
+        order = self._draw_order(plan, max(passes))
         pi_rows, vf_rows = (_rows(plan, num_passes, order) for num_passes in passes)
         value_job = None
         if self._critic is not None:
             value_job = self._value_job(self._critic[0], batch, plan.minibatch_rows) | vf_rows
-        return module.Update(self._policy_job(batch) | pi_rows, value_job, num_threads())
+        steps = module.Update(self._policy_job(batch) | pi_rows, value_job, num_threads())
+        self._draw_next_order(plan, max(passes))
+        return steps
+
+    def _draw_order(self, plan: PassPlan, num_passes: int) -> Array | None:
+        ahead, self._next_order = self._next_order, None
+        drawn = None if ahead is None else ahead.take(_purpose(plan, num_passes), plan.rng)
+        return plan.draw_order(num_passes) if drawn is None else drawn
+
+    def _draw_next_order(self, plan: PassPlan, num_passes: int) -> None:
+        """Begin with that of the next update: a number of a permutation takes 8 ns."""
+        is_worth_it = MIN_ORDER_AHEAD <= plan.num_rows * num_passes <= MAX_ORDER_AHEAD
+        purpose = *_, has_order = _purpose(plan, num_passes)
+        if has_order and is_worth_it and DrawnAhead.is_possible(plan.rng):
+            self._next_order = DrawnAhead(
+                lambda copy: replace(plan, rng=copy).draw_order(num_passes), purpose, plan.rng
+            )
 
     def _finish_steps(self, steps: Any, totals: Totals) -> bool:
         """Add the sums over the steps to `totals`; whether the policy's were stopped by the KL limit."""
@@ -245,6 +266,11 @@ class KernelUpdate(TorchUpdate):
             "target": as_rows(batch.target),
             "old_value": as_rows(batch.old_value),
         }
+
+
+def _purpose(plan: PassPlan, num_passes: int) -> tuple[int, int, bool]:
+    """All that `PassPlan.draw_order` depends on."""
+    return plan.num_rows, num_passes, plan.minibatch_rows < plan.num_rows
 
 
 def _rows(plan: PassPlan, num_passes: int, order: Array | None) -> dict[str, Any]:

@@ -264,6 +264,49 @@ def step_cart_poles(
 ) -> None:
     """One step of `motion` [4, B] float32; `constants` [8] are those of `CartPoleWorlds`, `sine` and `cosine` the angle's."""
 
+class CartPoles:
+    """Carts and poles that a rollout steps, on the arrays of `CartPoleWorlds`."""
+
+    def __init__(self, motion: Array, constants: Array, initial_bound: float, pays_at_end: bool, /) -> None:
+        """`motion` [4, B]; `constants` as in `step_cart_poles`."""
+
+class Pendulums:
+    """The same of `PendulumWorlds`."""
+
+    def __init__(self, motion: Array, constants: Array, pull: Array, initial_bounds: tuple[float, float], /) -> None:
+        """`motion` [2, B], `constants` [7], `pull` [B]; the bounds are those of angle and speed."""
+
+def collect_rows(
+    worlds: CartPoles | Pendulums | SpreadStep,
+    running: tuple[Array, Array, Array],
+    limit: int,
+    limit_hides_end: bool,
+    policy: MLP,
+    noise: Array,
+    normal: tuple[Array, Array, Array] | None,
+    moments: tuple[Array, Array] | None,
+    clip: float,
+    rows: tuple[Array, Array, Array | None, Array, Array, Array],
+    ends: tuple[Array, Array, Array],
+    episodes: tuple[Array, Array],
+    num_steps: int,
+    clock: tuple[Array, Array, Array, Array] | None,
+    num_rows: int,
+    threads: int,
+    /,
+) -> None:
+    """Act and step `num_rows` times. Lanes are [L] = [B · N], episodes and the clock's numbers int64 [B].
+
+    `running` are stream keys, episodes and elapsed steps; `noise` [T, L] is uniform, or [T, L, A] standard normal with a
+    `normal` (log deviation, scale, center [A]). Observations are clip((x − shift) · scale) by `moments` [O]. Written are
+    `rows` (observation, action, log-probability, reward, terminated, truncated: [T, L, …]), where lanes end `ends` (last
+    observation [T, L, O], return float64 [T, L], beginning int64 [T, B]), `episodes` (sums of rewards float64 [L], beginning
+    [B]) and `clock` (episode and step of each row [T, B], and of the next [B]). Of `worlds`, the state alone changes.
+    """
+
+def numpy_function(function: int, x: Array, out: Array, /) -> bool:
+    """`out` is `x` by NumPy's own loop for sin, cos, exp or log1p, by number; False where the loops are not known."""
+
 def measure_offsets(
     num_observers: int,
     num_seen: int,

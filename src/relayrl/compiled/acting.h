@@ -176,7 +176,7 @@ static void act_rows(void *argument, Blocks *blocks) {
     const Acting *a = work->acting;
     MLP own;
     PolicyScratch scratch;
-    MLP *net = borrow_for_acting(a, work->num_blocks == 1, &own, &scratch);
+    MLP *net = borrow_for_acting(a, work->num_blocks == 1 && !a->is_shared, &own, &scratch);
     if (!net) {
         work->failed = 1;
         return;

@@ -1,32 +1,9 @@
-/* Steps of CartPole: the arithmetic of `envs.native.classic` in one call, number for number as NumPy has it. */
+/* The Python binding of a step of CartPole: the arithmetic is in cart_poles.h. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <math.h>
 
-#include "numpy_rounding.h"
+#include "cart_poles.h"
 #include "python_types.h"
-
-enum { LEVER, INERTIA, GRAVITY, STEP_S, PUSH_LEFT, PUSH_RIGHT, MAX_POSITION, MAX_ANGLE, NUM_CONSTANTS };
-
-static void step_carts(
-    int64_t B, float *motion, const int64_t *action, const float *sine, const float *cosine, const float *k, float *seen, uint8_t *terminated
-) {
-    float *x = motion, *speed = motion + B, *angle = motion + 2 * B, *spin = motion + 3 * B;
-    for (int64_t b = 0; b < B; b++) {
-        const float push = spin[b] * spin[b] * sine[b] * k[LEVER] + k[action[b] > 0 ? PUSH_RIGHT : PUSH_LEFT];
-        const float lever = cosine[b] * k[LEVER], inertia = k[INERTIA] - lever * cosine[b];
-        const float pole = (sine[b] * k[GRAVITY] - cosine[b] * push) / inertia;
-        const float cart = push - pole * lever;
-        x[b] += speed[b] * k[STEP_S];
-        angle[b] += spin[b] * k[STEP_S];
-        speed[b] += cart * k[STEP_S];
-        spin[b] += pole * k[STEP_S];
-        terminated[b] = fabsf(x[b]) > k[MAX_POSITION] || fabsf(angle[b]) > k[MAX_ANGLE];
-    }
-    for (int64_t b = 0; b < B; b++) {
-        for (int i = 0; i < 4; i++) seen[4 * b + i] = motion[i * B + b];
-    }
-}
 
 PyObject *step_cart_poles(PyObject *module, PyObject *args) {
     Py_buffer b[7] = {{0}};

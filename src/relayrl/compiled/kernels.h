@@ -151,6 +151,7 @@ typedef struct {
     int64_t *choice;                       /* [M, num_parts] */
     float *action;                         /* [M, outputs] of a normal distribution */
     float *logp;                           /* [M], or NULL */
+    int is_shared;                         /* whether other threads act with `frozen` at the same time */
 } Acting;
 
 typedef struct Tape Tape; /* a mlp with what its backward pass needs, see tape.h */

@@ -65,6 +65,19 @@ void release_all(Py_buffer *buffers, int count) {
     }
 }
 
+int read_arrays(PyObject *tuple, int count, unsigned written, unsigned optional, Py_buffer *buffers) {
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count) {
+        PyErr_Format(PyExc_TypeError, "a tuple of %d arrays is needed", count);
+        return -1;
+    }
+    for (int i = 0; i < count; i++) {
+        PyObject *array = PyTuple_GET_ITEM(tuple, i);
+        if (array == Py_None && optional >> i & 1) continue;
+        if (PyObject_GetBuffer(array, &buffers[i], PyBUF_C_CONTIGUOUS | (written >> i & 1 ? PyBUF_WRITABLE : 0))) return -1;
+    }
+    return 0;
+}
+
 int read_sizes(PyObject *sequence, int *sizes, int limit, const char *name) {
     Py_ssize_t count = PyTuple_Check(sequence) ? PyTuple_GET_SIZE(sequence) : -1;
     if (count < 0 || count > limit) {
@@ -453,6 +466,8 @@ static PyMethodDef methods[] = {
     {"add_pushes", add_pushes, METH_VARARGS, "Forces that push apart those who overlap."},
     {"decode_moves", decode_moves, METH_VARARGS, "Forces of continuous actions."},
     {"move_bodies", move_bodies, METH_VARARGS, "Move bodies by their velocities, and those by forces."},
+    {"numpy_function", numpy_function, METH_VARARGS, "A function of NumPy's, by its own inner loop."},
+    {"collect_rows", collect_rows, METH_VARARGS, "Whole rollouts of native environments."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "The instruction sets of this machine, best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use the kernels of another instruction set."},
     {NULL, NULL, 0, NULL},
@@ -466,7 +481,7 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     kernels = found[0];
     watch_forks();
     if (PyType_Ready(&MLP_type) || PyType_Ready(&Tape_type) || PyType_Ready(&Update_type) || PyType_Ready(&TeamPasses_type) ||
-        PyType_Ready(&SpreadStep_type))
+        PyType_Ready(&SpreadStep_type) || PyType_Ready(&CartPoles_type) || PyType_Ready(&Pendulums_type))
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
@@ -475,6 +490,8 @@ PyMODINIT_FUNC PyInit__kernels(void) {
         PyModule_AddObjectRef(module, "Update", (PyObject *)&Update_type) ||
         PyModule_AddObjectRef(module, "TeamPasses", (PyObject *)&TeamPasses_type) ||
         PyModule_AddObjectRef(module, "SpreadStep", (PyObject *)&SpreadStep_type) ||
+        PyModule_AddObjectRef(module, "CartPoles", (PyObject *)&CartPoles_type) ||
+        PyModule_AddObjectRef(module, "Pendulums", (PyObject *)&Pendulums_type) ||
         PyModule_AddIntMacro(module, MAX_LAYERS) || PyModule_AddIntMacro(module, MAX_PARTS) ||
         PyModule_AddIntMacro(module, MAX_THREADS) || PyModule_AddIntMacro(module, MAX_AGENTS) ||
         PyModule_AddIntMacro(module, MAX_ATTENTION)) {

@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 extern const Kernels *kernels; /* those of the instruction set in use */
-extern PyTypeObject MLP_type, Tape_type, Update_type, TeamPasses_type, SpreadStep_type;
+extern PyTypeObject MLP_type, Tape_type, Update_type, TeamPasses_type, SpreadStep_type, CartPoles_type, Pendulums_type;
 
 typedef struct {
     PyObject_HEAD
@@ -38,6 +38,11 @@ int are_sizes(const int *sizes, int count);
 
 /* Release those of `count` buffers that hold something. */
 void release_all(Py_buffer *buffers, int count);
+
+/* Take the buffers of a tuple of `count` arrays; bits say which are written to, and which may be None. Those that were taken are to be
+ * released either way. For many arrays at once: PyArg_ParseTuple has room to clean up for as many as there are arguments, which does not
+ * count those of a tuple among them. */
+int read_arrays(PyObject *tuple, int count, unsigned written, unsigned optional, Py_buffer *buffers);
 
 /* A new object, which `fill` makes of the arguments; it gives -1 with an error. All is done by `__new__`, so that there is no object
  * without what its methods need. */
@@ -84,5 +89,7 @@ PyObject *find_contacts(PyObject *module, PyObject *args);
 PyObject *add_pushes(PyObject *module, PyObject *args);
 PyObject *move_bodies(PyObject *module, PyObject *args);
 PyObject *decode_moves(PyObject *module, PyObject *args);
+PyObject *numpy_function(PyObject *module, PyObject *args);
+PyObject *collect_rows(PyObject *module, PyObject *args);
 
 #endif

@@ -17,6 +17,7 @@ from uuid import UUID
 import numpy as np
 from gymnasium import spaces
 
+from relayrl.accelerator.native_rollouts import BlockEnds, NativeRollouts, RunningEpisodes, native_rollouts
 from relayrl.data.action_masks import allows_nothing, mask_parts
 from relayrl.data.columns import LaneHeader, Rollout
 from relayrl.data.state_rows import StateBuilder
@@ -45,7 +46,7 @@ class EndedEpisodes:
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     group_returns: dict[str, list[float]] = field(default_factory=dict)
-    # [E, N] of each group, an array for every step in which episodes ended.
+    # [E, N] of each group, one array behind the other.
     agent_returns: dict[str, list[Array]] = field(default_factory=dict, compare=False)
     # The steps that the collector had taken when they began, and when they ended.
     began_at: list[int] = field(default_factory=list, compare=False)
@@ -145,7 +146,16 @@ class Collector(RolloutCollector):
         self._episodes = _EpisodeTracker(env, on_ended)
         self._states = _state_builder(env, num_steps) if records_states else None
         env.give_states(records_states)
+        self._at_once = None if on_ended is not None else self._find_kernels()
         self._see(env.reset(seed=seed))
+
+    def _find_kernels(self) -> NativeRollouts | None:
+        """What collects all steps in one call; None where others than policy and environment have a part in them."""
+        is_simple = len(self._actors) == 1 and not (self._memories or self._with_value or self._env.rates_episodes)
+        if not is_simple or self._states is not None or any(group.masks_actions for group in self._env.groups.values()):
+            return None
+        (actor,) = self._actors.values()
+        return native_rollouts(self._env, actor)
 
     def _make_builder(self, group: AgentGroup, actor: Actor) -> RolloutBuilder:
         header = LaneHeader(group.name, self._env.env_ids, group.agent_ids, group.observation_space, group.action_space)
@@ -168,10 +178,25 @@ class Collector(RolloutCollector):
         `policy_version` is that of the policies which act, or of each group's.
         """
         versions = dict.fromkeys(self._builders, policy_version) if isinstance(policy_version, int) else policy_version
+        steps = self._num_steps if num_steps is None else num_steps
         with held(self._actors.values()):
-            for _ in range(self._num_steps if num_steps is None else num_steps):
-                self._step()
+            if self._at_once is not None and steps > 0 and self._at_once.are_possible(self._rng):
+                self._step_at_once(self._at_once, steps)
+            else:
+                for _ in range(steps):
+                    self._step()
         return self._build(versions)
+
+    def _step_at_once(self, rollouts: NativeRollouts, num_steps: int) -> None:
+        """The same as `num_steps` times `_step`."""
+        ((name, builder),) = self._builders.items()
+        block = builder.begin_block(num_steps)
+        ends = rollouts.collect(block, self._episodes.running(name), self._rng)
+        ended, num_agents = builder.finish_block(num_steps, ends.last_obs), self._env.groups[name].num_agents
+        self._episodes.add_block(
+            name, num_steps, ended[::num_agents] // num_agents, ends
+        )  # a world's agents end together
+        self._see(self._env.build_observation())
 
     def _step(self) -> None:
         """Act and step once; a row of every group."""
@@ -319,9 +344,9 @@ class Collector(RolloutCollector):
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Episodes [E] that ended with one step: the steps that there were by then, when they began, and sums [E, N] by group."""
+    """Episodes [E] that ended: the steps that there were by then, when they began, and sums [E, N] by group."""
 
-    num_steps: int
+    num_steps: Array
     began_at: Array
     sums: dict[str, Array]
 
@@ -361,7 +386,7 @@ class _EpisodeTracker:
             without_failure = np.ones(len(over), bool) if is_whole is None else is_whole
             self._on_ended(over, without_failure, {name: sums[over] for name, sums in self._sums.items()})
         agents = {name: sums[whole] for name, sums in self._sums.items()}
-        self._ends.append(_Ends(self.num_steps, self._began_at[whole], agents))
+        self._ends.append(_Ends(np.full(len(whole), self.num_steps), self._began_at[whole], agents))
         if self._rating is not None:
             self._rated_returns += self._rated(self._rating, over, whole)
         for sums in self._sums.values():
@@ -377,6 +402,18 @@ class _EpisodeTracker:
         for b in np.setdiff1d(over, whole).tolist():
             rating.drop(b)
         return [rating.take(b) for b in whole.tolist()]
+
+    def running(self, group: str) -> RunningEpisodes:
+        """The episodes of the only group, as a call that takes many steps continues them."""
+        return RunningEpisodes(self._sums[group], self._began_at, self.num_steps)
+
+    def add_block(self, group: str, num_steps: int, over: Array, ends: BlockEnds) -> None:
+        """Count the steps that such a call took, in which the episodes `over` (numbers `step * B + b`) ended."""
+        if len(over):
+            rows = over // len(self._began_at)
+            returns = ends.returns.reshape(-1, self._num_agents[group])[over]
+            self._ends.append(_Ends(self.num_steps + 1 + rows, ends.began_at.reshape(-1)[over], {group: returns}))
+        self.num_steps += num_steps
 
     def lengths(self) -> Array:
         """[B] steps that the running episodes have taken."""
@@ -401,7 +438,7 @@ class _EpisodeTracker:
         sums = {name: np.concatenate(own).sum(1) for name, own in agents.items()}
         total = reduce(np.add, sums.values()) / sum(self._num_agents.values())
         began_at = np.concatenate([each.began_at for each in ends])
-        num_steps = np.repeat([each.num_steps for each in ends], [len(each.began_at) for each in ends])
+        num_steps = np.concatenate([each.num_steps for each in ends])
         return EndedEpisodes(
             returns=total.tolist() if self._rating is None else rated,
             lengths=(num_steps - began_at).tolist(),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import numpy as np
@@ -35,6 +35,19 @@ class EndedLanes(Protocol):
     agent: Array
     obs: Tree
     action_mask: Array | None
+
+
+class EmptyBlock(NamedTuple):
+    """Columns `[T, L, …]` of a block without rows, which one call fills."""
+
+    obs: Any
+    action: Any
+    logp: Array | None
+    reward: Array
+    terminated: Array
+    truncated: Array
+    clock: tuple[Array, Array, Array, Array] | None
+    """Episode and step of each row `[T, B]`, and those of the next row `[B]`, where environments are counted."""
 
 
 class RolloutBuilder:
@@ -142,6 +155,38 @@ class RolloutBuilder:
             columns.successors.append(row, final.env * num_agents + final.agent, final.obs, mask)
         self._row = row + 1
         self._row_is_open = False
+
+    def begin_block(self, num_rows: int) -> EmptyBlock:
+        """Where all of `num_rows` rows go at once; `finish_block` must follow."""
+        columns, clock = self._filling, self._clock
+        if self._row or self._row_is_open or num_rows > self._num_steps:
+            raise ConfigError(f"begin_block({num_rows}) on row {self._row} of {self._num_steps}; call build() before")
+        numbers = None
+        if clock is not None:
+            clock.renew()
+            numbers = columns.env_episode[:num_rows], columns.env_step[:num_rows], clock.episode, clock.step
+        return EmptyBlock(
+            columns.obs[:num_rows],
+            columns.action[:num_rows],
+            None if columns.logp is None else columns.logp[:num_rows],
+            columns.reward[:num_rows],
+            columns.terminated[:num_rows],
+            columns.truncated[:num_rows],
+            numbers,
+        )
+
+    def finish_block(self, num_rows: int, last_obs: Array) -> Array:
+        """Complete the rows, on which all lanes acted; `last_obs` [T, L, …] is what lanes saw last where they ended.
+
+        Gives where that is: numbers `step * L + lane`, ascending."""
+        columns, L = self._filling, self._header.num_lanes
+        columns.valid[:num_rows] = True
+        ended = np.flatnonzero(columns.terminated[:num_rows] | columns.truncated[:num_rows])
+        if len(ended):
+            seen = last_obs.reshape(-1, *last_obs.shape[2:])[ended]
+            columns.successors.append(ended // L, ended % L, seen, None)
+        self._row = num_rows
+        return ended
 
     def fail_row(self, obs: Tree, action_mask: Array | None = None) -> None:
         """Every environment broke down: the open row, or else a new one on which lanes saw `obs`, is void and ends all
@@ -270,6 +315,10 @@ class _Clock:
             self.episode = self.episode + episode_over
             self.step[episode_over] = 0
 
+    def renew(self) -> None:
+        """Make new arrays of the numbers, which may then change in place."""
+        self.episode, self.step = self.episode.copy(), self.step.copy()
+
     def set_from(self, state: Mapping[str, Array]) -> None:
         """Go on from a builder's state; of one from before environments were counted, from the lane that is furthest on."""
         num_envs = len(self.episode)
@@ -358,8 +407,8 @@ class _SuccessorRows:
         self._columns: dict[str, Any] = zero_columns({"step": number, "lane": number, **seen}, (capacity,))
         self.size = 0
 
-    def append(self, row: int, lanes: Array, obs: Tree, mask: Array | None) -> None:
-        """What lanes saw after `row`, and were allowed to do then; everything, where there is no mask."""
+    def append(self, row: int | Array, lanes: Array, obs: Tree, mask: Array | None) -> None:
+        """What lanes saw after `row`, or each after its own, and were allowed to do then; no mask means everything."""
         where = self._reserve(len(lanes))
         self._columns["step"][where] = row
         self._columns["lane"][where] = lanes

@@ -219,9 +219,19 @@ class BatchedEnvironment(VectorEnvironment, StatefulEnvironment):
         for name, target in targets.items():
             target[...] = self._xp.from_host(arrays[name])
         self._beginnings.forget()
+        self.show_state()
+        self._begun = True
+
+    def show_state(self) -> None:
+        """Show what agents see in the worlds' state, after that was changed from outside."""
         self.worlds.observe()
         self._deliver_observations()
-        self._begun = True
+
+    @property
+    def running(self) -> tuple[XArray, XArray, XArray, int]:
+        """What begins and ends episodes, where `steps_densely`: `[B]` keys of their streams, their numbers and their steps,
+        which change in place, and the limit of steps."""
+        return self._stream_key, self._episode, self._elapsed_steps, int(self._limit)
 
     def _lanes_of(self, group: AgentGroup) -> GroupLanes:
         if group.name not in self.worlds.alive:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from relayrl.data.trees import Array, Space
 from relayrl.envs.environment_contract import AgentGroup
@@ -42,6 +43,11 @@ class Worlds(ABC):
     parameters: Mapping[str, XArray] = MappingProxyType({})
     """By option, `[B]`: options that may be others in every episode. At first they are those that the worlds were made with;
     `begin` and what follows reads them here."""
+
+    compiled: Any = None
+    """The kernels' own object for these worlds, which steps them many times in one call; None where there is none.
+
+    It changes `state` alone: `observe` brings the rest up to date. A subclass of worlds that have one has none."""
 
     @abstractmethod
     def begin(self, draws: XArray) -> None:

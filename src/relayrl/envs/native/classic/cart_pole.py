@@ -75,6 +75,9 @@ class CartPoleWorlds(SingleAgentWorlds):
         pushes = (-FORCE / TOTAL_MASS, FORCE / TOTAL_MASS)
         numbers = (POLE_MOMENT / TOTAL_MASS, HALF_LENGTH * 4.0 / 3.0, GRAVITY, STEP_S, *pushes, MAX_POSITION, MAX_ANGLE)
         self._kernel_constants = np.array(numbers, np.float32)
+        if self._kernels is not None:
+            given = self._motion, self._kernel_constants, INITIAL_BOUND, self._sutton_barto
+            self.compiled = self._kernels.CartPoles(*given)
 
     def begin(self, draws: XArray) -> None:
         self._motion[...] = (2 * draws - 1) * INITIAL_BOUND

@@ -18,6 +18,7 @@ from relayrl.data.trees import Array
 from relayrl.envs.environment_contract import SINGLE_AGENT
 from relayrl.envs.native.array_namespace import ArrayNamespace, XArray, namespace_of
 from relayrl.envs.native.classic.single_agent import SingleAgentWorlds, single_agent_group
+from relayrl.envs.native.compiled_steps import step_kernels
 from relayrl.envs.native.native_settings import NativeSettings
 from relayrl.envs.native.native_worlds import Blueprint
 from relayrl.envs.native.rasteriser import GREY, INK, RED, Canvas
@@ -65,6 +66,11 @@ class PendulumWorlds(SingleAgentWorlds):
         self._reward = self.rewards[SINGLE_AGENT][:, 0]
         # products of the torque alone are rounded to the action's float32, as in the original
         self._torque, self._torque_work = xp.zeros((num_worlds,), "float32"), xp.zeros((num_worlds,), "float32")
+        kernels = step_kernels(xp, settings.dtype) if type(self) is PendulumWorlds else None
+        if kernels is not None:
+            numbers = (0.1, 0.001, STEP_S, MAX_SPEED, 1 / (2 * math.pi), 2 * math.pi, MAX_TORQUE)
+            given = self._motion, np.array(numbers, np.float32), self._pull, (math.pi, INITIAL_SPEED)
+            self.compiled = kernels.Pendulums(*given)
 
     def begin(self, draws: XArray) -> None:
         self._angle[...] = (2 * draws[0] - 1) * math.pi

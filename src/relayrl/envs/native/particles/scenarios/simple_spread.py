@@ -60,7 +60,7 @@ class SimpleSpreadWorlds(ParticleWorlds):
         self._to_landmarks, self._landmark_distance = self._geometry.offset[:, :, :n], self._geometry.distance[:, :n]
         self._to_others, self._other_distance = self._geometry.offset[:, :, n:], self._geometry.distance[:, n:]
         self._team = self.xp.zeros((num_worlds,), self.dtype)
-        self._step = self._compiled_step(seen)
+        self._step = self.compiled = self._compiled_step(seen)
 
     def _compiled_step(self, seen: Array) -> Any:
         """A step by one kernel, on the arrays of these worlds; None where there is none for them."""
