@@ -11,6 +11,7 @@ from relayrl.accelerator.live_actor import frozen_actor, live_actor
 from relayrl.accelerator.mlp_actor import MlpActor
 from relayrl.accelerator.native_rollouts import native_rollouts
 from relayrl.compiled import loader
+from relayrl.compiled.drawn_ahead import MIN_THREADS
 from relayrl.data.columns import COLUMNS, OPTIONAL_COLUMNS
 from relayrl.envs import native
 from relayrl.envs.native.batched_environment import BatchedEnvironment
@@ -111,7 +112,7 @@ def test_rows_and_what_is_learned_are_those_of_single_steps(case, threads):
 def test_noise_that_was_drawn_ahead_is_the_same(case, monkeypatch):
     monkeypatch.setattr(native_rollouts_module, "MIN_NUMBERS_AHEAD", 1)
     monkeypatch.setattr(on_policy_kernels, "MIN_ORDER_AHEAD", 1)
-    loader.set_num_threads(2)
+    loader.set_num_threads(MIN_THREADS)
     parts = parts_of(case)
     require_same(all_that_follows(parts), step_by_step(case))
     assert parts.collector._at_once._next_noise is not None
@@ -120,7 +121,7 @@ def test_noise_that_was_drawn_ahead_is_the_same(case, monkeypatch):
 
 def test_noise_that_was_drawn_ahead_is_not_used_by_a_generator_that_went_on(monkeypatch):
     monkeypatch.setattr(native_rollouts_module, "MIN_NUMBERS_AHEAD", 1)
-    loader.set_num_threads(2)
+    loader.set_num_threads(MIN_THREADS)
     found = []
     for at_once in (True, False):
         parts = parts_of("pendulums")

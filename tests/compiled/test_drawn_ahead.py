@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from relayrl.compiled import loader
-from relayrl.compiled.drawn_ahead import DrawnAhead
+from relayrl.compiled.drawn_ahead import MIN_THREADS, DrawnAhead
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
-    loader.set_num_threads(2)
+def enough_threads():
+    loader.set_num_threads(MIN_THREADS)
     yield
     loader.set_num_threads(None)
 
@@ -42,12 +42,12 @@ def test_a_draw_that_fails_is_not_used(monkeypatch):
     assert DrawnAhead(lambda copy: copy.random(-1), "order", rng).take("order", rng) is None
 
 
-def test_only_generators_that_can_be_copied_and_only_with_several_threads():
+def test_only_generators_that_can_be_copied_and_only_with_enough_threads():
     class OwnGenerator(np.random.Generator):
         pass
 
     assert DrawnAhead.is_possible(np.random.default_rng())
     assert not DrawnAhead.is_possible(OwnGenerator(np.random.PCG64()))
     assert not DrawnAhead.is_possible(np.random.Generator(np.random.MT19937()))
-    loader.set_num_threads(1)
+    loader.set_num_threads(MIN_THREADS - 1)
     assert not DrawnAhead.is_possible(np.random.default_rng())

@@ -14,6 +14,8 @@ import numpy as np
 
 from relayrl.compiled.loader import num_threads
 
+MIN_THREADS = 4
+"""Where there are fewer, the thread that draws takes more from the kernels than it saves."""
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -34,7 +36,11 @@ class DrawnAhead:
     @staticmethod
     def is_possible(rng: np.random.Generator) -> bool:
         """Whether there is a core for it, and the generator is one that can be copied."""
-        return num_threads() > 1 and type(rng) is np.random.Generator and type(rng.bit_generator) is np.random.PCG64
+        return (
+            num_threads() >= MIN_THREADS
+            and type(rng) is np.random.Generator
+            and type(rng.bit_generator) is np.random.PCG64
+        )
 
     def _draw(self) -> None:
         copy = np.random.Generator(np.random.PCG64(0))

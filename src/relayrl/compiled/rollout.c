@@ -196,8 +196,7 @@ static void collect_blocks(void *argument, Blocks *blocks) {
 }
 
 /* As many blocks as threads that are worth it, or a multiple of that, so that all end at the same time. */
-static int blocks_of(const Rollout *r, int wanted_threads, int *useful) {
-    const int num_threads = threads_that_wait(wanted_threads);
+static int blocks_of(const Rollout *r, int num_threads, int *useful) {
     const int64_t lanes = r->worlds->B * r->worlds->N;
     const int64_t products = r->T * lanes * (num_parameters(r->acting.network) + PRODUCTS_PER_ROW);
     const int awake = threads_worth(products, MIN_PRODUCTS_PER_THREAD, threads_awake(num_threads));
