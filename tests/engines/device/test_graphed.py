@@ -25,11 +25,15 @@ class Graph:
 class Generator:
     """As CUDA's: what is registered with a graph draws nothing until that is captured."""
 
-    def __init__(self, drawn=0):
-        self.drawn, self.is_capturing = drawn, False
+    def __init__(self, device=DEVICE):
+        self.device, self.drawn, self.is_capturing = device, 0, False
 
-    def clone_state(self):
-        return Generator(self.drawn)
+    def get_state(self):
+        return self.drawn
+
+    def set_state(self, drawn):
+        assert not self.is_capturing
+        self.drawn = drawn
 
     def graphsafe_set_state(self, other):
         self.drawn, self.is_capturing = other.drawn, other.is_capturing
@@ -37,19 +41,25 @@ class Generator:
 
 @pytest.fixture
 def capturing(monkeypatch):
-    """Numbers of captures that are under way."""
-    under_way = []
+    """Numbers of captures that are under way; one that fails leaves its stream behind, as torch's do."""
+    under_way, current = [], ["the usual stream"]
 
     @contextlib.contextmanager
     def capture(graph):
         under_way.append(graph)
+        current[0] = "the capture's"
         try:
             yield
+            current[0] = "the usual stream"
         finally:
             under_way.pop()
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch, "Generator", Generator)
     return under_way
 
 
@@ -90,6 +100,7 @@ def test_a_spoiled_capture_leaves_generators_as_they_were(capturing, caplog):
     for _ in range(4):
         graphed()
     assert generator.drawn == 4
+    assert torch.cuda.current_stream() == "the usual stream"
     assert "operation not permitted when stream is capturing);" in caplog.text
     assert gc.isenabled()
 

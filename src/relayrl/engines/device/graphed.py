@@ -21,7 +21,7 @@ class Graphed:
 
     def __init__(self, work: Callable[[], object], device: torch.device, generators: Sequence[torch.Generator]) -> None:
         self._work, self._generators = work, list(generators)
-        self._is_captured = device.type == "cuda"
+        self._device, self._is_captured = device, device.type == "cuda"
         self._num_calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -35,8 +35,8 @@ class Graphed:
             self._graph.replay()
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
-        # Where a capture fails, generators are left in the middle of it: copies of their states take over.
-        before = [generator.clone_state() for generator in self._generators]
+        # Where a capture fails, generators are left in the middle of it, and the capture's stream is still the current one.
+        before, stream = [generator.get_state() for generator in self._generators], torch.cuda.current_stream()
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
@@ -49,7 +49,11 @@ class Graphed:
             _log.warning(
                 "an iteration cannot be captured in a CUDA graph (%s); its operations are launched one by one", line
             )
+            torch.cuda.set_stream(stream)
             for generator, state in zip(self._generators, before, strict=True):
-                generator.graphsafe_set_state(state)
+                generator.graphsafe_set_state(torch.Generator(generator.device))
+                generator.set_state(state)
             return None
+        # Generators' offsets are set to zero on the capture's stream, and to theirs on the one that replays.
+        torch.cuda.synchronize(self._device)
         return graph
