@@ -1,6 +1,7 @@
 """Whole rollouts in one call are those that single steps give, bit for bit, and are left alone where anything is another's."""
 
 from functools import cache
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from relayrl.envs.native.classic.cart_pole import CartPoleSettings, CartPoleWorl
 from relayrl.envs.native.classic.cart_pole import blueprint as cart_pole_blueprint
 from relayrl.errors import ConfigError
 from relayrl.extend import make_run_parts
+from relayrl.models.networks.built_in import BuiltIns
 from relayrl.models.policy import parameter_hash
 from relayrl.runtime.collector import Collector
 
@@ -279,11 +281,40 @@ def test_other_actors_act(monkeypatch):
     assert native_rollouts(env, actor) is None
 
 
+def test_what_was_changed_before_anybody_looked_is_not_built_in(monkeypatch):
+    monkeypatch.setattr(BatchedEnvironment, "step", lambda self, actions: None)
+    monkeypatch.setattr(MlpActor, "decide", mock.Mock())
+    env = with_envs(native.make("CartPole"))
+    actor, _ = actor_for(env)
+    built_in = BuiltIns(BatchedEnvironment, MlpActor, CartPoleWorlds)
+    assert env.worlds in built_in
+    assert env not in built_in
+    assert actor not in built_in
+
+
+def test_classes_that_are_changed_later_are_asked(monkeypatch):
+    env, calls = with_envs(native.make("CartPole")), []
+    collector, own = collector_of(env, actor_for(env)[0]), CartPoleWorlds.advance
+    monkeypatch.setattr(CartPoleWorlds, "advance", lambda *given: calls.append(1) or own(*given))
+    collector.collect(0)
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize("case", ["carts", "pendulums", "central critic"])
+def test_worlds_have_the_last_rewards(case):
+    parts = parts_of(case)
+    block = parts.collector.collect(0)
+    for name, rewards in parts.env.worlds.rewards.items():
+        np.testing.assert_array_equal(rewards.reshape(-1), block[name].reward[-1])
+    parts.close()
+
+
 def test_an_actor_or_environment_that_is_changed_later_is_asked():
     env = with_envs(native.make("CartPole"))
     actor, _ = actor_for(env)
     collector, calls = collector_of(env, actor), []
-    for thing, name in ((env, "step"), (actor, "decide")):
+    places = (env, "step"), (env.worlds, "advance"), (actor, "decide"), (actor.head, "to_environment")
+    for thing, name in places:
         own = getattr(thing, name)
         setattr(thing, name, lambda *given, own=own, name=name: calls.append(name) or own(*given))
         collector.collect(0)

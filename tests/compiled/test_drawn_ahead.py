@@ -1,5 +1,7 @@
 """Numbers that a thread draws ahead are those that the generator itself would have drawn, or are not used."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,17 @@ def test_a_draw_that_fails_is_not_used(monkeypatch):
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     rng = np.random.default_rng(5)
     assert DrawnAhead(lambda copy: copy.random(-1), "order", rng).take("order", rng) is None
+
+
+def test_without_a_thread_whoever_asks_draws(monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refused)
+    rng = np.random.default_rng(5)
+    before = rng.bit_generator.state
+    assert DrawnAhead(lambda copy: copy.random(3), 3, rng).take(3, rng) is None
+    assert rng.bit_generator.state == before
 
 
 def test_only_generators_that_can_be_copied_and_only_with_enough_threads():

@@ -40,7 +40,7 @@ empty, as_contiguous, FLOAT, INTEGER = (
     np.int64,
 )  # looked up once: a request has 9 µs
 _log = logging.getLogger("relayrl.accelerator")
-_HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
+HEADS = BuiltIns(CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 Encode: TypeAlias = Callable[[Any], Array]
 """Features [L, F] of observations as numbers, not yet normalised."""
@@ -189,7 +189,7 @@ class MlpActor(ForwardActor):
 def known_head(head: ActionHead) -> HeadDescription | None:
     """What the kernels need in order to draw a head's actions; None where there are none for it."""
     found = kernels()
-    is_known = found is not None and head in _HEADS and len(head.part_sizes) <= found.MAX_PARTS
+    is_known = found is not None and head in HEADS and len(head.part_sizes) <= found.MAX_PARTS
     return head.describe() if is_known else None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from relayrl.accelerator.mlp_actor import MlpActor, RolloutPolicy
+from relayrl.accelerator.mlp_actor import HEADS, MlpActor, RolloutPolicy
 from relayrl.compiled.drawn_ahead import DrawnAhead
 from relayrl.compiled.loader import kernels, num_threads
 from relayrl.data.steps.rollout_builder import EmptyBlock
@@ -69,8 +69,8 @@ class NativeRollouts:
 
     def are_possible(self, rng: np.random.Generator) -> bool:
         """Whether the next rollout is one of those that kernels know."""
-        is_plain = "decide" not in vars(self._actor) and "step" not in vars(self._env) and kernels() is not None
-        return is_plain and type(rng) is np.random.Generator and self._env.steps_densely
+        is_known = kernels() is not None and type(rng) is np.random.Generator and _are_known(self._env, self._actor)
+        return is_known and self._env.steps_densely
 
     def collect(self, block: EmptyBlock, episodes: RunningEpisodes, rng: np.random.Generator) -> BlockEnds:
         """Fill the block; environments and `episodes` go on from its last row."""
@@ -99,6 +99,8 @@ class NativeRollouts:
             num_threads(),
         )
         self._draw_next_noise(block.reward.size, rng)
+        (rewards,) = env.worlds.rewards.values()
+        rewards[...] = block.reward[-1].reshape(rewards.shape)
         env.show_state()
         return ends
 
@@ -130,15 +132,19 @@ def native_rollouts(env: VectorEnvironment, actor: Actor) -> NativeRollouts | No
     """Whole rollouts of `env` with `actor`; None where one of them is not exactly what the kernels know."""
     if not type(env).__module__.startswith("relayrl.envs.native") or kernels() is None:
         return None
-    environments, worlds = _native()
-    if env not in environments or actor not in _ACTORS:
-        return None
     known, own = cast("BatchedEnvironment", env), cast(MlpActor, actor)
-    if known.worlds not in worlds or known.worlds.compiled is None or not _are_numpys():
+    if not _are_known(known, own) or known.worlds.compiled is None or not _are_numpys():
         return None
     (seen,) = known.worlds.observations.values()
     policy = own.for_rollouts(seen[0])
     return None if policy is None else NativeRollouts(known, own, policy)
+
+
+def _are_known(env: BatchedEnvironment, actor: MlpActor) -> bool:
+    """Whether environment, worlds, actor and head are RelayRL's own, with all of their methods. Asked before every rollout: a
+    program may replace one of them at any time."""
+    environments, worlds = _native()
+    return env in environments and env.worlds in worlds and actor in _ACTORS and actor.head in HEADS
 
 
 @cache

@@ -30,8 +30,11 @@ class DrawnAhead:
         self._before = rng.bit_generator.state
         self._after: Any = None
         self._drawn: Array | None = None
-        self._thread = Thread(target=self._draw, name="relayrl-drawn-ahead")
-        self._thread.start()
+        self._thread: Thread | None = Thread(target=self._draw, name="relayrl-drawn-ahead")
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread left: whoever asks draws then
+            self._thread = None
 
     @staticmethod
     def is_possible(rng: np.random.Generator) -> bool:
@@ -50,7 +53,8 @@ class DrawnAhead:
 
     def take(self, purpose: Hashable, rng: np.random.Generator) -> Array | None:
         """What was drawn, with `rng` behind it; None for another purpose, or where `rng` is not where the copy began."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._after is None or purpose != self._purpose or rng.bit_generator.state != self._before:
             return None
         rng.bit_generator.state = self._after

@@ -7,6 +7,9 @@ actors without it ask as well.
 
 from __future__ import annotations
 
+import os
+import sys
+from types import FunctionType
 from typing import Any
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -14,11 +17,18 @@ _NOT_LOOKED_AT = frozenset({("builtins", "object"), ("abc", "ABC"), ("torch.nn.m
 """Bases whose methods are nobody's formulas; profilers and debuggers exchange those of torch's `Module`."""
 
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
 class BuiltIns:
-    """Some classes, with the methods that they have now."""
+    """Some classes, with the methods that they have now; not those that had somebody else's before."""
 
     def __init__(self, *kinds: type) -> None:
-        self._methods = {kind: _methods(kind) for kind in kinds}
+        methods = {kind: _methods(kind) for kind in kinds}
+        self._methods = {
+            kind: own for kind, own in methods.items() if all(map(_is_written_with_its_class, own.values()))
+        }
 
     def __contains__(self, value: object) -> bool:
         """Whether `value` is of exactly one of the classes, with all of its methods and without hooks."""
@@ -40,3 +50,17 @@ def _methods(kind: type) -> dict[str, Any]:
     bases = [base for base in reversed(kind.__mro__) if (base.__module__, base.__qualname__) not in _NOT_LOOKED_AT]
     found = {name: value for base in bases for name, value in vars(base).items()}
     return {name: value for name, value in found.items() if callable(value) or isinstance(value, property)}
+
+
+def _is_written_with_its_class(method: Any) -> bool:
+    """Whether a method is RelayRL's, torch's or Python's, by the file that its code is in: not one that a program put there."""
+    function = method.fget if isinstance(method, property) else method
+    if not isinstance(function, FunctionType):
+        return type(function).__module__.partition(".")[0] not in ("unittest", "mock")
+    place = os.path.abspath(function.__code__.co_filename)
+    if function.__code__.co_filename.startswith("<"):  # of a dataclass
+        return True
+    torch = sys.modules.get("torch")
+    roots = [_PACKAGE, *([] if torch is None or torch.__file__ is None else [os.path.dirname(torch.__file__) + os.sep])]
+    is_standard = place.startswith(_STANDARD_LIBRARY) and "-packages" not in place
+    return is_standard or any(place.startswith(root) for root in roots)
