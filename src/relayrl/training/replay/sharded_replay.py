@@ -135,10 +135,9 @@ def joined(parts: Sequence[JointTransitions]) -> JointTransitions:
 
 
 def _joined_group(parts: Sequence[GroupTransitions]) -> GroupTransitions:
-    columns: dict[str, Any] = {
-        field.name: _joined([getattr(part, field.name) for part in parts]) for field in fields(GroupTransitions)
-    }
-    return GroupTransitions(**columns)
+    names = (field.name for field in fields(GroupTransitions) if field.name != "is_everybody")
+    columns: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in names}
+    return GroupTransitions(**columns, is_everybody=all(part.is_everybody for part in parts))
 
 
 def _joined(columns: Sequence[Any]) -> Any:
